@@ -1,0 +1,149 @@
+package messages
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// MaxCalls is how many client calls one batch may hold.
+const MaxCalls = 512
+
+// Batch is what an agent publishes: the assistant message it got from its model, unchanged, and who it is for.
+type Batch struct {
+	V int `json:"v"`
+	// ID is the idempotency key for as long as replies are kept: the same id and body again gets the
+	// stored reply and runs nothing; another body under the same id is refused.
+	ID       BatchID         `json:"id"`
+	Session  SessionID       `json:"session"`
+	Provider Provider        `json:"provider"`
+	Message  json.RawMessage `json:"message"`
+	// TimeoutMS bounds the batch's active time; 0: no bound of its own.
+	TimeoutMS int64             `json:"timeout_ms,omitempty"`
+	Round     int               `json:"round,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch is
+// filled as far as it could be read, so that the refusal can name it.
+func DecodeBatch(body []byte) (Batch, error) {
+	refuse := func(format string, args ...any) error {
+		return &Refusal{Class: MalformedMessage, Message: "batch: " + fmt.Sprintf(format, args...)}
+	}
+	var b Batch
+	if err := Check(body); err != nil {
+		return b, refuse("%v", err)
+	}
+	members, err := Object(body)
+	if err != nil {
+		return b, refuse("%v", err)
+	}
+	for _, f := range []struct {
+		name string
+		into any
+	}{
+		{"v", &b.V}, {"id", &b.ID}, {"session", &b.Session}, {"provider", &b.Provider},
+		{"timeout_ms", &b.TimeoutMS}, {"round", &b.Round}, {"labels", &b.Labels},
+	} {
+		raw, ok := members[f.name]
+		if !ok {
+			continue
+		}
+		if err := json.Unmarshal(raw, f.into); err != nil {
+			return b, refuse("%q is %s", f.name, TypeOf(raw))
+		}
+	}
+	b.Message = members["message"]
+	switch {
+	case b.V != Version && members["v"] != nil:
+		return b, refuse("v is %d; this coordinator speaks %d", b.V, Version)
+	case b.ID == "":
+		return b, refuse("id is missing or empty")
+	case b.Session == "":
+		return b, refuse("session is missing or empty")
+	case len(b.Message) == 0:
+		return b, refuse("message is missing")
+	case b.TimeoutMS < 0:
+		return b, refuse("timeout_ms is negative")
+	}
+	b.V = Version
+	return b, nil
+}
+
+// ReplyStatus says how a batch ended.
+type ReplyStatus string
+
+// Completed: every call has a result. Aborted: the same, some of them aborted. Refused: nothing ran.
+const (
+	Completed ReplyStatus = "completed"
+	Aborted   ReplyStatus = "aborted"
+	Refused   ReplyStatus = "refused"
+)
+
+// Reply answers a batch, once. It is stored before it is seen, and what is seen is what was stored.
+type Reply struct {
+	V        int         `json:"v"`
+	Batch    BatchID     `json:"batch"`
+	Session  SessionID   `json:"session"`
+	Provider Provider    `json:"provider"`
+	Status   ReplyStatus `json:"status"`
+	Digest   string      `json:"digest"` // of the Batch as received: tells the reply to it from one to another body
+	// Reinjection is what the agent appends to the conversation; null when there is nothing to append.
+	Reinjection json.RawMessage `json:"reinjection"`
+	// Results are in call order. They leave out the outputs, which Reinjection holds.
+	Results  []Result        `json:"results"`
+	Error    *Refusal        `json:"error,omitempty"`
+	Steering json.RawMessage `json:"steering,omitempty"`
+	Stop     json.RawMessage `json:"stop,omitempty"`
+	Ref      *Ref            `json:"ref,omitempty"` // the whole reply is in the object store
+}
+
+// Job carries one call to the workers of a pool. It proves nothing: the worker reads the call's journal
+// and does what is next.
+type Job struct {
+	V          int       `json:"v"`
+	Tenant     TenantID  `json:"tenant"`
+	Session    SessionID `json:"session"`
+	Batch      BatchID   `json:"batch"`
+	BodyDigest string    `json:"digest"` // of the Batch as received
+	Index      int       `json:"index"`
+	CallID     CallID    `json:"call_id"`
+	Tool       string    `json:"tool"`
+	// ToolDigest names the definition that the plan was made with. A worker with another one lets the job go.
+	ToolDigest      string          `json:"tool_digest"`
+	Kind            Kind            `json:"kind"`
+	ConcurrencySafe bool            `json:"concurrency_safe"`
+	Input           json.RawMessage `json:"input"`
+	Notify          string          `json:"notify"` // the coordinator that wants to hear of it
+	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on the worker looks into
+	// the journal before it starts anything.
+	Dispatch int       `json:"dispatch"`
+	QueuedAt time.Time `json:"queued_at"`
+	NotAfter time.Time `json:"not_after"` // past it nothing is started; server time of the batch plus its time to live
+	// DeadlineMS bounds the run below the tool's own timeout: what is left of the batch's active time. 0: no bound.
+	DeadlineMS int64 `json:"deadline_ms,omitempty"`
+	Round      int   `json:"round,omitempty"`
+}
+
+// Notice tells the coordinator that drives a batch what is now stored about a call. It is a hint that
+// saves a read: a lost one costs a poll.
+type Notice struct {
+	V      int     `json:"v"`
+	Key    string  `json:"key"` // CallKey as text
+	Result *Result `json:"result,omitempty"`
+	// Running tells that a worker has started, for the events' sake.
+	Running bool   `json:"running,omitempty"`
+	Worker  string `json:"worker,omitempty"`
+}
+
+// Control asks for something about a running session or batch.
+type Control struct {
+	V     int             `json:"v"`
+	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
+	Steer json.RawMessage `json:"steer,omitempty"`
+}
+
+// State is the answer of the get door while there is no reply: running (queued counts) or unknown.
+type State struct {
+	Status string `json:"status"`
+}

@@ -1,0 +1,95 @@
+package messages
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Outcome is what the model gets to read of a call: an output, or content blocks, or an error. With none
+// of the three the result was lost, and the codecs answer the call with an error that says so.
+type Outcome struct {
+	// Output is any JSON value; a string is text and stays text even when it looks like JSON.
+	Output  json.RawMessage `json:"output,omitempty"`
+	Content []Block         `json:"content,omitempty"`
+	// IsError marks Content that tells of a failure.
+	IsError bool   `json:"is_error,omitempty"`
+	Err     *Error `json:"error,omitempty"`
+}
+
+// Block is one piece of content as MCP has it. Codecs turn the kinds they know into their own and the
+// rest into a short note.
+type Block struct {
+	Type     string    `json:"type"` // text, image, audio, resource, resource_link
+	Text     string    `json:"text,omitempty"`
+	Data     string    `json:"data,omitempty"` // base64
+	MimeType string    `json:"mimeType,omitempty"`
+	URI      string    `json:"uri,omitempty"`
+	Name     string    `json:"name,omitempty"`
+	Resource *Resource `json:"resource,omitempty"`
+}
+
+// Resource is the body of an embedded resource.
+type Resource struct {
+	URI      string `json:"uri,omitempty"`
+	MimeType string `json:"mimeType,omitempty"`
+	Text     string `json:"text,omitempty"`
+	Blob     string `json:"blob,omitempty"` // base64
+}
+
+// Text is an outcome whose output is s.
+func Text(s string) Outcome { return Outcome{Output: Quote(s)} }
+
+// Failed is an outcome with an error.
+func Failed(code Code, message string) Outcome {
+	return Outcome{Err: &Error{Code: code, Message: message}}
+}
+
+// Lost reports that nobody has a result. Totality still wants an answer: see [Outcome.OrLost].
+func (o Outcome) Lost() bool {
+	return o.Output == nil && o.Content == nil && o.Err == nil
+}
+
+// OrLost is o, or for a lost result the error that is answered in its place.
+func (o Outcome) OrLost() Outcome {
+	if !o.Lost() {
+		return o
+	}
+	return Failed(CodeResultLost, "The result of this call was lost. It may or may not have run.")
+}
+
+// Failure reports whether the model should read the outcome as a failure.
+func (o Outcome) Failure() bool { return o.Err != nil || o.IsError }
+
+// ErrorText is the error as the model reads it: the tool's own words where the tool gave only text, else
+// JSON text {"error":code,"message":...,"retryable":...}. It is never empty.
+func (e *Error) ErrorText() string {
+	message := e.Message
+	if strings.TrimSpace(message) == "" {
+		message = "The tool failed without saying why."
+	}
+	if e.Code == "" || e.Code == CodeToolError {
+		return message
+	}
+	body, err := Marshal(struct {
+		Error     Code   `json:"error"`
+		Message   string `json:"message"`
+		Retryable bool   `json:"retryable"`
+		Details   any    `json:"details,omitempty"`
+	}{e.Code, message, e.Retryable, e.Details})
+	if err != nil { // details that are no JSON
+		return message
+	}
+	return string(body)
+}
+
+// OutputString is the output where it is a JSON string: its text, and true.
+func (o Outcome) OutputString() (string, bool) {
+	if len(o.Output) == 0 || o.Output[0] != '"' {
+		return "", false
+	}
+	var s string
+	if err := json.Unmarshal(o.Output, &s); err != nil {
+		return "", false
+	}
+	return s, true
+}

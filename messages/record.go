@@ -1,0 +1,95 @@
+package messages
+
+import "time"
+
+// CallState is where a call is in its journal.
+type CallState string
+
+// The states of a call, in the order in which they may follow one another:
+//
+//	claimed -> renewed* -> ended
+//	claimed -> released -> claimed ...          a failed attempt that is known not to have been applied
+//	parked  -> granted  -> claimed ...          a person is asked before the claim
+//	ended                                       from outside, or a call that never needed a claim
+const (
+	Claimed  CallState = "claimed"
+	Renewed  CallState = "renewed"
+	Released CallState = "released"
+	Parked   CallState = "parked"
+	Granted  CallState = "granted"
+	Ended    CallState = "ended"
+)
+
+// CallRecord is one entry in the journal of a call, the subject call.<t>.<s>.<b>.<i>. Each is written
+// with the sequence of the one before it as expectation, so of two writers one wins; each says all that
+// is needed to decide what is next, so the newest alone is the state of the call. The sequence of the
+// newest claim is the fencing token.
+type CallRecord struct {
+	V     int       `json:"v"`
+	State CallState `json:"state"`
+	// Nonce is new for every record a writer tries to store: after a lost acknowledgement it tells
+	// the writer's own record from another's.
+	Nonce string `json:"nonce"`
+	// Attempt counts the claims so far, this one included.
+	Attempt    int    `json:"attempt"`
+	Worker     string `json:"worker,omitempty"`
+	ArgsHash   string `json:"args_hash,omitempty"` // hex SHA-256 of the frozen input in canonical form
+	ToolDigest string `json:"tool_digest,omitempty"`
+	// Fence is the sequence of the claim that this record continues; 0 in the claim itself.
+	Fence uint64 `json:"fence,omitempty"`
+	// LeaseMS counts from the moment the server stored the record. A worker that could not renew in
+	// time has killed its tool by then.
+	LeaseMS int64 `json:"lease_ms,omitempty"`
+	// DeadlineMS is the longest the run may take, from its start.
+	DeadlineMS int64     `json:"deadline_ms,omitempty"`
+	OnCrash    OnCrash   `json:"on_crash,omitempty"`
+	NotBefore  time.Time `json:"not_before,omitzero"` // released: when the next attempt may start
+	Error      *Error    `json:"error,omitempty"`     // released: why
+	Approval   string    `json:"approval,omitempty"`  // parked, granted: which question
+	Expires    time.Time `json:"expires,omitzero"`    // parked, granted
+	Result     *Result   `json:"result,omitempty"`    // ended
+}
+
+// PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is dispatched, and
+// again before each later one. The first one wins and is adopted by whoever loses: it fixes what each
+// call is. Each one makes the reads that ended since the last durable before a write builds on them.
+type PlanRecord struct {
+	V      int    `json:"v"`
+	Nonce  string `json:"nonce"`
+	Digest string `json:"digest"` // of the Batch as received
+	// Stage is the stage that may be dispatched once this record is stored.
+	Stage int           `json:"stage"`
+	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
+	// Results of calls that ended since the record before, and have no journal of their own.
+	Results []Result `json:"results,omitempty"`
+}
+
+// PlannedCall is what the plan fixed about one call.
+type PlannedCall struct {
+	Index           int    `json:"index"`
+	Tool            string `json:"tool"`
+	ToolDigest      string `json:"tool_digest,omitempty"`
+	Kind            Kind   `json:"kind,omitempty"`
+	Pool            string `json:"pool,omitempty"`
+	ConcurrencySafe bool   `json:"concurrency_safe"`
+	Stage           int    `json:"stage"`
+	// Refused is the result of a call that can never run: an unknown tool, malformed arguments.
+	Refused *Result `json:"refused,omitempty"`
+}
+
+// HandBack is written to hand.<t>.<s>.<b>.<i>, the first one wins: the frozen input of the call is
+// stricter than its plan, so it runs alone once its stage has ended.
+type HandBack struct {
+	V        int    `json:"v"`
+	Nonce    string `json:"nonce"`
+	ArgsHash string `json:"args_hash"`
+	Worker   string `json:"worker"`
+	Reason   string `json:"reason"`
+}
+
+// ControlRecord is a stored [Control], on ctl.<t>.<s>. It reaches the batches whose sequence in the log is
+// at most UpTo: those that were there when it was asked for.
+type ControlRecord struct {
+	Control
+	UpTo uint64 `json:"up_to"`
+}

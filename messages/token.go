@@ -1,0 +1,171 @@
+package messages
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var (
+	plainToken  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	hashedToken = regexp.MustCompile(`^=[A-Za-z0-9_-]{43}$`)
+)
+
+// Token makes an id of any bytes safe to be one token of a subject: the id itself when it is plain
+// ([A-Za-z0-9_-], 1 to 64 of them), else "=" and the unpadded base64url of its SHA-256. Two ids never
+// share a token (as far as SHA-256 goes), because no plain id starts with "=".
+func Token[T ~string](id T) string {
+	if plainToken.MatchString(string(id)) {
+		return string(id)
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "=" + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// IsToken reports whether s could have come from [Token]. Every token that arrives in a subject is
+// checked before it becomes part of a filter: a published subject may hold a literal "*".
+func IsToken(s string) bool { return plainToken.MatchString(s) || hashedToken.MatchString(s) }
+
+// Digest is the lower-case hex SHA-256 of a body: the name of a batch's content and of stored objects.
+func Digest(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// OneTenant is the tenant token where there is only one.
+const OneTenant = "_"
+
+// BatchKey is the address of a batch: three tokens, safe in subjects.
+type BatchKey struct{ Tenant, Session, Batch string }
+
+// KeyOf is the address of a batch with these ids in a tenant's space.
+func KeyOf(tenant string, s SessionID, b BatchID) BatchKey {
+	return BatchKey{tenant, Token(s), Token(b)}
+}
+
+func (k BatchKey) String() string { return k.Tenant + "." + k.Session + "." + k.Batch }
+
+// Call is the address of the call at index.
+func (k BatchKey) Call(index int) CallKey { return CallKey{k, index} }
+
+// CallKey is the address of one call of a batch.
+type CallKey struct {
+	BatchKey
+	Index int
+}
+
+func (k CallKey) String() string { return k.BatchKey.String() + "." + strconv.Itoa(k.Index) }
+
+// DefaultPrefix is the first token of every subject unless the config says otherwise.
+const DefaultPrefix = "toolfleet"
+
+// Names makes every subject, stream and bucket name from one prefix. The zero value uses [DefaultPrefix].
+type Names struct{ Prefix string }
+
+func (n Names) prefix() string {
+	if n.Prefix == "" {
+		return DefaultPrefix
+	}
+	return n.Prefix
+}
+
+// Verb is the second token of a subject.
+type Verb string
+
+// The verbs of DESIGN 2.2.
+const (
+	VerbBatch   Verb = "batch"
+	VerbRun     Verb = "run"
+	VerbGet     Verb = "get"
+	VerbReply   Verb = "reply"
+	VerbRefused Verb = "refused"
+	VerbEvent   Verb = "event"
+	VerbControl Verb = "control"
+	VerbRead    Verb = "read"
+	VerbWrite   Verb = "write"
+	VerbCall    Verb = "call"
+	VerbPlan    Verb = "plan"
+	VerbHand    Verb = "hand"
+	VerbCtl     Verb = "ctl"
+	VerbResult  Verb = "result"
+	VerbFinal   Verb = "final"
+	VerbNotify  Verb = "notify"
+	VerbStop    Verb = "stop"
+	VerbAudit   Verb = "audit"
+	VerbDead    Verb = "dead"
+)
+
+// Of is the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
+func (n Names) Of(v Verb, k BatchKey) string {
+	return n.prefix() + "." + string(v) + "." + k.String()
+}
+
+// OfCall is the subject of a message about one call: <prefix>.<verb>.<t>.<s>.<b>.<i>.
+func (n Names) OfCall(v Verb, k CallKey) string {
+	return n.prefix() + "." + string(v) + "." + k.String()
+}
+
+// OfSession is the subject of a message about a session: <prefix>.<verb>.<t>.<s>.
+func (n Names) OfSession(v Verb, tenant, session string) string {
+	return n.prefix() + "." + string(v) + "." + tenant + "." + session
+}
+
+// Lane is the subject of a job: the shared read queue of its pool, or the session's ordered write subject.
+func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
+	v := VerbRead
+	if exclusive {
+		v = VerbWrite
+	}
+	return n.prefix() + "." + string(v) + "." + pool + "." + k.String()
+}
+
+// Notify is where a coordinator hears that something about one of its batches was stored.
+func (n Names) Notify(coordinator string) string {
+	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
+}
+
+// All is the filter of everything under a verb, for example toolfleet.call.>.
+func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
+
+// EveryBatch is the filter of all batches under a verb: exactly three tokens, never ">", so that a
+// subject with tokens to spare is not taken.
+func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*" }
+
+// Stream is the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
+func (n Names) Stream(name string) string { return strings.ToUpper(n.prefix()) + "_" + name }
+
+// Batch reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
+func (n Names) Batch(subject string) (Verb, BatchKey, error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 4 {
+		return "", BatchKey{}, fmt.Errorf("subject %.200q is not %s.<verb>.<tenant>.<session>.<batch>", subject, n.prefix())
+	}
+	for _, p := range parts[1:] {
+		if !IsToken(p) {
+			return "", BatchKey{}, fmt.Errorf("subject %.200q: %.80q is not a token ([A-Za-z0-9_-]{1,64}, or = and 43 characters of base64url)", subject, p)
+		}
+	}
+	return Verb(parts[0]), BatchKey{parts[1], parts[2], parts[3]}, nil
+}
+
+// Call reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
+func (n Names) Call(subject string) (Verb, CallKey, error) {
+	dot := strings.LastIndexByte(subject, '.')
+	if dot < 0 {
+		return "", CallKey{}, fmt.Errorf("subject %.200q names no call", subject)
+	}
+	v, k, err := n.Batch(subject[:dot])
+	if err != nil {
+		return "", CallKey{}, err
+	}
+	index, err := strconv.Atoi(subject[dot+1:])
+	if err != nil || index < 0 || strconv.Itoa(index) != subject[dot+1:] {
+		return "", CallKey{}, fmt.Errorf("subject %.200q: %.20q is no call index", subject, subject[dot+1:])
+	}
+	return v, k.Call(index), nil
+}

@@ -1,0 +1,148 @@
+// Package schemas holds what is promised in writing: the JSON Schemas of every message (*.json), the
+// AsyncAPI document of the subjects, what each tool promises (Tool, Catalog), the tools file, and the
+// one door to the JSON Schema validator.
+//
+// The coordinator knows what a tool promises from here. How it runs, only the worker knows.
+package schemas
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Tool is what a tool promises: everything about it that is true wherever it runs. Workers announce it;
+// coordinators plan with it; providers are told of it.
+type Tool struct {
+	Name        string        `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
+	Description string        `json:"description,omitempty"`
+	Kind        messages.Kind `json:"kind"` // default write: what nothing is known about runs alone
+	// ConcurrencySafe overrides the default, which is true for a read or a compute.
+	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
+	// ShellCommand names the input property that holds a shell command. Its parsed form then decides
+	// call by call whether it may run beside others.
+	ShellCommand string           `json:"shell_command,omitempty"`
+	InputSchema  json.RawMessage  `json:"input_schema"` // JSON Schema 2020-12; its root is an object
+	TimeoutMS    int64            `json:"timeout_ms"`   // of one run; defaults: read 5 s, compute 2 s, write 30 s
+	OnCrash      messages.OnCrash `json:"on_crash,omitempty"`
+	Pool         string           `json:"pool"` // whose workers run it; default "default"
+	// MaxOutput is how many bytes of text the model gets to read at most; 0: no cut.
+	MaxOutput int      `json:"max_output,omitempty"`
+	Truncate  Truncate `json:"truncate,omitempty"`
+	// Digest names this very definition. [Tool.WithDefaults] sets it.
+	Digest string `json:"digest,omitempty"`
+}
+
+// Truncate says which part of an output that is too long is kept.
+type Truncate string
+
+// Head keeps the start, tail the end (the last line of a command is the one that says why it failed),
+// middle both ends.
+const (
+	TruncateHead   Truncate = "head"
+	TruncateMiddle Truncate = "middle"
+	TruncateTail   Truncate = "tail"
+)
+
+// DefaultPool is the pool of tools that name none.
+const DefaultPool = "default"
+
+var (
+	toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+	poolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,32}$`)
+)
+
+// WithDefaults is the tool with every open field filled and its digest set. The error names the tool and the field.
+func (t Tool) WithDefaults() (Tool, error) {
+	if !toolName.MatchString(t.Name) {
+		return t, fmt.Errorf("tool name %.80q: want 1 to 64 of [a-zA-Z0-9_-]", t.Name)
+	}
+	fail := func(format string, args ...any) (Tool, error) {
+		return t, fmt.Errorf("tool %s: %s", t.Name, fmt.Sprintf(format, args...))
+	}
+	if t.Kind == "" {
+		t.Kind = messages.Write
+	}
+	defaults := map[messages.Kind]time.Duration{messages.Read: 5 * time.Second, messages.Compute: 2 * time.Second, messages.Write: 30 * time.Second}
+	timeout, ok := defaults[t.Kind]
+	if !ok {
+		return fail("kind %q: want read, write or compute", t.Kind)
+	}
+	if t.TimeoutMS == 0 {
+		t.TimeoutMS = timeout.Milliseconds()
+	}
+	if t.TimeoutMS < 0 {
+		return fail("timeout is negative")
+	}
+	if len(t.InputSchema) == 0 {
+		t.InputSchema = json.RawMessage(`{"type":"object"}`)
+	}
+	schema, err := messages.CanonicalJSON(t.InputSchema)
+	if err != nil {
+		return fail("input_schema: %v", err)
+	}
+	t.InputSchema = schema
+	switch {
+	case t.OnCrash == "" && t.Kind == messages.Write:
+		t.OnCrash = messages.Once
+	case t.OnCrash != "" && t.OnCrash != messages.Idempotent && t.OnCrash != messages.Checkable && t.OnCrash != messages.Once:
+		return fail("on_crash %q: want idempotent, checkable or once", t.OnCrash)
+	}
+	if t.Pool == "" {
+		t.Pool = DefaultPool
+	}
+	if !poolName.MatchString(t.Pool) {
+		return fail("pool %.80q: want 1 to 32 of [a-zA-Z0-9_-]", t.Pool)
+	}
+	switch t.Truncate {
+	case "", TruncateHead, TruncateMiddle, TruncateTail:
+	default:
+		return fail("truncate %q: want head, middle or tail", t.Truncate)
+	}
+	if t.MaxOutput < 0 {
+		return fail("max_output is negative")
+	}
+	t.Digest = ""
+	t.Digest = messages.Digest(messages.MustMarshal(t))
+	return t, nil
+}
+
+// Timeout is the longest that one run may take.
+func (t Tool) Timeout() time.Duration { return time.Duration(t.TimeoutMS) * time.Millisecond }
+
+// Catalog is the tools that are known, by name. It is a value: nobody changes one that was handed out.
+type Catalog struct{ tools map[string]Tool }
+
+// NewCatalog holds the given tools. Two tools of one name are an error.
+func NewCatalog(tools ...Tool) (Catalog, error) {
+	c := Catalog{make(map[string]Tool, len(tools))}
+	for _, t := range tools {
+		t, err := t.WithDefaults()
+		if err != nil {
+			return Catalog{}, err
+		}
+		if _, twice := c.tools[t.Name]; twice {
+			return Catalog{}, fmt.Errorf("tool %s is defined twice", t.Name)
+		}
+		c.tools[t.Name] = t
+	}
+	return c, nil
+}
+
+// Lookup is the tool of exactly this name.
+func (c Catalog) Lookup(name string) (Tool, bool) {
+	t, ok := c.tools[name]
+	return t, ok
+}
+
+// Tools is every tool, sorted by name.
+func (c Catalog) Tools() []Tool {
+	tools := make([]Tool, 0, len(c.tools))
+	for _, name := range messages.SortedKeys(c.tools) {
+		tools = append(tools, c.tools[name])
+	}
+	return tools
+}

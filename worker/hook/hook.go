@@ -1,0 +1,2 @@
+// Package hook is user code that runs before or after a tool, in phases three and six.
+package hook

@@ -1,0 +1,135 @@
+// Package tool says what a tool is to a worker: what it promises (schemas.Tool) and a Runner that does
+// it. The children of this folder are the runners; a Go program can bring its own.
+//
+// A runner is called in phase five of six: its input has been validated against the schema, checked,
+// allowed and frozen. It may be called again for the same call only when the tool's kind or its on_crash
+// allows it.
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Call is one run of a tool.
+type Call struct {
+	Tenant  messages.TenantID
+	Session messages.SessionID
+	Batch   messages.BatchID
+	ID      messages.CallID
+	Index   int
+	Tool    string
+	// Input is the frozen arguments: a JSON object that satisfies the tool's schema. Not to be changed.
+	Input json.RawMessage
+	// Attempt counts the claims of the call, from 1.
+	Attempt int
+	// IdempotencyKey is the same for every attempt of this call and for no other call: hex SHA-256.
+	IdempotencyKey string
+	// Fence grows with every claim: a target that remembers the highest it has seen can shut out a
+	// worker that lost its claim. 0 for a call that needs no claim.
+	Fence uint64
+	// Progress tells whoever watches how far the run is. It never blocks. May be nil in tests only.
+	Progress func(messages.Progress)
+}
+
+// Runner does what a tool promises.
+type Runner interface {
+	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with its
+	// code; any other error becomes one with the code tool_error and the error's text. When ctx ends
+	// the run must end, and leave nothing running.
+	Run(ctx context.Context, call Call) (Output, error)
+}
+
+// Checker is a Runner with rules of its own about the input, which a schema cannot say: phase two. It
+// must not change anything. An error that is a *messages.Error keeps its code.
+type Checker interface {
+	Check(ctx context.Context, call Call) error
+}
+
+// Output is what a run produced. At most one of Value and Content is set; neither is empty text.
+type Output struct {
+	// Value is any JSON value. A JSON string is text.
+	Value json.RawMessage
+	// Content is blocks as MCP has them; IsError marks them as the tool's report of a failure.
+	Content []messages.Block
+	IsError bool
+}
+
+// Text is an output of plain text.
+func Text(s string) Output { return Output{Value: messages.Quote(s)} }
+
+// JSON is an output of any value that encoding/json can write.
+func JSON(v any) (Output, error) {
+	b, err := messages.Marshal(v)
+	if err != nil {
+		return Output{}, fmt.Errorf("encode output: %w", err)
+	}
+	return Output{Value: b}, nil
+}
+
+// Func makes a Runner of a function.
+type Func func(ctx context.Context, call Call) (Output, error)
+
+// Run calls f.
+func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
+
+// Tool is a promise and the one who keeps it.
+type Tool struct {
+	schemas.Tool
+	Runner Runner
+}
+
+// Registry is the tools that a worker serves. It may be read and added to from any goroutine.
+type Registry struct {
+	mu    sync.RWMutex
+	tools map[string]Tool // guarded by mu
+}
+
+// Add registers a tool. A name that is taken, a promise that does not hold together and a missing runner
+// are errors.
+func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
+	promise, err := promise.WithDefaults()
+	if err != nil {
+		return err
+	}
+	if runner == nil {
+		return fmt.Errorf("tool %s: has no runner", promise.Name)
+	}
+	if _, err := schemas.Compile(promise.InputSchema); err != nil {
+		return fmt.Errorf("tool %s: input_schema: %w", promise.Name, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, twice := r.tools[promise.Name]; twice {
+		return fmt.Errorf("tool %s is registered twice", promise.Name)
+	}
+	if r.tools == nil {
+		r.tools = map[string]Tool{}
+	}
+	r.tools[promise.Name] = Tool{promise, runner}
+	return nil
+}
+
+// Lookup is the tool of exactly this name.
+func (r *Registry) Lookup(name string) (Tool, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	t, ok := r.tools[name]
+	return t, ok
+}
+
+// Promises is what the registered tools promise, sorted by name.
+func (r *Registry) Promises() []schemas.Tool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	promises := make([]schemas.Tool, 0, len(r.tools))
+	for _, name := range messages.SortedKeys(r.tools) {
+		promises = append(promises, r.tools[name].Tool)
+	}
+	return promises
+}
