@@ -1,0 +1,303 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const module = "github.com/toolfleet/toolfleet"
+
+// room is a package, which of ours its non-test files may import, and whether it must be pure. A pattern
+// that ends in "/..." means the package and everything below it.
+type room struct {
+	path string
+	may  []string
+	pure bool // no clock, no I/O, no goroutine, no lock, no chance
+}
+
+// The words that both halves share, and what stands on them.
+var (
+	words       = []string{"messages", "schemas", "schemas/safety"}
+	codec       = plus(words, "coordinator/provider/wire")
+	runner      = plus(words, "worker/tool", "worker/tool/process")
+	foundations = plus(words, "internal/bus", "internal/journal", "internal/audit")
+	// What a program outside this module could import: examples show no more than that.
+	public = plus(words, "client", "coordinator/...", "worker/...")
+)
+
+// rooms is the map of the module: every package has a line here, and imports point up the list. It
+// starts with the shared words and ends with those who may import anything.
+var rooms = []room{
+	{path: "messages", pure: true},
+	{path: "schemas", may: []string{"messages"}},
+	{path: "schemas/safety", may: []string{"messages", "schemas"}},
+
+	{path: "coordinator/provider/wire", may: words, pure: true},
+	{path: "coordinator/provider/anthropic", may: codec, pure: true},
+	{path: "coordinator/provider/bedrock", may: codec, pure: true},
+	{path: "coordinator/provider/canonical", may: codec, pure: true},
+	{path: "coordinator/provider/gemini", may: codec, pure: true},
+	{path: "coordinator/provider/openaichat", may: codec, pure: true},
+	{path: "coordinator/provider/openairesponses", may: codec, pure: true},
+	{path: "coordinator/provider/export", may: codec, pure: true},
+	{path: "coordinator/provider", may: plus(words, "coordinator/provider/..."), pure: true},
+	{path: "coordinator/provider/codectest", may: plus(codec, "coordinator/provider")},
+	{path: "coordinator/plan", may: words, pure: true},
+	{path: "coordinator/batch", may: plus(words, "coordinator/plan"), pure: true},
+
+	{path: "worker/hook", may: words},
+	{path: "worker/permission", may: words, pure: true},
+	{path: "worker/tool", may: words},
+	{path: "worker/tool/process", may: runner},
+	{path: "worker/tool/builtin", may: runner},
+	{path: "worker/tool/exectool", may: runner},
+	{path: "worker/tool/httptool", may: runner},
+	{path: "worker/tool/mcptool", may: runner},
+	{path: "worker/tool/tooltest", may: runner},
+	{path: "worker/pipeline", may: plus(words, "worker/tool", "worker/hook", "worker/permission")},
+
+	{path: "internal/telemetry"},
+	{path: "internal/devserver"},
+	{path: "internal/natstest", may: []string{"internal/devserver"}},
+	{path: "internal/bus", may: []string{"messages"}},
+	{path: "internal/journal", may: []string{"messages", "internal/bus"}},
+	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
+	{path: "internal/approval", may: []string{"messages", "internal/bus"}},
+	{path: "client", may: []string{"messages", "internal/bus"}},
+
+	{path: "worker/lane", may: []string{"messages", "internal/bus", "internal/journal"}},
+	{path: "worker", may: plus(foundations, "worker/...")},
+	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
+
+	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
+	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
+	{path: "examples/...", may: public},
+	{path: "internal/e2e", may: []string{"..."}},
+	{path: "cmd/...", may: []string{"..."}},
+}
+
+// natsRooms are the only ones that know NATS. A whole-fleet test may also speak to the server as a
+// stranger's client would.
+var natsRooms = []string{"internal/bus", "internal/devserver", "internal/natstest"}
+
+func TestImports(t *testing.T) {
+	files, err := scan(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("found no Go files")
+	}
+	for _, v := range violations(files) {
+		t.Error(v)
+	}
+}
+
+// TestImportsAreCaught breaks each rule once: a check that cannot fail proves nothing.
+func TestImportsAreCaught(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path, source string
+		want         string // part of the one violation; "": none
+	}{
+		"allowed":               {"coordinator/plan/plan.go", `package plan; import _ "` + module + `/schemas"`, ""},
+		"messages stands alone": {"messages/a.go", `package messages; import _ "` + module + `/schemas"`, "messages may not import schemas"},
+		"halves stay apart":     {"worker/worker.go", `package worker; import _ "` + module + `/coordinator/plan"`, "worker may not import coordinator/plan"},
+		"apart in tests too":    {"worker/worker_test.go", `package worker; import _ "` + module + `/coordinator"`, "the coordinator and the worker never import each other"},
+		"tests import helpers":  {"worker/worker_test.go", `package worker; import _ "` + module + `/internal/natstest"`, ""},
+		"dialects stay apart":   {"coordinator/provider/gemini/g.go", `package gemini; import _ "` + module + `/coordinator/provider/bedrock"`, "may not import coordinator/provider/bedrock"},
+		"one door to NATS":      {"client/client.go", `package client; import _ "github.com/nats-io/nats.go/jetstream"`, "only internal/bus"},
+		"one door in tests":     {"client/client_test.go", `package client; import _ "github.com/nats-io/nats.go"`, "only internal/bus"},
+		"the door itself":       {"internal/bus/bus.go", `package bus; import _ "github.com/nats-io/nats.go"`, ""},
+		"a stranger's client":   {"internal/e2e/fleet_test.go", `package e2e; import _ "github.com/nats-io/nats.go"`, ""},
+		"unknown room":          {"worker/cache/cache.go", `package cache`, "is not on the map"},
+		"module root":           {"toolfleet.go", `package toolfleet`, "is not on the map"},
+		"nested module":         {"nested/a.go", `package nested; import _ "github.com/nats-io/nats.go"`, ""},
+		"clock":                 {"coordinator/batch/b.go", `package batch; import clock "time"; var _ = clock.Now`, "time.Now"},
+		"durations are values":  {"coordinator/batch/b.go", `package batch; import "time"; const d = time.Second`, ""},
+		"I/O":                   {"coordinator/plan/p.go", `package plan; import _ "os"`, "is pure and may not import os"},
+		"network":               {"coordinator/plan/p.go", `package plan; import _ "net/http"`, "is pure and may not import net/http"},
+		"goroutine":             {"coordinator/batch/b.go", `package batch; func f() { go f() }`, "starts a goroutine"},
+		"a test may do I/O":     {"coordinator/batch/b_test.go", `package batch; import _ "os"`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files, err := scan(fstest.MapFS{
+				"go.mod": {}, "nested/go.mod": {},
+				tc.path: {Data: []byte(tc.source)},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := violations(files)
+			if tc.want == "" && len(got) > 0 {
+				t.Errorf("%s: %q is refused: %q", tc.path, tc.source, got)
+			}
+			if tc.want != "" && (len(got) != 1 || !strings.Contains(got[0], tc.want)) {
+				t.Errorf("%s: %q: got %q, want one violation with %q", tc.path, tc.source, got, tc.want)
+			}
+		})
+	}
+}
+
+// file is a parsed Go file of this module and the package it lies in.
+type file struct {
+	path, pkg string
+	test      bool
+	syntax    *ast.File
+	fset      *token.FileSet
+}
+
+// scan parses every Go file of the module at the root of fsys. Build tags do not matter: a rule holds on
+// every platform. Nested modules and testdata are left out.
+func scan(fsys fs.FS) ([]file, error) {
+	var files []file
+	fset := token.NewFileSet()
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "." && (strings.ContainsAny(d.Name()[:1], "._") || d.Name() == "testdata" || exists(fsys, path.Join(name, "go.mod"))) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if path.Ext(name) != ".go" {
+			return nil
+		}
+		source, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		syntax, err := parser.ParseFile(fset, name, bytes.NewReader(source), parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, file{name, path.Dir(name), strings.HasSuffix(name, "_test.go"), syntax, fset})
+		return nil
+	})
+	return files, err
+}
+
+func exists(fsys fs.FS, name string) bool {
+	_, err := fs.Stat(fsys, name)
+	return err == nil
+}
+
+// violations says, one line each, where the files break the map. An unknown package is named once.
+func violations(files []file) []string {
+	var found []string
+	unknown := map[string]bool{}
+	for _, f := range files {
+		r, ok := lookup(f.pkg)
+		if !ok {
+			if !unknown[f.pkg] {
+				found = append(found, fmt.Sprintf("package %s is not on the map: add it to rooms in internal/e2e/imports_test.go, with what it may import", f.pkg))
+			}
+			unknown[f.pkg] = true
+			continue
+		}
+		for _, spec := range f.syntax.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			if why := refuse(r, f, imported); why != "" {
+				found = append(found, f.path+": "+why)
+			}
+		}
+		if r.pure && !f.test {
+			found = append(found, impurities(f)...)
+		}
+	}
+	return found
+}
+
+// refuse says why the file may not import a package, or "".
+func refuse(r room, f file, imported string) string {
+	if strings.HasPrefix(imported, "github.com/nats-io/") {
+		if slices.Contains(natsRooms, f.pkg) || f.test && f.pkg == "internal/e2e" {
+			return ""
+		}
+		return "only " + strings.Join(natsRooms, ", ") + " import NATS packages"
+	}
+	ours, ok := strings.CutPrefix(imported, module+"/")
+	switch {
+	case !ok && r.pure && !f.test && impure(imported):
+		return f.pkg + " is pure and may not import " + imported
+	case !ok:
+		return ""
+	case f.test && (matches("coordinator/...", f.pkg) && matches("worker/...", ours) || matches("worker/...", f.pkg) && matches("coordinator/...", ours)):
+		return "the coordinator and the worker never import each other, in tests neither"
+	case f.test || slices.ContainsFunc(r.may, func(p string) bool { return matches(p, ours) }):
+		return ""
+	}
+	return f.pkg + " may not import " + ours
+}
+
+// impure reports whether a package of the standard library brings I/O, time of day, chance or locks.
+// time itself is welcome for its values; see [impurities].
+func impure(imported string) bool {
+	return slices.ContainsFunc([]string{
+		"context", "crypto/rand", "database/...", "io/ioutil", "log/...", "math/rand/...", "net/...", "os/...",
+		"plugin", "runtime/...", "sync/...", "syscall/...", "testing/...", "unsafe",
+	}, func(p string) bool { return matches(p, imported) })
+}
+
+// impurities are the uses of the clock and of goroutines in a file.
+func impurities(f file) []string {
+	clock := ""
+	for _, spec := range f.syntax.Imports {
+		if spec.Path.Value == `"time"` {
+			clock = "time"
+			if spec.Name != nil {
+				clock = spec.Name.Name
+			}
+		}
+	}
+	var found []string
+	report := func(n ast.Node, what string) {
+		found = append(found, fmt.Sprintf("%s: %s is pure and %s", f.fset.Position(n.Pos()), f.pkg, what))
+	}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			report(n, "starts a goroutine")
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && clock != "" && x.Name == clock && slices.Contains(clockReads, n.Sel.Name) {
+				report(n, "uses time."+n.Sel.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+var clockReads = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+
+// lookup finds a package's line on the map.
+func lookup(pkg string) (room, bool) {
+	i := slices.IndexFunc(rooms, func(r room) bool { return matches(r.path, pkg) })
+	if i < 0 {
+		return room{}, false
+	}
+	return rooms[i], true
+}
+
+// matches reports whether a package is meant by a pattern: itself, "p/..." (p and all below), or "..." (all).
+func matches(pattern, pkg string) bool {
+	if pattern == "..." {
+		return true
+	}
+	base, below := strings.CutSuffix(pattern, "/...")
+	return pkg == base || below && strings.HasPrefix(pkg, base+"/")
+}
+
+func plus(base []string, more ...string) []string { return append(slices.Clone(base), more...) }
