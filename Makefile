@@ -1,0 +1,48 @@
+# `make` lists what there is to do. The steps of `make check` live in .ci/run, which needs no make.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-builtin-rules --warn-undefined-variables
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+.PHONY: help build test check race vet format docs lint nested fuzz image clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/toolfleet, one static binary
+	CGO_ENABLED=0 go build -trimpath -o bin/toolfleet ./cmd/toolfleet
+
+test: ## run every test of the module; needs only Go
+	go test ./...
+
+check: ## do everything that CI does
+	.ci/run
+
+race: ## run every test under the race detector
+	.ci/run race
+
+vet: ## run go vet
+	.ci/run vet
+
+format: ## list the files that gofmt would change
+	.ci/run format
+
+docs: ## find links in the documents that lead nowhere
+	.ci/run docs
+
+lint: ## run staticcheck, built from the module proxy
+	.ci/run lint
+
+nested: ## vet and test the nested modules: manifests, provider SDKs
+	.ci/run nested
+
+fuzz: ## run each fuzz target for FUZZTIME (3s)
+	.ci/run fuzz
+
+image: ## build the container image toolfleet:dev (needs docker)
+	docker build -t toolfleet:dev .
+
+clean: ## remove what build made
+	rm -rf bin
