@@ -1,0 +1,99 @@
+package exporttest
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Tools is the shared set: each tool has one thing that a dialect could get wrong.
+func Tools() []schemas.Tool {
+	tool := func(name, description string, kind messages.Kind, schema string) schemas.Tool {
+		return schemas.Tool{Name: name, Description: description, Kind: kind, InputSchema: json.RawMessage(schema)}
+	}
+	return []schemas.Tool{
+		// A pattern, and characters that HTML escaping would spoil.
+		tool("lookup_order", `Fetch an order by its id. Use it when status < "delivered" && id is known.`, messages.Read, `{
+			"type": "object",
+			"properties": {"order_id": {"type": "string", "pattern": "^ORD-\\d+$", "minLength": 5, "maxLength": 40}},
+			"required": ["order_id"],
+			"additionalProperties": false
+		}`),
+		// Objects in objects in arrays, an enum, optional properties, digits beyond 2^53.
+		tool("search_products", "Search the catalog. Returns at most `limit` products.", messages.Read, `{
+			"$schema": "https://json-schema.org/draft/2020-12/schema",
+			"type": "object",
+			"properties": {
+				"query": {"type": "string", "maxLength": 200},
+				"category": {"type": "string", "enum": ["books", "games", "music"]},
+				"after": {"type": "integer", "minimum": 0, "maximum": 9007199254740993},
+				"filters": {
+					"type": "array",
+					"items": {
+						"type": "object",
+						"properties": {
+							"field": {"type": "string"},
+							"range": {"type": "object", "properties": {"min": {"type": "number"}, "max": {"type": "number"}}}
+						},
+						"required": ["field"]
+					}
+				},
+				"tags": {"type": "array"},
+				"extra": {"type": "object"}
+			},
+			"required": ["query"]
+		}`),
+		// Optional properties in the strict subset: required and nullable in a nullable copy.
+		tool("book_trip", "Book a trip.", messages.Write, `{
+			"type": "object",
+			"properties": {
+				"destination": {"type": "string", "description": "IATA code"},
+				"class": {"type": "string", "enum": ["economy", "business"]},
+				"passengers": {
+					"type": "array",
+					"items": {
+						"type": "object",
+						"properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+						"required": ["name"]
+					}
+				},
+				"note": {"type": ["string", "null"]},
+				"payer": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"company": {"type": "string"}}, "required": ["company"]}]}
+			},
+			"required": ["passengers", "destination"]
+		}`),
+		// No arguments, said so.
+		tool("ping", "", messages.Compute, `{"type": "object", "properties": {}, "additionalProperties": false}`),
+		// Nothing is said about the arguments.
+		tool("now", "The current time.", messages.Compute, ``),
+		// A name that starts with a digit; a schema that is strict as it is, but for the closing.
+		tool("3d_render", "Render a scene.", messages.Compute, `{
+			"type": "object",
+			"properties": {
+				"scene": {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
+				"quality": {"type": "string", "enum": ["draft", "final"]}
+			},
+			"required": ["scene", "quality"]
+		}`),
+		// The longest name.
+		tool("z"+strings.Repeat("y", 62)+"x", "Has a name of 64 characters.", messages.Read, `{
+			"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": true
+		}`),
+		// A description that is not ASCII.
+		tool("translate", "Übersetzt Text — 翻訳する 🌍.", messages.Compute, `{
+			"type": "object",
+			"properties": {"text": {"type": "string", "description": "El texto, en español"}, "to": {"type": "string", "const": "de"}},
+			"required": ["text", "to"]
+		}`),
+		// A choice at the root, as generators of MCP servers like to write it.
+		tool("update_issue", "Change an issue.", messages.Write, `{
+			"type": "object",
+			"description": "What to change.",
+			"properties": {"id": {"type": "string"}, "title": {"type": "string"}, "open": {"type": "boolean"}},
+			"required": ["id"],
+			"anyOf": [{"required": ["title"]}, {"required": ["open"]}]
+		}`),
+	}
+}

@@ -1,0 +1,167 @@
+package export
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// node is a JSON Schema that is an object; numbers in it are json.Number.
+type node = map[string]any
+
+// combining keywords apply more schemas to the same value. What closes an object beside one of them
+// would forbid the properties that the others allow.
+var combining = []string{"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+
+// others keywords speak of properties that are not listed.
+var others = []string{"additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties"}
+
+// parse reads a tool's schema. Its root says that it is an object, since a call's input always is one.
+func parse(raw json.RawMessage) (node, error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		raw = json.RawMessage(`{}`)
+	}
+	if err := messages.Check(raw); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	if v == true { // the schema that everything fits
+		v = node{}
+	}
+	root, ok := v.(node)
+	if !ok {
+		return nil, fmt.Errorf("is %s; want a JSON Schema of an object", messages.TypeOf(raw))
+	}
+	if root["type"] != nil && !hasType(root, "object") {
+		return nil, fmt.Errorf("its root is of type %v; want object", root["type"])
+	}
+	root["type"] = "object"
+	return root, nil
+}
+
+// plain shapes a schema for a model without narrowing what it means, but for objects that list their
+// properties: those are closed.
+func plain(root node, bareRoot bool) (node, error) {
+	delete(root, "$schema")
+	complete(root)
+	if bareRoot {
+		if err := describeRoot(root); err != nil {
+			return nil, err
+		}
+	}
+	if root["properties"] == nil {
+		root["properties"] = node{}
+	}
+	return root, nil
+}
+
+// complete closes objects and gives arrays their items, wherever a value is described by one schema
+// alone. It does not go into oneOf or not: a narrower branch there can widen the whole.
+func complete(v any) {
+	n, ok := v.(node)
+	if !ok {
+		return
+	}
+	if properties, ok := n["properties"].(node); ok {
+		if !hasAny(n, combining...) && !hasAny(n, others...) && listed(stringsOf(n["required"]), properties) {
+			n["additionalProperties"] = false
+		}
+		for _, property := range properties {
+			complete(property)
+		}
+	}
+	if hasType(n, "array") && !hasAny(n, "items", "prefixItems") && !hasAny(n, combining...) {
+		n["items"] = node{}
+	}
+	complete(n["items"])
+	complete(n["additionalProperties"])
+	if branches, ok := onlyAnyOf(n); ok {
+		for _, branch := range branches {
+			complete(branch)
+		}
+	}
+}
+
+// onlyAnyOf is the branches of a schema that is nothing but a choice between them.
+func onlyAnyOf(n node) ([]any, bool) {
+	branches, ok := n["anyOf"].([]any)
+	for key := range n {
+		if key != "anyOf" && key != "description" && key != "title" && key != "default" {
+			return nil, false
+		}
+	}
+	return branches, ok
+}
+
+// describeRoot turns what may not stand at the root into words that do.
+func describeRoot(root node) error {
+	moved := node{}
+	for _, key := range []string{"allOf", "anyOf", "oneOf", "not", "enum"} {
+		if v, ok := root[key]; ok {
+			moved[key] = v
+			delete(root, key)
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	text, err := messages.Marshal(moved)
+	if err != nil {
+		return err
+	}
+	was, _ := root["description"].(string)
+	root["description"] = strings.TrimLeft(was+"\nThe input must also fit this JSON Schema: "+string(text), "\n")
+	return nil
+}
+
+// listed reports whether every required property is among those that the object lists.
+func listed(required []string, properties node) bool {
+	return !slices.ContainsFunc(required, func(name string) bool { return properties[name] == nil })
+}
+
+func hasType(n node, want string) bool {
+	types, _ := n["type"].([]any)
+	return n["type"] == want || slices.Contains(types, any(want))
+}
+
+func hasAny(n node, keys ...string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool { _, ok := n[key]; return ok })
+}
+
+func stringsOf(v any) []string {
+	list, _ := v.([]any)
+	out := make([]string, 0, len(list))
+	for _, item := range list {
+		if s, ok := item.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func clone(v any) any {
+	switch v := v.(type) {
+	case node:
+		c := make(node, len(v))
+		for key, value := range v {
+			c[key] = clone(value)
+		}
+		return c
+	case []any:
+		c := make([]any, len(v))
+		for i, value := range v {
+			c[i] = clone(value)
+		}
+		return c
+	}
+	return v
+}
