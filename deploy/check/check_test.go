@@ -1,0 +1,151 @@
+package check
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// root is the repository.
+const root = "../.."
+
+const (
+	defaultWriteTimeout = 30 * time.Second
+	// reportTime is what a worker gets after the longest write to store the result and leave.
+	reportTime = 30 * time.Second
+)
+
+// source is the repository with some files changed: a test breaks a rule in it.
+type source map[string]edit
+
+type edit struct{ old, new string }
+
+// read returns a file of the repository, with the edit that belongs to it.
+func (s source) read(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := s[name]
+	if !ok {
+		return content
+	}
+	if !bytes.Contains(content, []byte(e.old)) {
+		t.Fatalf("%s does not contain %q any more: fix the test's edit", name, e.old)
+	}
+	return bytes.ReplaceAll(content, []byte(e.old), []byte(e.new))
+}
+
+// expect compares what a check found with the one thing it should have found; "" stands for nothing.
+func expect(t *testing.T, got []string, want string) {
+	t.Helper()
+	if want == "" && len(got) > 0 {
+		t.Errorf("problems:\n%s", strings.Join(got, "\n"))
+	}
+	if want != "" && !slices.ContainsFunc(got, func(p string) bool { return strings.Contains(p, want) }) {
+		t.Errorf("got problems %q, want one with %q", got, want)
+	}
+}
+
+// longestWrite is the longest that a call may run which must not be cut off: the longest timeout of a
+// tools file's writes. A tool without a kind is a write; a write without a timeout has 30 s.
+func longestWrite(t *testing.T, toolsFile []byte) time.Duration {
+	t.Helper()
+	var file struct {
+		Tools []struct {
+			Kind    string `json:"kind"`
+			Timeout string `json:"timeout"`
+		} `json:"tools"`
+	}
+	if err := yaml.Unmarshal(toolsFile, &file); err != nil {
+		t.Fatal(err)
+	}
+	longest := defaultWriteTimeout // what the next tool that somebody adds has
+	for _, tool := range file.Tools {
+		if tool.Timeout == "" || tool.Kind == "read" || tool.Kind == "compute" {
+			continue
+		}
+		d, err := time.ParseDuration(tool.Timeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, d)
+	}
+	return longest
+}
+
+// pinned reports whether an image names a version, so that tomorrow's pull is today's.
+func pinned(image string) bool {
+	return regexp.MustCompile(`:[^/:]*\d[^/:]*$|@sha256:[0-9a-f]{64}$`).MatchString(image)
+}
+
+// binary builds cmd/toolfleet once and returns its path, or skips.
+func binary(t *testing.T) string {
+	t.Helper()
+	if _, err := fs.Stat(os.DirFS(root), "cmd/toolfleet"); err != nil {
+		t.Skip("there is no cmd/toolfleet yet")
+	}
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var binDir string
+
+// built runs the Dockerfile's own build command, with another output.
+var built = sync.OnceValues(func() (string, error) {
+	dockerfile, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(binDir, "toolfleet")
+	command := regexp.MustCompile(`(?m)^RUN (.*go build.*) -o /out/toolfleet (.*)$`).FindSubmatch(dockerfile)
+	if command == nil {
+		return "", os.ErrNotExist
+	}
+	cmd := exec.Command("sh", "-c", string(command[1])+" -o "+path+" "+string(command[2]))
+	cmd.Dir = root
+	cmd.Stderr = os.Stderr
+	return path, cmd.Run()
+})
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "toolfleet-check-")
+	if err != nil {
+		panic(err)
+	}
+	binDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// commandProblems says which flags of a command line the binary does not know.
+func commandProblems(t *testing.T, args []string) []string {
+	t.Helper()
+	help, err := exec.Command(binary(t), args[0], "--help").CombinedOutput()
+	if err != nil {
+		return []string{args[0] + " --help: " + err.Error() + ": " + string(help)}
+	}
+	var found []string
+	for _, arg := range args[1:] {
+		flag, _, _ := strings.Cut(arg, "=")
+		if strings.HasPrefix(flag, "-") && !regexp.MustCompile(`(?m)(^|[\s,])`+regexp.QuoteMeta(flag)+`($|[\s,=\[])`).Match(help) {
+			found = append(found, args[0]+" has no flag "+flag)
+		}
+	}
+	return found
+}

@@ -1,0 +1,102 @@
+package check
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+)
+
+func TestCompose(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit source
+		want string
+	}{
+		"as it is":            {},
+		"unknown key":         {source{"docker-compose.yml": {"stop_grace_period:", "stop_grace_periode:"}}, "stop_grace_periode"},
+		"unknown nested key":  {source{"docker-compose.yml": {"interval: 5s", "intervall: 5s"}}, "intervall"},
+		"unknown service":     {source{"docker-compose.yml": {"depends_on: {nats:", "depends_on: {nuts:"}}, "nuts"},
+		"floating image":      {source{"docker-compose.yml": {"nats:2.14.5-alpine", "nats:latest"}}, "names no version"},
+		"lost mount":          {source{"docker-compose.yml": {"deploy/compose/tools.yaml", "deploy/tools.yaml"}}, "deploy/tools.yaml is missing"},
+		"short grace":         {source{"docker-compose.yml": {"stop_grace_period: 60s", "stop_grace_period: 59s"}}, "worker: stop_grace_period 59s"},
+		"longer write":        {source{"deploy/compose/tools.yaml": {"kind: read", "timeout: 2m"}}, "worker: stop_grace_period 1m0s"},
+		"one worker":          {source{"docker-compose.yml": {"replicas: 2", "replicas: 1"}}, "worker: 1 replicas"},
+		"open to the network": {source{"docker-compose.yml": {"127.0.0.1:4222:4222", "4222:4222"}}, "nats: port 4222 is open"},
+		"no such stage":       {source{"docker-compose.yml": {"target: shell", "target: bash"}}, "no stage bash"},
+		"no restart":          {source{"docker-compose.yml": {"restart: unless-stopped", "restart: \"no\""}}, "restart"},
+	} {
+		t.Run(name, func(t *testing.T) { expect(t, composeProblems(t, tc.edit), tc.want) })
+	}
+}
+
+// TestComposeCommands asks the binary whether it knows what the services start it with.
+func TestComposeCommands(t *testing.T) {
+	project, err := loadCompose(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, service := range project.Services {
+		if service.Build != nil {
+			expect(t, commandProblems(t, service.Command), "")
+			t.Logf("%s: toolfleet %q", name, service.Command)
+		}
+	}
+}
+
+func loadCompose(t *testing.T, edits source) (*types.Project, error) {
+	dir, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir:  dir,
+		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, "docker-compose.yml"), Content: edits.read(t, "docker-compose.yml")}},
+	}, func(o *loader.Options) { o.SetProjectName("toolfleet", true) })
+}
+
+func composeProblems(t *testing.T, edits source) (found []string) {
+	project, err := loadCompose(t, edits)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	report := func(service, format string, args ...any) {
+		found = append(found, service+": "+fmt.Sprintf(format, args...))
+	}
+	for name, s := range project.Services {
+		if s.Build == nil && !pinned(s.Image) {
+			report(name, "image %s names no version", s.Image)
+		}
+		if s.Build != nil && s.Build.Target != "" && !slices.Contains(stages(t), s.Build.Target) {
+			report(name, "the Dockerfile has no stage %s", s.Build.Target)
+		}
+		if s.Restart != types.RestartPolicyUnlessStopped {
+			report(name, "restart is %q", s.Restart)
+		}
+		for _, p := range s.Ports {
+			if p.HostIP != "127.0.0.1" {
+				report(name, "port %d is open to the network and nothing asks for a password", p.Target)
+			}
+		}
+		for _, v := range s.Volumes {
+			if v.Type == types.VolumeTypeBind {
+				if _, err := os.Stat(v.Source); err != nil {
+					report(name, "mount %s is missing", v.Source)
+				}
+			}
+		}
+	}
+	worker := project.Services["worker"]
+	if n := worker.GetScale(); n != 2 {
+		report("worker", "%d replicas, want 2", n)
+	}
+	need := longestWrite(t, edits.read(t, "deploy/compose/tools.yaml")) + reportTime
+	if grace := time.Duration(*worker.StopGracePeriod); grace < need {
+		report("worker", "stop_grace_period %v, want %v: a write is cut off", grace, need)
+	}
+	return found
+}

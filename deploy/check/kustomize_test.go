@@ -1,0 +1,289 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	psapi "k8s.io/pod-security-admission/api"
+	pspolicy "k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+const base = "deploy/kustomize/base"
+
+func TestKustomize(t *testing.T) {
+	worker, network, tools := base+"/worker.yaml", base+"/network.yaml", base+"/tools.yaml"
+	for name, tc := range map[string]struct {
+		edit source
+		want string
+	}{
+		"as it is":              {},
+		"misspelt key":          {source{worker: {"terminationGracePeriodSeconds", "terminationGraceSeconds"}}, `unknown field "spec.template.spec.terminationGraceSeconds"`},
+		"key in wrong case":     {source{worker: {"runAsNonRoot", "RunAsNonRoot"}}, `unknown field "spec.template.spec.securityContext.RunAsNonRoot"`},
+		"misspelt policy key":   {source{network: {"policyTypes", "policyType"}}, `unknown field "spec.policyType"`},
+		"misspelt kustomize":    {source{base + "/kustomization.yaml": {"configMapGenerator", "configMapGenerators"}}, "configMapGenerators"},
+		"unknown kind":          {source{worker: {"kind: PodDisruptionBudget", "kind: PodDisruption"}}, "PodDisruption"},
+		"lost tools file":       {source{base + "/kustomization.yaml": {"files: [tools.yaml, toolfleet.yaml]", "files: [toolfleet.yaml]"}}, "tools.yaml is not in"},
+		"wrong selector":        {source{worker: {"    matchLabels: *labels", "    matchLabels: {app: x}"}}, "selector"},
+		"short grace":           {source{worker: {"terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 59"}}, "59s"},
+		"longer write":          {source{tools: {"kind: read", "timeout: 2m"}}, "want 2m30s"},
+		"floating image":        {source{base + "/kustomization.yaml": {"newTag: 0.1.0-dev", "newTag: latest"}}, "names no version"},
+		"root":                  {source{worker: {"runAsNonRoot: true", "runAsNonRoot: false"}}, "runAsNonRoot"},
+		"writable capabilities": {source{worker: {"drop: [ALL]", "drop: [CHOWN]"}}, "capabilities"},
+		"no seccomp":            {source{worker: {"seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Unconfined}"}}, "seccomp"},
+		"writable root":         {source{worker: {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"}}, "can be written"},
+		"liveness on NATS":      {source{worker: {"path: /healthz", "path: /readyz"}}, "liveness"},
+		"lost port":             {source{worker: {"{name: http, containerPort", "{name: web, containerPort"}}, "port http"},
+		"token mounted":         {source{worker: {"automountServiceAccountToken: false", "automountServiceAccountToken: true"}}, "token"},
+		"no memory limit":       {source{worker: {"limits: {memory: 512Mi}", "limits: {}"}}, "memory"},
+		"unguarded pods":        {source{network: {"    matchLabels:\n      app.kubernetes.io/name: toolfleet\n  policyTypes", "    matchLabels:\n      app: x\n  policyTypes"}}, "no network policy"},
+		"unscraped pods":        {source{network: {"  selector:\n    app.kubernetes.io/name: toolfleet", "  selector:\n    app: x"}}, "no service"},
+		"budget for nobody":     {source{worker: {"  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app.kubernetes.io/name: toolfleet", "  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app: x"}}, "no disruption budget"},
+		"stuck node drain":      {source{worker: {"maxUnavailable: 1", "maxUnavailable: 0"}}, "allows no disruption"},
+		"lax namespace":         {source{base + "/namespace.yaml": {"enforce: restricted", "enforce: privileged"}}, "namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := build(t, tc.edit)
+			if err != nil {
+				expect(t, []string{err.Error()}, tc.want)
+				return
+			}
+			expect(t, m.problems(t), tc.want)
+		})
+	}
+}
+
+// TestKustomizeCommands asks the binary whether it knows what the pods start it with, and whether it
+// accepts the settings they get.
+func TestKustomizeCommands(t *testing.T) {
+	m, err := build(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range m.deployments {
+		expect(t, commandProblems(t, d.Spec.Template.Spec.Containers[0].Args), "")
+	}
+}
+
+// manifests is everything the base makes, by kind.
+type manifests struct {
+	namespaces  []corev1.Namespace
+	accounts    []corev1.ServiceAccount
+	configs     []corev1.ConfigMap
+	services    []corev1.Service
+	deployments []appsv1.Deployment
+	budgets     []policyv1.PodDisruptionBudget
+	policies    []networkingv1.NetworkPolicy
+}
+
+// build runs kustomize over the base and decodes what comes out, as strictly as the API server would.
+func build(t *testing.T, edits source) (m manifests, err error) {
+	fsys := filesys.MakeFsInMemory()
+	files, err := os.ReadDir(filepath.Join(root, base))
+	if err != nil {
+		return m, err
+	}
+	for _, f := range files {
+		if err := fsys.WriteFile("/base/"+f.Name(), edits.read(t, base+"/"+f.Name())); err != nil {
+			return m, err
+		}
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(fsys, "/base")
+	if err != nil {
+		return m, err
+	}
+	for _, r := range resources.Resources() {
+		doc, err := r.MarshalJSON()
+		if err != nil {
+			return m, err
+		}
+		if err := m.add(r.GetKind(), doc); err != nil {
+			return m, fmt.Errorf("%s %s: %w", r.GetKind(), r.GetName(), err)
+		}
+	}
+	return m, nil
+}
+
+func (m *manifests) add(kind string, doc []byte) error {
+	switch kind {
+	case "Namespace":
+		return appendStrict(&m.namespaces, doc)
+	case "ServiceAccount":
+		return appendStrict(&m.accounts, doc)
+	case "ConfigMap":
+		return appendStrict(&m.configs, doc)
+	case "Service":
+		return appendStrict(&m.services, doc)
+	case "Deployment":
+		return appendStrict(&m.deployments, doc)
+	case "PodDisruptionBudget":
+		return appendStrict(&m.budgets, doc)
+	case "NetworkPolicy":
+		return appendStrict(&m.policies, doc)
+	}
+	return fmt.Errorf("no check for this kind")
+}
+
+func appendStrict[T any](to *[]T, doc []byte) error {
+	var object T
+	strict, err := json.UnmarshalStrict(doc, &object)
+	if err := errors.Join(append(strict, err)...); err != nil {
+		return err
+	}
+	*to = append(*to, object)
+	return nil
+}
+
+// problems holds the objects against one another and against our rules.
+func (m manifests) problems(t *testing.T) (found []string) {
+	if len(m.deployments) != 2 {
+		found = append(found, fmt.Sprintf("%d deployments, want coordinator and worker", len(m.deployments)))
+	}
+	for _, ns := range m.namespaces {
+		if ns.Labels[psapi.EnforceLevelLabel] != string(psapi.LevelRestricted) {
+			found = append(found, "namespace "+ns.Name+" does not enforce the restricted standard")
+		}
+	}
+	for _, d := range m.deployments {
+		for _, p := range slices.Concat(m.aboutPods(t, d), m.aboutNeighbours(d), podSecurity(d)) {
+			found = append(found, d.Name+": "+p)
+		}
+	}
+	return found
+}
+
+// aboutPods checks what a deployment says about its own pods.
+func (m manifests) aboutPods(t *testing.T, d appsv1.Deployment) (found []string) {
+	pod, c := d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
+	if !pinned(c.Image) {
+		found = append(found, "image "+c.Image+" names no version")
+	}
+	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+		found = append(found, "mounts a token that it does not need")
+	}
+	if c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem {
+		found = append(found, "its root file system can be written")
+	}
+	if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() {
+		found = append(found, "has no memory request or limit")
+	}
+	config, ok := m.config(pod)
+	if !ok {
+		return append(found, "mounts a config map that is not there")
+	}
+	need := longestWrite(t, []byte(config.Data["tools.yaml"])) + reportTime
+	if grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second; grace < need {
+		found = append(found, fmt.Sprintf("gets %v to end, want %v: a write is cut off", grace, need))
+	}
+	for _, word := range append(slices.Clone(c.Args), env(c, "TOOLFLEET_CONFIG")) {
+		if file, ok := strings.CutPrefix(word, "/etc/toolfleet/"); ok && config.Data[file] == "" {
+			found = append(found, file+" is not in "+config.Name)
+		}
+	}
+	for _, p := range []struct {
+		name  string
+		probe *corev1.Probe
+		path  string
+	}{
+		{"startup", c.StartupProbe, "/healthz"},
+		{"liveness", c.LivenessProbe, "/healthz"},
+		{"readiness", c.ReadinessProbe, "/readyz"},
+	} {
+		if p.probe == nil || p.probe.HTTPGet == nil || p.probe.HTTPGet.Path != p.path {
+			found = append(found, p.name+" probe: want "+p.path)
+		} else if !hasPort(c, p.probe.HTTPGet.Port.String()) {
+			found = append(found, p.name+" probe: there is no port "+p.probe.HTTPGet.Port.String())
+		}
+	}
+	return found
+}
+
+// aboutNeighbours checks that the other objects mean the deployment's pods.
+func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
+	pods := d.Spec.Template.Labels
+	if !selects(d.Spec.Selector, pods) {
+		found = append(found, "its selector does not select its own pods")
+	}
+	account := slices.IndexFunc(m.accounts, func(a corev1.ServiceAccount) bool { return a.Name == d.Spec.Template.Spec.ServiceAccountName })
+	if account < 0 {
+		found = append(found, "its service account is not there")
+	} else if mount := m.accounts[account].AutomountServiceAccountToken; mount == nil || *mount {
+		found = append(found, "its service account mounts a token")
+	}
+	if !slices.ContainsFunc(m.services, func(s corev1.Service) bool {
+		return labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(pods)) && hasPort(d.Spec.Template.Spec.Containers[0], s.Spec.Ports[0].TargetPort.String())
+	}) {
+		found = append(found, "no service leads to its metrics")
+	}
+	if !slices.ContainsFunc(m.policies, func(p networkingv1.NetworkPolicy) bool {
+		return selects(&p.Spec.PodSelector, pods) && len(p.Spec.PolicyTypes) == 2
+	}) {
+		found = append(found, "no network policy holds for it")
+	}
+	budget := slices.IndexFunc(m.budgets, func(b policyv1.PodDisruptionBudget) bool { return selects(b.Spec.Selector, pods) })
+	if budget < 0 {
+		found = append(found, "no disruption budget holds for it")
+	} else if most := m.budgets[budget].Spec.MaxUnavailable; most == nil || most.IntValue() < 1 || *d.Spec.Replicas < 2 {
+		found = append(found, "its budget allows no disruption, or it has one replica: a node could not be drained")
+	}
+	return found
+}
+
+// podSecurity asks the API server's own code whether the pods satisfy the restricted standard.
+func podSecurity(d appsv1.Deployment) (found []string) {
+	evaluator, err := pspolicy.NewEvaluator(pspolicy.DefaultChecks(), nil)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	level := psapi.LevelVersion{Level: psapi.LevelRestricted, Version: psapi.LatestVersion()}
+	for _, r := range evaluator.EvaluatePod(level, &d.Spec.Template.ObjectMeta, &d.Spec.Template.Spec) {
+		if !r.Allowed {
+			found = append(found, r.ForbiddenReason+": "+r.ForbiddenDetail)
+		}
+	}
+	return found
+}
+
+// config is the config map that a pod mounts.
+func (m manifests) config(pod corev1.PodSpec) (corev1.ConfigMap, bool) {
+	for _, v := range pod.Volumes {
+		for _, c := range m.configs {
+			if v.ConfigMap != nil && v.ConfigMap.Name == c.Name {
+				return c, true
+			}
+		}
+	}
+	return corev1.ConfigMap{}, false
+}
+
+func selects(s *metav1.LabelSelector, pods map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(pods))
+}
+
+func hasPort(c corev1.Container, name string) bool {
+	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
+}
+
+func env(c corev1.Container, name string) string {
+	for _, e := range c.Env {
+		if e.Name == name {
+			return e.Value
+		}
+	}
+	return ""
+}

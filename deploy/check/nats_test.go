@@ -1,0 +1,100 @@
+package check
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"sigs.k8s.io/yaml"
+)
+
+func TestNATSConf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit source
+		want string
+	}{
+		"as it is":       {},
+		"unknown key":    {source{"deploy/nats/nats.conf": {"write_deadline", "write_dedline"}}, "write_dedline"},
+		"late to disk":   {source{"deploy/nats/nats.conf": {"sync_interval: always", "sync_interval: 2m"}}, "power loss"},
+		"small messages": {source{"deploy/nats/nats.conf": {"max_payload: 1MB", "max_payload: 64KB"}}, "max_payload"},
+		"open monitor":   {source{"deploy/nats/nats.conf": {"127.0.0.1:8222", "0.0.0.0:8222"}}, "monitoring"},
+	} {
+		t.Run(name, func(t *testing.T) { expect(t, natsProblems(t, tc.edit), tc.want) })
+	}
+}
+
+func natsProblems(t *testing.T, edits source) (found []string) {
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, edits.read(t, "deploy/nats/nats.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	if !opts.JetStream || opts.StoreDir != "/data" {
+		found = append(found, "JetStream does not store in the volume at /data")
+	}
+	if !opts.SyncAlways {
+		found = append(found, "a power loss takes acknowledged messages")
+	}
+	if opts.MaxPayload != 1<<20 {
+		found = append(found, "max_payload is not 1 MiB")
+	}
+	if opts.HTTPHost != "127.0.0.1" {
+		found = append(found, "the monitoring port is open, and it has no authentication")
+	}
+	return found
+}
+
+// TestNATSValues holds the chart's values to what one server's configuration promises. The chart itself
+// does not refuse unknown keys, so only ours are looked at.
+func TestNATSValues(t *testing.T) {
+	var values struct {
+		Config struct {
+			Cluster struct {
+				Enabled  bool `json:"enabled"`
+				Replicas int  `json:"replicas"`
+			} `json:"cluster"`
+			JetStream struct {
+				Enabled   bool `json:"enabled"`
+				FileStore struct {
+					PVC struct {
+						Size string `json:"size"`
+					} `json:"pvc"`
+				} `json:"fileStore"`
+				Merge struct {
+					SyncInterval string `json:"sync_interval"`
+				} `json:"merge"`
+			} `json:"jetstream"`
+			Monitor struct {
+				Enabled bool `json:"enabled"`
+			} `json:"monitor"`
+			Merge struct {
+				MaxPayload int `json:"max_payload"`
+			} `json:"merge"`
+		} `json:"config"`
+		Container struct {
+			Image struct {
+				Tag string `json:"tag"`
+			} `json:"image"`
+		} `json:"container"`
+		PodTemplate struct {
+			Spread map[string]struct {
+				MaxSkew           int    `json:"maxSkew"`
+				WhenUnsatisfiable string `json:"whenUnsatisfiable"`
+			} `json:"topologySpreadConstraints"`
+		} `json:"podTemplate"`
+	}
+	if err := yaml.UnmarshalStrict(source(nil).read(t, "deploy/nats/values.yaml"), &values); err != nil {
+		t.Fatal(err)
+	}
+	c := values.Config
+	if !c.Cluster.Enabled || c.Cluster.Replicas != 3 || !c.JetStream.Enabled || c.JetStream.Merge.SyncInterval != "always" || c.Merge.MaxPayload != 1<<20 {
+		t.Errorf("want three servers, sync always, 1 MiB: got %+v", c)
+	}
+	if !pinned("nats:" + values.Container.Image.Tag) {
+		t.Errorf("image tag %q names no version", values.Container.Image.Tag)
+	}
+}
