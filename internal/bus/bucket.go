@@ -1,0 +1,210 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bucket holds the newest value of each key.
+type Bucket struct {
+	c    *Conn
+	kv   jetstream.KeyValue
+	name string
+}
+
+// Bucket opens a bucket by its whole name: Names().Stream(BucketTools). ErrNoStream when it is not there.
+func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	kv, err := c.js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		err = ErrNoStream
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+	}
+	return &Bucket{c: c, kv: kv, name: name}, nil
+}
+
+// subject is where the values of a key are.
+func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
+
+// Put sets a key. Keys are tokens with dots between them.
+func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if _, err := b.kv.Put(ctx, key, value); err != nil {
+		return b.failed("put", key, err)
+	}
+	return nil
+}
+
+// Get reads a key; ok is false when it has no value. It may be behind on a replicated bucket.
+func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	entry, err := b.kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, b.failed("get", key, err)
+	}
+	return entry.Value(), true, nil
+}
+
+// GetFromLeader is Get and never behind.
+func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
+	m, err := b.c.LastFromLeader(ctx, "KV_"+b.name, b.subject(key))
+	if errors.Is(err, ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "" {
+		return nil, false, nil
+	}
+	return m.Data, true, nil
+}
+
+// Delete removes a key. That it has no value is fine.
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := b.kv.Delete(ctx, key); err != nil {
+		return b.failed("delete", key, err)
+	}
+	return nil
+}
+
+// Keys lists the keys that have a value, sorted.
+func (b *Bucket) Keys(ctx context.Context) ([]string, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	keys, err := b.kv.Keys(ctx)
+	if errors.Is(err, jetstream.ErrNoKeysFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, b.failed("list", "the keys", err)
+	}
+	slices.Sort(keys)
+	return keys, nil
+}
+
+// Watch calls each for every key that has a value, then ready once, then each for every change; a nil value means that
+// the key has none any more, because it was deleted or aged out. It blocks until ctx ends, then returns nil, and
+// outlives lost connections and restarts: after one, values may be told again.
+func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte), ready func()) error {
+	lost := make(chan struct{}, 1)
+	defer b.c.OnReconnect(func() {
+		select {
+		case lost <- struct{}{}:
+		default:
+		}
+	})()
+	w := &watch{each: each, ready: ready, known: map[string]bool{}}
+	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
+		err := b.watchOnce(ctx, w, lost)
+		if err == nil {
+			backoff = minBackoff
+			continue
+		}
+		b.c.log.Warn("watching a bucket stopped; trying again", "bucket", b.name, "error", err, "wait", backoff)
+		select {
+		case <-ctx.Done():
+		case <-lost:
+		case <-time.After(jitter(backoff)):
+		}
+	}
+	return nil
+}
+
+// watchOnce ends with nil when ctx does or the connection was lost.
+func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) error {
+	watcher, err := b.kv.WatchAll(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return sendError(err)
+	}
+	defer func() { _ = watcher.Stop() }()
+	w.begin()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-lost:
+			return nil
+		case entry, open := <-watcher.Updates():
+			switch {
+			case !open:
+				return errors.New("the watcher ended")
+			case entry == nil:
+				w.complete()
+			case entry.Operation() == jetstream.KeyValuePut:
+				w.set(entry.Key(), entry.Value())
+			default:
+				w.unset(entry.Key())
+			}
+		}
+	}
+}
+
+// watch keeps which keys were told of, so that a key which went while nobody watched is told of as gone.
+type watch struct {
+	each    func(key string, value []byte)
+	ready   func()
+	known   map[string]bool
+	seen    map[string]bool // in the listing that runs; nil afterwards
+	started bool            // ready was called
+}
+
+func (w *watch) begin() { w.seen = map[string]bool{} }
+
+func (w *watch) set(key string, value []byte) {
+	if value == nil {
+		value = []byte{}
+	}
+	w.known[key] = true
+	if w.seen != nil {
+		w.seen[key] = true
+	}
+	w.each(key, value)
+}
+
+func (w *watch) unset(key string) {
+	if w.known[key] {
+		delete(w.known, key)
+		w.each(key, nil)
+	}
+}
+
+// complete ends the listing of what is there.
+func (w *watch) complete() {
+	for key := range w.known {
+		if !w.seen[key] {
+			w.unset(key)
+		}
+	}
+	w.seen = nil
+	if !w.started {
+		w.started = true
+		w.ready()
+	}
+}
+
+func (b *Bucket) failed(what, key string, err error) error {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		err = apiError(api)
+	}
+	return fmt.Errorf("%s %s in bucket %s: %w", what, key, b.name, writeError(err))
+}

@@ -1,0 +1,119 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// CoordinatorsConsumer is the durable that all coordinators share on BATCHES.
+const CoordinatorsConsumer = "coordinators"
+
+// maxWaiting is how many pulls may wait on one consumer: one or two of every worker in the fleet.
+const maxWaiting = 4096
+
+// Consumer is a durable that many processes pull from. It acknowledges each message, and gives up on none: poison
+// is told by what the journal says, and ended there.
+type Consumer struct {
+	Stream  string   // whole name
+	Name    string   // of the durable
+	Filters []string // none = everything in the stream
+	// AckWait is how long a delivery may go without a sign of life before it is made again. 0 = 10 s.
+	AckWait time.Duration
+	// MaxInFlight bounds the deliveries that are not settled, over the whole fleet. 0 = no bound.
+	MaxInFlight int
+}
+
+// BatchesConsumer is the durable of the log: unbounded, since a batch that waits for its turn must not
+// keep others from being seen.
+func (c *Conn) BatchesConsumer(ackWait time.Duration) Consumer {
+	return Consumer{Stream: c.names.Stream(Batches), Name: CoordinatorsConsumer, AckWait: ackWait}
+}
+
+// PoolConsumer is the durable of a pool of workers, named like it: its reads and its writes.
+func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
+	if !messages.IsToken(pool) {
+		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
+	}
+	of := func(v messages.Verb) string { return strings.TrimSuffix(c.names.All(v), ">") + pool + ".>" }
+	return Consumer{
+		Stream: c.names.Stream(Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight,
+		Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)},
+	}, nil
+}
+
+// EnsureConsumer makes a durable, or brings the times and bounds of the one that is there up to date. One of
+// another nature (its acknowledgements, its filters) is a *Mismatch.
+func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	config := want.config()
+	have, err := c.js.Consumer(ctx, want.Stream, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, ErrNoStream)
+	case err != nil:
+		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
+	default:
+		is := have.CachedInfo().Config
+		if err := checkConsumer(want, is, config); err != nil {
+			return err
+		}
+		if is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting {
+			return nil
+		}
+	}
+	if _, err := c.js.CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
+		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
+	}
+	return nil
+}
+
+func (w Consumer) config() jetstream.ConsumerConfig {
+	config := jetstream.ConsumerConfig{
+		Durable:        w.Name,
+		FilterSubjects: w.Filters,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        w.AckWait,
+		MaxDeliver:     -1,
+		MaxAckPending:  w.MaxInFlight,
+		MaxWaiting:     maxWaiting,
+	}
+	if config.AckWait == 0 {
+		config.AckWait = 10 * time.Second
+	}
+	if config.MaxAckPending == 0 {
+		config.MaxAckPending = -1
+	}
+	return config
+}
+
+func checkConsumer(w Consumer, have, want jetstream.ConsumerConfig) error {
+	filters := slices.Clone(have.FilterSubjects)
+	if have.FilterSubject != "" {
+		filters = append(filters, have.FilterSubject)
+	}
+	for _, f := range []struct {
+		field      string
+		have, want any
+	}{
+		{"filter_subjects", strings.Join(filters, ", "), strings.Join(want.FilterSubjects, ", ")},
+		{"ack_policy", have.AckPolicy, want.AckPolicy},
+		{"max_deliver", have.MaxDeliver, want.MaxDeliver},
+		{"deliver_subject", have.DeliverSubject, ""},
+	} {
+		if !reflect.DeepEqual(f.have, f.want) {
+			return &Mismatch{fmt.Sprintf("consumer %s of stream %s", w.Name, w.Stream), f.field, f.have, f.want}
+		}
+	}
+	return nil
+}

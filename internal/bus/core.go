@@ -1,0 +1,164 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Header holds a message's headers as they are spelt on the wire.
+type Header map[string][]string
+
+// Get is the first value under name, whatever its case: other languages spell the same header differently.
+func (h Header) Get(name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[0]
+	}
+	for k, v := range h {
+		if len(v) > 0 && strings.EqualFold(k, name) {
+			return v[0]
+		}
+	}
+	return ""
+}
+
+// Set replaces the values under exactly this spelling of name. NATS keeps the case that it is given.
+func (h Header) Set(name, value string) { h[name] = []string{value} }
+
+// Msg is a message as it came.
+type Msg struct {
+	Subject string
+	Reply   string // where an answer is wanted; "" = nowhere
+	Header  Header // may be nil
+	Data    []byte
+
+	// Seq and Time are the message's place in its stream and the moment the server stored it. Zero for
+	// a message that no stream holds.
+	Seq  uint64
+	Time time.Time
+}
+
+func received(m *nats.Msg) Msg {
+	return Msg{Subject: m.Subject, Reply: m.Reply, Header: Header(m.Header), Data: m.Data}
+}
+
+func outgoing(subject string, h Header, data []byte) *nats.Msg {
+	return &nats.Msg{Subject: subject, Header: nats.Header(h), Data: data}
+}
+
+// with is h and one more header; h itself belongs to the caller.
+func (h Header) with(name, value string) Header {
+	out := make(Header, len(h)+1)
+	for k, v := range h {
+		out[k] = v
+	}
+	out.Set(name, value)
+	return out
+}
+
+// Publish sends a message that nobody may be there to hear.
+func (c *Conn) Publish(subject string, h Header, data []byte) error {
+	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
+		return fmt.Errorf("publish %s: %w", subject, sendError(err))
+	}
+	return nil
+}
+
+// Respond answers a message. One that wants no answer gets none.
+func (c *Conn) Respond(to Msg, h Header, data []byte) error {
+	if to.Reply == "" {
+		return nil
+	}
+	return c.Publish(to.Reply, h, data)
+}
+
+// Subscribe calls handle for every message, one after another, on a goroutine of the subscription. With
+// a queue, each message goes to one of its members. After unsubscribe returned, handle is not called
+// for another message; the call that runs at that moment is not waited for.
+func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
+	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, sendError(err))
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}
+
+// Request asks and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected, ErrTooLarge, the context's.
+func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	m, err := c.nc.RequestMsgWithContext(ctx, outgoing(subject, h, data))
+	if err != nil {
+		return Msg{}, fmt.Errorf("request %s: %w", subject, sendError(err))
+	}
+	return received(m), nil
+}
+
+// Stream asks once and calls each for every answer, until each says that it needs no more or ctx ends.
+func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte, each func(Msg) (more bool)) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return fmt.Errorf("request %s: %w", subject, sendError(err))
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	ask := outgoing(subject, h, data)
+	ask.Reply = inbox
+	if err := c.nc.PublishMsg(ask); err != nil {
+		return fmt.Errorf("request %s: %w", subject, sendError(err))
+	}
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return fmt.Errorf("request %s: %w", subject, sendError(err))
+		}
+		if status(m) == statusNoResponders {
+			return fmt.Errorf("request %s: %w", subject, ErrNoResponders)
+		}
+		if !each(received(m)) {
+			return nil
+		}
+	}
+}
+
+// Flush returns when the server has seen everything that was sent before.
+func (c *Conn) Flush(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := c.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("flush: %w", sendError(err))
+	}
+	return nil
+}
+
+// Statuses that the server itself answers with, in the place of a message.
+const (
+	statusHeartbeat    = 100
+	statusEnd          = 204
+	statusNotFound     = 404
+	statusExpired      = 408
+	statusConflict     = 409
+	statusTooMany      = 413
+	statusNoResponders = 503
+)
+
+// status is what the server says with m; 0 for a message of somebody's own.
+func status(m *nats.Msg) int {
+	if len(m.Data) > 0 {
+		return 0
+	}
+	code, err := strconv.Atoi(m.Header.Get("Status"))
+	if err != nil {
+		return 0
+	}
+	return code
+}
+
+// description is the server's text beside a status.
+func description(m *nats.Msg) string { return m.Header.Get("Description") }

@@ -1,0 +1,127 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What a caller branches on. Everything else is wrapped as it came.
+var (
+	// ErrNoResponders: nobody listens on the subject; for a write: no stream takes it at this moment, so
+	// nothing was stored.
+	ErrNoResponders = errors.New("nobody listens on this subject")
+	// ErrDisconnected: there is no connection at this moment, so nothing was sent.
+	ErrDisconnected = errors.New("not connected to NATS")
+	// ErrUnknown: sent, and no acknowledgement came. It may be stored, now or in a moment: read it.
+	ErrUnknown = errors.New("no acknowledgement, so it may be stored or not")
+	// ErrExists: the subject has a message already, and the stream keeps one per subject.
+	ErrExists = errors.New("a message of this subject is already there")
+	// ErrFull: a limit of the stream or of the server leaves no room.
+	ErrFull = errors.New("the stream is full")
+	// ErrTooLarge: over the server's or the stream's message size.
+	ErrTooLarge = errors.New("message too large")
+	// ErrConflict: somebody else wrote the subject first.
+	ErrConflict = errors.New("the subject was written by another")
+	// ErrNotFound: no such message, key or object.
+	ErrNotFound = errors.New("not found")
+	// ErrNoStream: the stream or bucket is not there. Provision makes it.
+	ErrNoStream = errors.New("no such stream")
+	// ErrCorrupt: an object whose bytes do not have its digest.
+	ErrCorrupt = errors.New("stored object is damaged")
+)
+
+// Mismatch is a stream or consumer that is there but made differently, in a way that would break a promise.
+type Mismatch struct {
+	Thing string // for example "stream TOOLFLEET_BATCHES"
+	Field string // in the words of nats stream info
+	Have  any
+	Want  any
+}
+
+func (m *Mismatch) Error() string {
+	return fmt.Sprintf("%s is not as toolfleet needs it: %s is %v, needed is %v; edit it, or delete it when nothing in it is needed, or use another prefix",
+		m.Thing, m.Field, m.Have, m.Want)
+}
+
+// IsTerminal reports whether the same call would fail the same way again, whatever happens in the meantime.
+func IsTerminal(err error) bool {
+	for _, target := range []error{
+		ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
+		nats.ErrBadSubject, nats.ErrMaxPayload, nats.ErrHeadersNotSupported,
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
+		nats.ErrNoServers, nats.ErrSecureConnRequired, nats.ErrConnectionClosed,
+	} {
+		if errors.Is(err, target) {
+			return !errors.Is(err, nats.ErrNoServers)
+		}
+	}
+	var mismatch *Mismatch
+	return errors.As(err, &mismatch)
+}
+
+// The server's error codes that mean something to us.
+const (
+	codeSourceGone          = 10043 // sequence not found
+	codeMessageTooLarge     = 10054
+	codeDeleteFailed        = 10057
+	codeStreamNotFound      = 10059
+	codeMessageNotFound     = 10037
+	codeWrongLastSequence   = 10071
+	codeWrongLastConstant   = 10164 // the same, while another write to the subject is on its way
+	codeStoreFailed         = 10077 // any limit that was hit, told apart only by its text
+	codeHeaderTooLarge      = 10097
+	codeAccountResources    = 10002
+	codeInsufficient        = 10023
+	codeMemoryResources     = 10028
+	codeStorageResources    = 10047
+	textMaxMsgsPerSubject   = "maximum messages per subject exceeded"
+	textMaxPayloadPublished = "maximum payload"
+)
+
+// apiError translates what JetStream answered.
+func apiError(e *jetstream.APIError) error {
+	switch e.ErrorCode {
+	case codeWrongLastSequence, codeWrongLastConstant:
+		return fmt.Errorf("%w: %w", ErrConflict, e)
+	case codeStoreFailed:
+		if strings.Contains(e.Description, textMaxMsgsPerSubject) {
+			return fmt.Errorf("%w: %w", ErrExists, e)
+		}
+		return fmt.Errorf("%w: %w", ErrFull, e)
+	case codeAccountResources, codeInsufficient, codeMemoryResources, codeStorageResources:
+		return fmt.Errorf("%w: %w", ErrFull, e)
+	case codeMessageTooLarge, codeHeaderTooLarge:
+		return fmt.Errorf("%w: %w", ErrTooLarge, e)
+	case codeMessageNotFound, codeSourceGone:
+		return fmt.Errorf("%w: %w", ErrNotFound, e)
+	case codeStreamNotFound:
+		return fmt.Errorf("%w: %w", ErrNoStream, e)
+	}
+	return e
+}
+
+// sendError translates what the client says before anything was sent.
+func sendError(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, nats.ErrNoResponders):
+		return ErrNoResponders
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrDisconnected):
+		return ErrDisconnected
+	}
+	return err
+}
+
+// writeError translates what became of a write: as sendError, and a missing answer is unknown.
+func writeError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return sendError(err)
+}

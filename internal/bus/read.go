@@ -1,0 +1,222 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// A read that brings many messages asks for this much at a time, so that neither the server's nor the
+// client's buffers run over.
+const (
+	readMessages = 256
+	readBytes    = 8 << 20
+)
+
+// getRequest asks a stream for messages.
+type getRequest struct {
+	Seq       uint64   `json:"seq,omitempty"` // from here on
+	LastFor   string   `json:"last_by_subj,omitempty"`
+	NextFor   string   `json:"next_by_subj,omitempty"`
+	MultiLast []string `json:"multi_last,omitempty"`
+	UpTo      uint64   `json:"up_to_seq,omitempty"`
+	Batch     int      `json:"batch,omitempty"`
+	MaxBytes  int      `json:"max_bytes,omitempty"`
+}
+
+// Last is the newest message of a subject, from whichever replica answers. It may be behind on a replicated stream.
+// ErrNotFound when there is none.
+func (c *Conn) Last(ctx context.Context, stream, subject string) (Msg, error) {
+	return c.direct(ctx, stream, getRequest{LastFor: subject})
+}
+
+// LastFromLeader is the newest message of a subject and never behind: for decisions after a conflict or an unknown
+// outcome. ErrNotFound when there is none.
+func (c *Conn) LastFromLeader(ctx context.Context, stream, subject string) (Msg, error) {
+	var answer struct {
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err := c.call(ctx, api("STREAM", "MSG", "GET", stream), getRequest{LastFor: subject}, &answer)
+	if err != nil {
+		return Msg{}, fmt.Errorf("read %s from the leader of %s: %w", subject, stream, streamError(err))
+	}
+	m := answer.Message
+	out := Msg{Subject: m.Subject, Data: m.Data, Seq: m.Seq, Time: m.Time}
+	if len(m.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			return Msg{}, fmt.Errorf("read %s from the leader of %s: %w", subject, stream, err)
+		}
+		out.Header = Header(h)
+	}
+	return out, nil
+}
+
+// First is the oldest message that matches filter. ErrNotFound when there is none.
+func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
+	return c.direct(ctx, stream, getRequest{NextFor: filter})
+}
+
+// LastOfEach is the newest message of every subject that matches one of the filters, in stream order; empty when
+// there is none. Any number of filters and subjects.
+func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
+	if len(filters) == 0 {
+		return nil, nil
+	}
+	found, err := c.pages(ctx, stream, getRequest{MultiLast: filters, Batch: readMessages, MaxBytes: readBytes})
+	if !errors.Is(err, errTooMany) {
+		return found, err
+	}
+	// The server answers for at most 1,024 subjects.
+	if half := len(filters) / 2; half > 0 {
+		for _, part := range [][]string{filters[:half], filters[half:]} {
+			more, err := c.LastOfEach(ctx, stream, part...)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
+		}
+		return newestOfEach(found), nil
+	}
+	all, err := c.All(ctx, stream, filters[0])
+	return newestOfEach(all), err
+}
+
+// All is every message that matches filter, in stream order; empty when there is none.
+func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
+	return c.pages(ctx, stream, getRequest{NextFor: filter, Seq: 1, Batch: readMessages, MaxBytes: readBytes})
+}
+
+// newestOfEach keeps the newest message of every subject, in stream order.
+func newestOfEach(all []Msg) []Msg {
+	slices.SortFunc(all, func(a, b Msg) int { return cmp.Compare(a.Seq, b.Seq) })
+	at := make(map[string]int, len(all))
+	for i, m := range all {
+		at[m.Subject] = i
+	}
+	kept := all[:0]
+	for i, m := range all {
+		if at[m.Subject] == i {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// direct reads one message.
+func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	body, err := json.Marshal(r)
+	if err != nil {
+		return Msg{}, err
+	}
+	m, err := c.nc.RequestWithContext(ctx, api("DIRECT", "GET", stream), body)
+	if err == nil {
+		var out Msg
+		if out, err = stored(m); err == nil {
+			return out, nil
+		}
+	}
+	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(sendError(err)))
+}
+
+// errTooMany: more subjects match than the server answers for in one go.
+var errTooMany = errors.New("too many subjects match")
+
+// pages asks for messages until the server says that it has no more of them.
+func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, error) {
+	var all []Msg
+	for {
+		end, err := c.page(ctx, stream, r, &all)
+		if errors.Is(err, ErrNotFound) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read from %s: %w", stream, streamError(err))
+		}
+		if end.pending == 0 {
+			return all, nil
+		}
+		r.Seq = end.last + 1
+		if len(r.MultiLast) > 0 {
+			r.UpTo = end.upTo
+		}
+	}
+}
+
+// pageEnd is what the server says after the last message of an answer.
+type pageEnd struct{ pending, last, upTo uint64 }
+
+func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Msg) (pageEnd, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return pageEnd{}, err
+	}
+	var end pageEnd
+	var failed error
+	err = c.Stream(ctx, api("DIRECT", "GET", stream), nil, body, func(answer Msg) bool {
+		raw := &nats.Msg{Header: nats.Header(answer.Header), Data: answer.Data}
+		if status(raw) == statusEnd {
+			end = pageEnd{number(raw, "Nats-Num-Pending"), number(raw, "Nats-Last-Sequence"), number(raw, "Nats-UpTo-Sequence")}
+			return false
+		}
+		m, err := stored(raw)
+		if err != nil {
+			failed = err
+			return false
+		}
+		*into = append(*into, m)
+		return true
+	})
+	return end, errors.Join(err, failed)
+}
+
+// stored reads a message that came out of a stream directly, or the server's word that there is none.
+func stored(m *nats.Msg) (Msg, error) {
+	switch code := status(m); code {
+	case 0:
+	case statusNotFound:
+		return Msg{}, ErrNotFound
+	case statusTooMany:
+		return Msg{}, errTooMany
+	default:
+		return Msg{}, fmt.Errorf("the server answered %d %s", code, description(m))
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		return Msg{}, fmt.Errorf("a stored message without its time: %w", err)
+	}
+	out := Msg{Subject: m.Header.Get("Nats-Subject"), Header: Header(m.Header), Data: m.Data, Seq: number(m, "Nats-Sequence"), Time: at}
+	return out, nil
+}
+
+// number is a header's value; 0 when it is missing or no number.
+func number(m *nats.Msg, header string) uint64 {
+	n, err := strconv.ParseUint(m.Header.Get(header), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// streamError: nobody answers for a stream that is not there, or has no leader at this moment.
+func streamError(err error) error {
+	if errors.Is(err, ErrNoResponders) {
+		return fmt.Errorf("%w (or it is not ready): %w", ErrNoStream, err)
+	}
+	return err
+}

@@ -1,0 +1,258 @@
+// Package devserver is a NATS server inside our own process: for `toolfleet dev` and `toolfleet nats`, and
+// for every test that needs one.
+//
+// What it acknowledges survives a power loss: each stored message is synced to the disk before its
+// acknowledgement, which is not the server's default (that one lost 80 % of acknowledged messages when
+// the power went). A longer [Options.SyncInterval] buys speed with exactly that.
+//
+// A data directory belongs to one server at a time, and a lock in it says so. Nothing listens unless asked
+// to, there is no monitoring port (it has no authentication), and signals stay the program's. The server
+// keeps a quarter of the free disk out of JetStream's reach.
+//
+// It has no users and no passwords: whoever can connect may do everything. A fleet that others can reach
+// wants a NATS server of its own, with accounts and TLS.
+package devserver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Options say where the server listens and where it keeps its data. The zero value is a server that
+// only this process can reach, over a temporary folder.
+type Options struct {
+	// Listen is host:port for clients, for example 127.0.0.1:4222; port 0 takes a free one. "" = no port:
+	// only InProcessConn reaches the server.
+	Listen string
+	// DataDir is where streams are stored; created with mode 0700. "" = a temporary folder that
+	// Shutdown removes.
+	DataDir string
+	// SyncInterval is how long an acknowledged message may be lost to a power failure. 0 = never: sync
+	// before every acknowledgement.
+	SyncInterval time.Duration
+	// MaxPayload is the largest message in bytes, headers included. 0 = 1 MiB.
+	MaxPayload int32
+	// Logger gets the server's own log. nil = silent.
+	Logger *slog.Logger
+}
+
+// readyIn bounds how long a start may take, recovery of the stored streams included.
+const readyIn = 2 * time.Minute
+
+// errDown is what InProcessConn answers between Stop and Restart.
+var errDown = errors.New("the embedded NATS server is stopped")
+
+// Server is a running server. Its methods may be used by any goroutine.
+type Server struct {
+	opts      Options
+	temporary bool // DataDir is ours to remove
+	unlock    func() error
+
+	mu   sync.Mutex
+	srv  *server.Server // guarded by mu; nil while stopped
+	addr string         // guarded by mu; where it listens, so that a restart takes the same port
+}
+
+// Start returns when the server is ready for clients. An error says what is in the way (a port in use, a
+// directory that another server holds) and what to do about it.
+func Start(o Options) (*Server, error) {
+	s := &Server{opts: o, addr: o.Listen}
+	if err := s.claimDataDir(); err != nil {
+		return nil, err
+	}
+	if err := s.Restart(); err != nil {
+		s.releaseDataDir()
+		return nil, err
+	}
+	return s, nil
+}
+
+// URL is what clients connect to; "" when the server does not listen.
+func (s *Server) URL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.addr == "" {
+		return ""
+	}
+	return "nats://" + s.addr
+}
+
+// InProcessConn connects without a socket. It fails while the server is stopped.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	srv := s.srv
+	s.mu.Unlock()
+	if srv == nil {
+		return nil, errDown
+	}
+	return srv.InProcessConn()
+}
+
+// DataDir is where the streams are stored.
+func (s *Server) DataDir() string { return s.opts.DataDir }
+
+// SyncAlways reports whether every stored message is on the disk before it is acknowledged.
+func (s *Server) SyncAlways() bool { return s.opts.SyncInterval == 0 }
+
+// Stop takes the server down and waits until it is gone. The data directory stays locked and in place:
+// Restart brings the server back over it.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+}
+
+// Restart brings the server up over the same data and on the same address, taking it down first if it is up.
+func (s *Server) Restart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+	srv, addr, err := run(s.opts, s.addr)
+	if err != nil {
+		return err
+	}
+	s.srv, s.addr = srv, addr
+	return nil
+}
+
+// Shutdown takes the server down for good, waits until it is gone, and gives up the data directory. A second
+// call does nothing.
+func (s *Server) Shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+	s.releaseDataDir()
+}
+
+// stop needs mu.
+func (s *Server) stop() {
+	if s.srv == nil {
+		return
+	}
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+	s.srv = nil
+}
+
+// run starts a server at addr ("" = nowhere) and waits until it is ready.
+func run(o Options, addr string) (*server.Server, string, error) {
+	opts, err := settings(o, addr)
+	if err != nil {
+		return nil, "", err
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, "", fmt.Errorf("configure the embedded NATS server: %w", err)
+	}
+	log := &logAdapter{out: o.Logger}
+	srv.SetLoggerV2(log, false, false, false)
+	srv.Start()
+	if !srv.ReadyForConnections(readyIn) || !srv.JetStreamEnabled() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, "", fmt.Errorf("start the embedded NATS server over %s: %w", o.DataDir, log.cause())
+	}
+	if err := shareSettings(srv); err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, "", err
+	}
+	if addr != "" {
+		addr = srv.Addr().String()
+	}
+	return srv, addr, nil
+}
+
+// settings are those that RELIABILITY asks of an embedded server.
+func settings(o Options, addr string) (*server.Options, error) {
+	opts := &server.Options{
+		ServerName:     "toolfleet",
+		JetStream:      true,
+		StoreDir:       o.DataDir,
+		SyncAlways:     o.SyncInterval == 0,
+		SyncInterval:   o.SyncInterval,
+		MaxPayload:     o.MaxPayload,
+		MaxControlLine: server.MAX_CONTROL_LINE_SIZE,
+		DontListen:     addr == "",
+		NoSigs:         true,
+	}
+	if opts.MaxPayload == 0 {
+		opts.MaxPayload = server.MAX_PAYLOAD_SIZE
+	}
+	if addr == "" {
+		return opts, nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q is not host:port (for example 127.0.0.1:4222): %w", addr, err)
+	}
+	if opts.Host, opts.Port, err = host, 0, nil; host == "" {
+		opts.Host = "0.0.0.0"
+	}
+	if opts.Port, err = strconv.Atoi(port); err != nil || opts.Port < 0 || opts.Port > 65535 {
+		return nil, fmt.Errorf("listen address %q: the port is a number from 0 to 65535", addr)
+	}
+	if opts.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+		return opts, nil
+	}
+	return opts, portIsFree(addr)
+}
+
+// portIsFree asks before the server does: the server would only log the reason.
+func portIsFree(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; stop what listens there (perhaps another toolfleet or nats-server), "+
+			"connect to it with --nats nats://%s, or choose another address with --listen", addr, err, addr)
+	}
+	return l.Close()
+}
+
+// shareSettings lets clients of the one account ask for the server's JetStream settings, which otherwise only
+// the system account sees: so a coordinator can tell whether what it stores is synced.
+func shareSettings(srv *server.Server) error {
+	const subject = "$SYS.REQ.SERVER.PING.JSZ"
+	if err := srv.SystemAccount().AddServiceExport(subject, nil); err != nil {
+		return fmt.Errorf("share the embedded NATS server's settings: %w", err)
+	}
+	if err := srv.GlobalAccount().AddServiceImport(srv.SystemAccount(), subject, subject); err != nil {
+		return fmt.Errorf("share the embedded NATS server's settings: %w", err)
+	}
+	return nil
+}
+
+// claimDataDir makes the data directory and locks it.
+func (s *Server) claimDataDir() (err error) {
+	if s.opts.DataDir == "" {
+		s.temporary = true
+		if s.opts.DataDir, err = os.MkdirTemp("", "toolfleet-nats-"); err != nil {
+			return fmt.Errorf("make a temporary data directory: %w", err)
+		}
+	}
+	if err := os.MkdirAll(s.opts.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	s.unlock, err = lock(s.opts.DataDir)
+	return err
+}
+
+// releaseDataDir may be called again.
+func (s *Server) releaseDataDir() {
+	if s.unlock == nil {
+		return
+	}
+	_ = s.unlock()
+	s.unlock = nil
+	if s.temporary {
+		_ = os.RemoveAll(s.opts.DataDir)
+	}
+}

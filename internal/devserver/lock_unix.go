@@ -1,0 +1,30 @@
+//go:build unix
+
+package devserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// lock makes this process the only one that uses dir. The lock goes with the process, however it ends, so
+// a crash leaves nothing to clean up.
+func lock(dir string) (unlock func() error, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "toolfleet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return f.Close, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("data directory %s is in use by another toolfleet: stop that one, "+
+			"connect to it with --nats, or choose another directory with --data", dir)
+	}
+	return nil, fmt.Errorf("lock the data directory %s: %w", dir, err)
+}

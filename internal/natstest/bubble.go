@@ -1,0 +1,48 @@
+package natstest
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server/ats"
+
+	"github.com/toolfleet/toolfleet/internal/devserver"
+)
+
+// Lifetime is how much simulated time a bubble may take. A server's tickers keep the clock moving, so
+// synctest does not notice a lost wake-up; without this end such a test would spin until go test kills it.
+const Lifetime = 7 * 24 * time.Hour
+
+// startClock registers for the server's access-time service before any bubble does: its channel is made
+// outside of all of them, and a goroutine inside that waited for it would hold the clock still for ever.
+var startClock = sync.OnceFunc(ats.Register)
+
+// Bubble runs test with a real server inside a testing/synctest bubble: time passes when everybody waits.
+//
+//   - No t.Parallel: one bubble at a time per process.
+//   - No sockets: connect through srv.InProcessConn, and use net.Pipe for the rest.
+//   - The clock stands still while a subprocess runs, and while a mutex is held across a sleep.
+//   - Everything that was started must be shut down before test returns or in t.Cleanup; a goroutine that is
+//     left behind fails the test, which makes every bubble a test for leaks.
+//   - Put a deadline on every wait.
+//
+// The server ends after test and its cleanups.
+func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), options ...Option) {
+	t.Helper()
+	startClock()
+	// nats.go keeps used timers in a pool, and a timer from a bubble that is over is fatal in the
+	// next. A pool is empty after two collections.
+	runtime.GC()
+	runtime.GC()
+	synctest.Test(t, func(t *testing.T) {
+		end := time.AfterFunc(Lifetime, func() {
+			panic(fmt.Sprintf("%s: still waiting for something after %v of simulated time", t.Name(), Lifetime))
+		})
+		t.Cleanup(func() { end.Stop() })
+		test(t, Server(t, options...))
+	})
+}
