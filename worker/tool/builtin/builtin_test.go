@@ -1,0 +1,227 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// folder is a root with these files in it.
+func folder(t testing.TB, files map[string]string) *Root {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		put(t, filepath.Join(dir, name), text)
+	}
+	root, err := OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
+// put writes a file from outside the tools.
+func put(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get reads a file from outside the tools.
+func get(t testing.TB, root *Root, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root.Dir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// in is the arguments of a call.
+type in map[string]any
+
+func callOf(t testing.TB, name string, args in) tool.Call {
+	t.Helper()
+	input, err := messages.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tool.Call{Tool: name, Input: input}
+}
+
+// run does phases two and five. The two must agree.
+func run(t testing.TB, root *Root, name string, args in) (tool.Output, error) {
+	t.Helper()
+	runner, err := New(name, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := callOf(t, name, args)
+	var told error
+	checker, checks := runner.(tool.Checker)
+	if checks {
+		told = checker.Check(t.Context(), call)
+	}
+	out, err := runner.Run(t.Context(), call)
+	if checks && ((told == nil) != (err == nil) || told != nil && told.Error() != err.Error()) {
+		t.Errorf("%s %.300v: check says %v, run says %v", name, args, told, err)
+	}
+	return out, err
+}
+
+// text is the output of a call that must go well.
+func text(t testing.TB, root *Root, name string, args in) string {
+	t.Helper()
+	out, err := run(t, root, name, args)
+	if err != nil {
+		t.Fatalf("%s %.300v: %v", name, args, err)
+	}
+	s, ok := (messages.Outcome{Output: out.Value}).OutputString()
+	if !ok {
+		t.Fatalf("%s %.300v: output is no text: %.200s", name, args, out.Value)
+	}
+	return s
+}
+
+// refused is the code of a call that must not go well.
+func refused(t testing.TB, root *Root, name string, args in, want messages.Code) *messages.Error {
+	t.Helper()
+	_, err := run(t, root, name, args)
+	var told *messages.Error
+	if !errors.As(err, &told) || told.Code != want {
+		t.Fatalf("%s %.300v: got error %v, want code %s", name, args, err, want)
+	}
+	return told
+}
+
+func TestPromises(t *testing.T) {
+	for name := range specs {
+		promise, ok := Promise(name)
+		if !ok || promise.Name != name {
+			t.Fatalf("promise of %s is of %q", name, promise.Name)
+		}
+		full, err := promise.WithDefaults()
+		if err != nil {
+			t.Error(err)
+		}
+		schema, err := schemas.Compile(full.InputSchema)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := schema.Validate(json.RawMessage(`[]`)); err == nil {
+			t.Errorf("%s: takes an array for its input", name)
+		}
+	}
+	for _, name := range Names()[:5] {
+		promise, _ := Promise(name)
+		schema, err := schemas.Compile(promise.InputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(json.RawMessage(`{"pattern":"a","file_path":"a","content":"","old_string":"a","new_string":"","more":1}`)); err == nil {
+			t.Errorf("%s: takes an argument that it does not have", name)
+		}
+		if promise.MaxOutput != MaxOutput || promise.Truncate == "" || len(promise.Description) < 100 {
+			t.Errorf("%s: promises %+v", name, promise)
+		}
+		wantKind := messages.Read
+		if name == "Write" || name == "Edit" {
+			wantKind = messages.Write
+		}
+		if promise.Kind != wantKind {
+			t.Errorf("%s: kind %s, want %s", name, promise.Kind, wantKind)
+		}
+	}
+	if _, ok := Promise("Nope"); ok {
+		t.Error("a promise of nobody")
+	}
+	if _, err := New("Nope", nil); err == nil {
+		t.Error("a runner of nobody")
+	}
+	if _, err := New("Read", nil); err == nil || !strings.Contains(err.Error(), "root") {
+		t.Errorf("Read without a root: %v", err)
+	}
+	if _, err := New("noop", nil); err != nil {
+		t.Errorf("noop without a root: %v", err)
+	}
+}
+
+// A rule that looks at file_path must have seen the path that is used, so no other spelling counts.
+func TestArgumentNamesAreExact(t *testing.T) {
+	root := folder(t, map[string]string{"a": "1", "secret": "2"})
+	runner, err := New("Read", root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, input := range []string{
+		`{"file_path":"a","FILE_PATH":"secret"}`, `{"File_path":"secret"}`, `{"file_path":7}`, `[]`, `null`, ``, `{"file_path":"a","limit":1.5}`,
+		`{"file_path":"a","limit":0}`, `{"file_path":"a","offset":-1}`, `{"file_path":"a","limit":1e400}`,
+	} {
+		_, err := runner.Run(t.Context(), tool.Call{Input: json.RawMessage(input)})
+		var told *messages.Error
+		if !errors.As(err, &told) || told.Code != messages.CodeInvalidArguments {
+			t.Errorf("%s: got %v, want %s", input, err, messages.CodeInvalidArguments)
+		}
+	}
+	out, err := runner.Run(t.Context(), tool.Call{Input: json.RawMessage(`{"file_path":"a","limit":1.0e1,"offset":null}`)})
+	if err != nil || !strings.Contains(string(out.Value), "1") {
+		t.Errorf("whole numbers: got %s, %v", out.Value, err)
+	}
+}
+
+func TestDemos(t *testing.T) {
+	noop, _ := New("noop", nil)
+	input := json.RawMessage(`{"n":9007199254740993,"s":"<&>"}`)
+	out, err := noop.Run(t.Context(), tool.Call{Input: input})
+	if err != nil || string(out.Value) != string(input) {
+		t.Errorf("noop: got %s, %v", out.Value, err)
+	}
+	blob, err := run(t, nil, "blob", in{"bytes": 5})
+	if err != nil || string(blob.Value) != `"xxxxx"` {
+		t.Errorf("blob: got %s, %v", blob.Value, err)
+	}
+	slept, err := run(t, nil, "sleep", in{"ms": 0, "n": 1})
+	if err != nil || string(slept.Value) != `{"ms":0}` {
+		t.Errorf("sleep: got %s, %v", slept.Value, err)
+	}
+	refused(t, nil, "blob", in{"bytes": -1}, messages.CodeInvalidArguments)
+	refused(t, nil, "sleep", in{"ms": "soon"}, messages.CodeInvalidArguments)
+	if told := refused(t, nil, "fail", in{"message": "no"}, messages.CodeToolError); told.Message != "no" {
+		t.Errorf("fail: got %q", told.Message)
+	}
+	refused(t, nil, "fail", in{}, messages.CodeToolError)
+}
+
+func TestSleepTellsProgressAndEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runner, _ := New("sleep", nil)
+		var told []messages.Progress
+		call := callOf(t, "sleep", in{"ms": 3500})
+		call.Progress = func(p messages.Progress) { told = append(told, p) }
+		out, err := runner.Run(t.Context(), call)
+		if err != nil || string(out.Value) != `{"ms":3500}` || len(told) != 3 || told[0].Text != "slept 1s of 3.5s" {
+			t.Errorf("got %s, %v, progress %v", out.Value, err, told)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		stop := errors.New("stop")
+		cancel(stop)
+		if _, err := runner.Run(ctx, callOf(t, "sleep", in{"ms": 86_400_000})); !errors.Is(err, stop) {
+			t.Errorf("got %v, want the cause of the context", err)
+		}
+	})
+}

@@ -1,0 +1,284 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Bounds of Edit's answer.
+const (
+	snippetAround = 3  // lines shown before and after a change
+	snippetLines  = 40 // lines shown of a change
+	listedMatches = 10 // line numbers listed of an ambiguous edit
+)
+
+func editSpec() spec {
+	return spec{
+		promise: func() schemas.Tool {
+			return schemas.Tool{
+				Name: "Edit",
+				Description: "Replaces one exact passage of a text file of the working folder and shows the lines around the change. " +
+					"old_string must be in the file exactly once, white space and indentation included, without the line numbers that Read puts in front; " +
+					"add surrounding lines to make it unique, or set replace_all to replace every occurrence. " +
+					"The file's line ends (LF or CRLF) and permissions stay. Files up to 10 MB. It creates no files and takes no patterns (use Write for a new file).",
+				Kind:    messages.Write,
+				OnCrash: messages.Once,
+				InputSchema: json.RawMessage(`{
+					"type": "object",
+					"properties": {
+						"file_path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The file, relative to the working folder, or absolute inside it."},
+						"old_string": {"type": "string", "minLength": 1, "maxLength": 10485760, "description": "The passage to replace, exactly as it is in the file."},
+						"new_string": {"type": "string", "maxLength": 10485760, "description": "What takes its place. Empty: the passage is deleted."},
+						"replace_all": {"type": "boolean", "description": "Replace every occurrence. Default false."}
+					},
+					"required": ["file_path", "old_string", "new_string"],
+					"additionalProperties": false
+				}`),
+				MaxOutput: MaxOutput,
+				Truncate:  schemas.TruncateHead,
+			}
+		},
+		runner: func(root *Root) tool.Runner { return editor{root} },
+	}
+}
+
+// editor is Edit.
+type editor struct{ root *Root }
+
+type editArgs struct {
+	FilePath   string  `json:"file_path"`
+	OldString  string  `json:"old_string"`
+	NewString  *string `json:"new_string"`
+	ReplaceAll bool    `json:"replace_all"`
+}
+
+// editPlan is an edit that is ready to be written.
+type editPlan struct {
+	name, rel string
+	edit
+	was fs.FileInfo // the file that the edit was made from
+}
+
+// Check makes the edit and throws it away.
+func (t editor) Check(_ context.Context, call tool.Call) error {
+	_, err := t.plan(call)
+	return err
+}
+
+func (t editor) plan(call tool.Call) (editPlan, error) {
+	args, err := arguments[editArgs](call)
+	if err != nil {
+		return editPlan{}, err
+	}
+	if args.OldString == "" || args.NewString == nil {
+		return editPlan{}, refuse(messages.CodeInvalidArguments, "old_string and new_string are needed, and old_string may not be empty (use Write for a new file)")
+	}
+	rel, err := t.root.Resolve(args.FilePath)
+	if err != nil {
+		return editPlan{}, err
+	}
+	f, info, err := t.root.openFile(args.FilePath, rel)
+	if err != nil {
+		return editPlan{}, err
+	}
+	defer f.Close()
+	if err := t.root.writable(args.FilePath, rel); err != nil {
+		return editPlan{}, err
+	}
+	text, large, err := readAll(f, info.Size(), maxWrite)
+	switch {
+	case err != nil:
+		return editPlan{}, t.root.failure(args.FilePath, err)
+	case large:
+		return editPlan{}, refuse(messages.CodeTooLarge, "%s has %s bytes (limit %s)", quoted(args.FilePath), thousands(info.Size()), thousands(maxWrite))
+	}
+	e, err := replaceText(string(text), args.OldString, *args.NewString, args.ReplaceAll)
+	if err == nil && e.size() > maxWrite {
+		err = tooLargeText(e.size())
+	}
+	return editPlan{args.FilePath, rel, e, info}, err
+}
+
+// Run makes the edit and writes it. Its read and its write are one step among this worker's sessions; a
+// change by anybody else in between is noticed and refused.
+func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
+	t.root.mu.Lock()
+	defer t.root.mu.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return tool.Output{}, err
+	}
+	plan, err := t.plan(call)
+	if err != nil {
+		return tool.Output{}, err
+	}
+	text := plan.apply()
+	if _, err := t.root.replace(plan.name, plan.rel, []byte(text), plan.was); err != nil {
+		return tool.Output{}, err
+	}
+	return tool.Text(fmt.Sprintf("Edited %s: %s. The file now reads:\n%s", plan.rel, plural(len(plan.at), "replacement"), plan.snippet(text))), nil
+}
+
+// edit is the replacement of old at some places of a text.
+type edit struct {
+	text, old, new string
+	at             []int // where old is replaced: byte positions in text, ascending
+}
+
+// replaceText decides what to replace. In a text whose every line ends in CRLF, old and fresh mean the
+// same whichever line ends they were written with, and the text stays that way.
+func replaceText(text, old, fresh string, all bool) (edit, error) {
+	if crlfOnly(text) {
+		old, fresh = toCRLF(old), toCRLF(fresh)
+	}
+	if old == fresh {
+		return edit{}, refuse(CodeNoChange, "old_string and new_string are the same: nothing would change")
+	}
+	e := edit{text: text, old: old, new: fresh}
+	for from := 0; ; {
+		i := strings.Index(text[from:], old)
+		if i < 0 {
+			break
+		}
+		e.at = append(e.at, from+i)
+		from += i + len(old)
+	}
+	switch {
+	case len(e.at) == 0:
+		return e, refuse(CodeNoMatch, "old_string is not in the file. %s", hint(text, old))
+	case all:
+		return e, nil
+	case len(e.at) > 1:
+		return e, refuse(CodeAmbiguous, "old_string is in the file %d times, at lines %s. Add surrounding lines to make it unique, or set replace_all", len(e.at), e.lines())
+	case strings.LastIndex(text, old) != e.at[0]: // "aa" in "aaa"
+		return e, refuse(CodeAmbiguous, "old_string is in the file at two places that overlap, from line %s on. Add surrounding lines to make it unique", e.lines())
+	}
+	return e, nil
+}
+
+// size is the length of the edited text.
+func (e edit) size() int { return len(e.text) + len(e.at)*(len(e.new)-len(e.old)) }
+
+// apply is the edited text.
+func (e edit) apply() string {
+	var out strings.Builder
+	out.Grow(e.size())
+	from := 0
+	for _, at := range e.at {
+		out.WriteString(e.text[from:at])
+		out.WriteString(e.new)
+		from = at + len(e.old)
+	}
+	out.WriteString(e.text[from:])
+	return out.String()
+}
+
+// lines is the line numbers of the first matches.
+func (e edit) lines() string {
+	var numbers []string
+	for _, at := range e.at[:min(len(e.at), listedMatches)] {
+		numbers = append(numbers, fmt.Sprint(1+strings.Count(e.text[:at], "\n")))
+	}
+	if len(e.at) > listedMatches {
+		numbers = append(numbers, "...")
+	}
+	return strings.Join(numbers, ", ")
+}
+
+// snippet is the lines around the first change in the edited text, numbered like Read's.
+func (e edit) snippet(text string) string {
+	lines := splitLines([]byte(text))
+	first := strings.Count(text[:e.at[0]], "\n")
+	last := first + strings.Count(e.new, "\n")
+	from := max(0, first-snippetAround)
+	to := min(len(lines), last+snippetAround+1, from+snippetLines)
+	var out strings.Builder
+	for i := from; i < to; i++ {
+		line := []byte(text[lines[i].from:lines[i].to])
+		cut := line[:runeStart(line, maxGrepLine)]
+		writeLine(&out, i+1, cut, len(line)-len(cut))
+	}
+	if len(lines) == 0 {
+		return "[nothing: it is empty]\n"
+	}
+	return out.String()
+}
+
+// crlfOnly reports that the text has lines and all of them end in CRLF.
+func crlfOnly(text string) bool {
+	n := strings.Count(text, "\n")
+	return n > 0 && strings.Count(text, "\r\n") == n
+}
+
+func toCRLF(text string) string { return strings.ReplaceAll(toLF(text), "\n", "\r\n") }
+
+func toLF(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
+
+var numbered = regexp.MustCompile(`(?m)^ *\d+\t`)
+
+// hint is the likeliest reason why old is not in text, and where to look.
+func hint(text, old string) string {
+	lines := strings.Split(toLF(text), "\n")
+	if i := strings.Index(toLF(text), toLF(old)); i >= 0 {
+		return fmt.Sprintf("A passage that differs only in its line ends (CRLF or LF) starts at line %d: the file has both kinds.", 1+strings.Count(toLF(text)[:i], "\n"))
+	}
+	bare := numbered.ReplaceAllString(old, "")
+	if bare != old && strings.Contains(toLF(text), toLF(bare)) {
+		return "It would be without the line numbers that Read puts in front of each line."
+	}
+	if i := looseMatch(lines, old, func(s string) string { return strings.Join(strings.Fields(s), " ") }); i >= 0 {
+		return fmt.Sprintf("A passage that differs only in white space starts at line %d. Copy it exactly, tabs and spaces included.", i+1)
+	}
+	if i := looseMatch(lines, old, func(s string) string { return strings.ToLower(strings.TrimSpace(s)) }); i >= 0 {
+		return fmt.Sprintf("A passage that differs only in upper and lower case starts at line %d.", i+1)
+	}
+	first, _, _ := strings.Cut(strings.TrimSpace(toLF(old)), "\n")
+	for i, line := range lines {
+		if first = strings.TrimSpace(first); first != "" && strings.Contains(line, first) {
+			return fmt.Sprintf("Its first line is at line %d, but what follows differs. Read the file again from there.", i+1)
+		}
+	}
+	return "Not even its first line is in the file. Read the file again: it may have changed."
+}
+
+// looseMatch is the index of the first line where old's lines follow one another once each line was made
+// plain, or -1. Blank lines around old do not count; its first and last line may be parts of lines.
+func looseMatch(lines []string, old string, plain func(string) string) int {
+	var want []string
+	for line := range strings.SplitSeq(strings.TrimSpace(toLF(old)), "\n") {
+		want = append(want, plain(line))
+	}
+	if want[0] == "" {
+		return -1
+	}
+	have := make([]string, len(lines))
+	for i, line := range lines {
+		have[i] = plain(line)
+	}
+	for i := 0; i+len(want) <= len(have); i++ {
+		if looseAt(have[i:i+len(want)], want) {
+			return i
+		}
+	}
+	return -1
+}
+
+func looseAt(have, want []string) bool {
+	last := len(want) - 1
+	if last == 0 {
+		return strings.Contains(have[0], want[0])
+	}
+	for i := 1; i < last; i++ {
+		if have[i] != want[i] {
+			return false
+		}
+	}
+	return strings.HasSuffix(have[0], want[0]) && strings.HasPrefix(have[last], want[last])
+}

@@ -1,0 +1,201 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+const (
+	maxGlobFiles   = 500  // paths in one answer
+	maxGlobPattern = 1000 // bytes
+)
+
+// The order is by name, folder by folder, not newest first as some agents have it: on a fleet the
+// modification times tell when a worker's copy was made, and two workers should give one answer.
+
+func globSpec() spec {
+	return spec{
+		promise: func() schemas.Tool {
+			return schemas.Tool{
+				Name: "Glob",
+				Description: "Lists the files of the working folder whose paths match a glob pattern, in name order, one path a line, relative to the working folder. " +
+					"* and ? stop at slashes, ** is any number of folders, [a-z] and {a,b} work as in a shell; *.go finds files in the folder itself, **/*.go in all below it too. " +
+					"Hidden files are included; .git and what a .gitignore names are left out unless path or the start of the pattern leads into it. " +
+					"At most 500 paths; when there are more, the first line says how many. It lists no folders and looks into no file (use Grep).",
+				Kind: messages.Read,
+				InputSchema: json.RawMessage(`{
+					"type": "object",
+					"properties": {
+						"pattern": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "The glob pattern, for example src/**/*.{ts,tsx}. It matches paths relative to path."},
+						"path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The folder to look in. Default: the working folder."}
+					},
+					"required": ["pattern"],
+					"additionalProperties": false
+				}`),
+				TimeoutMS: 10_000,
+				MaxOutput: MaxOutput,
+				Truncate:  schemas.TruncateHead,
+			}
+		},
+		runner: func(root *Root) tool.Runner { return globTool{root} },
+	}
+}
+
+// globTool is Glob.
+type globTool struct{ root *Root }
+
+type globArgs struct {
+	Pattern string `json:"pattern"`
+	Path    string `json:"path"`
+}
+
+// globPlan is a Glob that is ready to go.
+type globPlan struct {
+	start string         // the deepest folder that every match is in
+	match *regexp.Regexp // over paths relative to the root
+	top   bool           // the pattern has no slash: it finds nothing in folders
+}
+
+// Check reports a pattern that cannot be read and a folder that is not there.
+func (t globTool) Check(_ context.Context, call tool.Call) error {
+	_, err := t.plan(call)
+	return err
+}
+
+func (t globTool) plan(call tool.Call) (globPlan, error) {
+	args, err := arguments[globArgs](call)
+	if err != nil {
+		return globPlan{}, err
+	}
+	if len(args.Pattern) > maxGlobPattern {
+		return globPlan{}, refuse(CodeInvalidPattern, "the pattern is %s bytes long (limit %s)", thousands(len(args.Pattern)), thousands(maxGlobPattern))
+	}
+	dir, err := t.root.startFolder(args.Path)
+	if err != nil {
+		return globPlan{}, err
+	}
+	pattern := strings.TrimPrefix(args.Pattern, "./")
+	if filepath.IsAbs(pattern) { // absolute up to the first wildcard, so that is the part to judge
+		literal, rest := splitGlob(pattern)
+		rel, err := t.root.Resolve(literal)
+		if err != nil {
+			return globPlan{}, err
+		}
+		dir, pattern = rel, rest
+	}
+	switch {
+	case hasDotDot(pattern) || disguised(pattern):
+		return globPlan{}, refuse(CodePathOutsideRoot, `the pattern %s has a ".." in it. Name the folder to look in with path`, quoted(args.Pattern))
+	case strings.ContainsRune(pattern, 0) || pattern == "":
+		return globPlan{}, refuse(CodeInvalidPattern, "the pattern %s matches no path", quoted(args.Pattern))
+	}
+	match, err := compileGlob(pattern)
+	if err == nil && dir != "." {
+		match, err = compileGlob(escapeGlob(dir) + "/" + pattern)
+	}
+	if err != nil {
+		return globPlan{}, refuse(CodeInvalidPattern, "the pattern %s: %v", quoted(args.Pattern), err)
+	}
+	literal, _ := splitGlob(pattern)
+	start := path.Join(dir, literal)
+	if _, err := t.root.fs.Stat(start); err != nil && !missing(err) {
+		return globPlan{}, t.root.failure(literal, err)
+	}
+	return globPlan{start, match, !strings.Contains(pattern, "/")}, nil
+}
+
+// Run lists the matching files.
+func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
+	plan, err := t.plan(call)
+	if err != nil {
+		return tool.Output{}, err
+	}
+	var files []string
+	found := 0
+	w := walker{root: t.root, links: true, visit: func(file string) error {
+		if plan.match.MatchString(file) {
+			if found++; found <= maxGlobFiles {
+				files = append(files, file)
+			}
+		}
+		return nil
+	}}
+	if err := w.walk(ctx, plan.start); err != nil {
+		return tool.Output{}, err
+	}
+	var notes []string
+	switch {
+	case found == 0:
+		notes = append(notes, "No files match.")
+		if plan.top {
+			notes = append(notes, "The pattern looks in one folder only; start it with **/ to look in all below.")
+		}
+	case found > len(files):
+		notes = append(notes, fmt.Sprintf("The first %s of %s. Narrow the pattern to see the others.", thousands(len(files)), plural(found, "file")))
+	}
+	if found == 0 && w.ignored > 0 {
+		notes = append(notes, plural(w.ignored, "path")+" left out because of .gitignore.")
+	}
+	if w.unreadable > 0 {
+		notes = append(notes, plural(w.unreadable, "folder")+" could not be read.")
+	}
+	return tool.Text(answer(notes, files)), nil
+}
+
+// answer is a list with notes above it: a list that is too long is cut at its end.
+func answer(notes, lines []string) string {
+	if len(notes) > 0 {
+		lines = append([]string{"[" + strings.Join(notes, " ") + "]"}, lines...)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// startFolder is the folder that a search names, or the root when it names none.
+func (r *Root) startFolder(name string) (string, error) {
+	if name == "" {
+		return ".", nil
+	}
+	rel, err := r.Resolve(name)
+	if err != nil {
+		return "", err
+	}
+	info, err := r.fs.Stat(rel)
+	switch {
+	case err != nil:
+		return "", r.failure(name, err)
+	case !info.IsDir():
+		return "", refuse(CodeNotAFolder, "%s is not a folder", quoted(name))
+	}
+	return rel, nil
+}
+
+// splitGlob parts a pattern after the last slash before its first special character.
+func splitGlob(pattern string) (literal, rest string) {
+	special := strings.IndexAny(pattern, `*?[{\`)
+	if special < 0 {
+		special = len(pattern)
+	}
+	slash := strings.LastIndexByte(pattern[:special], '/')
+	return pattern[:slash+1], pattern[slash+1:]
+}
+
+// escapeGlob is a pattern that matches exactly this path.
+func escapeGlob(name string) string {
+	var out strings.Builder
+	for _, c := range []byte(name) {
+		if strings.IndexByte(`*?[]{},\`, c) >= 0 {
+			out.WriteByte('\\')
+		}
+		out.WriteByte(c)
+	}
+	return out.String()
+}

@@ -1,0 +1,136 @@
+package builtin
+
+import (
+	"io"
+	"regexp"
+	"strings"
+)
+
+// maxIgnoreFile is how many bytes of a .gitignore are read.
+const maxIgnoreFile = 1 << 20
+
+// ignorer is the .gitignore of one folder, on top of those of the folders above it. A nil one ignores nothing.
+type ignorer struct {
+	parent *ignorer
+	base   string // the folder with a slash at its end; "" for the root
+	rules  []ignoreRule
+}
+
+// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and pattern decides.
+type ignoreRule struct {
+	negated    bool
+	foldersIn  bool // a slash at its end: folders only
+	wholePath  bool // a slash elsewhere: the path from the .gitignore's folder must match, not just the name
+	literal    string
+	suffix     string // of a "*suffix" pattern
+	expression *regexp.Regexp
+}
+
+// ignored reports whether git would leave out the entry at path, given that it did not leave out the
+// folder it is in. The deepest file with a word to say decides, in it the last matching line.
+func (ig *ignorer) ignored(path, name string, dir bool) bool {
+	for ; ig != nil; ig = ig.parent {
+		rel := strings.TrimPrefix(path, ig.base)
+		for i := len(ig.rules) - 1; i >= 0; i-- {
+			if ig.rules[i].matches(rel, name, dir) {
+				return !ig.rules[i].negated
+			}
+		}
+	}
+	return false
+}
+
+func (r *ignoreRule) matches(rel, name string, dir bool) bool {
+	if r.foldersIn && !dir {
+		return false
+	}
+	subject := name
+	if r.wholePath {
+		subject = rel
+	}
+	switch {
+	case r.expression != nil:
+		return r.expression.MatchString(subject)
+	case r.suffix != "":
+		return strings.HasSuffix(subject, r.suffix)
+	}
+	return subject == r.literal
+}
+
+// parseIgnore reads a .gitignore as gitignore(5) says.
+func parseIgnore(text string) []ignoreRule {
+	var rules []ignoreRule
+	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\uFEFF"), "\n") {
+		if rule, ok := parseIgnoreLine(strings.TrimSuffix(line, "\r")); ok {
+			rules = append(rules, rule)
+		}
+	}
+	return rules
+}
+
+func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
+	if strings.HasPrefix(line, "#") {
+		return rule, false
+	}
+	line = trimSpaces(line)
+	line, rule.negated = strings.CutPrefix(line, "!")
+	line, rule.foldersIn = strings.CutSuffix(line, "/")
+	rule.wholePath = strings.Contains(line, "/")
+	line = strings.TrimPrefix(line, "/")
+	if line == "" {
+		return rule, false
+	}
+	const special = `*?[\`
+	switch {
+	case !strings.ContainsAny(line, special):
+		rule.literal = line
+	case !rule.wholePath && line[0] == '*' && len(line) > 1 && !strings.ContainsAny(line[1:], special):
+		rule.suffix = line[1:]
+	default:
+		var err error
+		if rule.expression, err = compileIgnore(line); err != nil {
+			return rule, false // git matches nothing with it either
+		}
+	}
+	return rule, true
+}
+
+// trimSpaces takes the spaces off the end of a line, but for one behind a backslash.
+func trimSpaces(line string) string {
+	end := len(line)
+	for end > 0 && line[end-1] == ' ' {
+		end--
+	}
+	slashes := 0
+	for end-slashes > 0 && line[end-slashes-1] == '\\' {
+		slashes++
+	}
+	if slashes%2 == 1 && end < len(line) {
+		end++
+	}
+	return line[:end]
+}
+
+// loadIgnore is the rules in force in the folder dir: its own .gitignore on top of parent's. A .gitignore
+// that cannot be read says nothing.
+func (r *Root) loadIgnore(dir string, parent *ignorer) *ignorer {
+	base := ""
+	if dir != "." {
+		base = dir + "/"
+	}
+	info, err := r.fs.Lstat(base + ".gitignore")
+	if err != nil || !info.Mode().IsRegular() {
+		return parent // git follows no link here
+	}
+	f, _, err := r.openFile(".gitignore", base+".gitignore")
+	if err != nil {
+		return parent
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxIgnoreFile))
+	rules := parseIgnore(string(text))
+	if err != nil || len(rules) == 0 {
+		return parent
+	}
+	return &ignorer{parent, base, rules}
+}

@@ -1,0 +1,294 @@
+package builtin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Bounds of Read.
+const (
+	readLines    = 2000      // lines without a limit in the input
+	maxReadLines = 100_000   // lines with one
+	maxReadBytes = 256 << 10 // of text in one answer
+	maxLine      = 2000      // bytes of a line that are shown
+	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
+	countBytes   = 64 << 20  // up to this size the lines behind the answer are counted
+	sniffBytes   = 8 << 10   // looked at to tell text from other things
+)
+
+func readSpec() spec {
+	return spec{
+		promise: func() schemas.Tool {
+			return schemas.Tool{
+				Name: "Read",
+				Description: "Reads one file of the working folder. Text comes back with line numbers, like cat -n: the number, a tab, the line. " +
+					"PNG, JPEG, GIF and WebP images up to 5 MB come back as images; of any other binary file only its size and type are told. " +
+					"Without offset and limit it reads the first 2,000 lines and says how to read on. " +
+					"An answer longer than 10,000 characters loses its middle, so read long files in ranges of about 200 lines. " +
+					"Lines are cut after 2,000 bytes. It does not list folders (use Glob) and does not search (use Grep).",
+				Kind: messages.Read,
+				InputSchema: json.RawMessage(`{
+					"type": "object",
+					"properties": {
+						"file_path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The file, relative to the working folder, or absolute inside it."},
+						"offset": {"type": "integer", "minimum": 1, "maximum": 1000000000, "description": "The line to start at, from 1. Default 1."},
+						"limit": {"type": "integer", "minimum": 1, "maximum": 100000, "description": "How many lines to read. Default 2000."}
+					},
+					"required": ["file_path"],
+					"additionalProperties": false
+				}`),
+				MaxOutput: MaxOutput,
+				Truncate:  schemas.TruncateMiddle,
+			}
+		},
+		runner: func(root *Root) tool.Runner { return reader{root} },
+	}
+}
+
+// reader is Read.
+type reader struct{ root *Root }
+
+type readArgs struct {
+	FilePath string `json:"file_path"`
+	Offset   *whole `json:"offset"`
+	Limit    *whole `json:"limit"`
+}
+
+// Check opens the file and closes it again.
+func (t reader) Check(_ context.Context, call tool.Call) error {
+	_, f, err := t.open(call)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = sniff(f)
+	return err
+}
+
+// open is the file that the call asks for.
+func (t reader) open(call tool.Call) (readArgs, *os.File, error) {
+	args, err := arguments[readArgs](call)
+	if err != nil {
+		return args, nil, err
+	}
+	if args.Offset.or(1) < 1 || args.Limit.or(1) < 1 || args.Limit.or(1) > maxReadLines {
+		return args, nil, refuse(messages.CodeInvalidArguments, "offset and limit count from 1, and limit is at most %s", thousands(maxReadLines))
+	}
+	rel, err := t.root.Resolve(args.FilePath)
+	if err != nil {
+		return args, nil, err
+	}
+	f, _, err := t.root.openFile(args.FilePath, rel)
+	return args, f, err
+}
+
+// Run returns the asked lines as text, or an image as a content block.
+func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
+	args, f, err := t.open(call)
+	if err != nil {
+		return tool.Output{}, err
+	}
+	defer f.Close()
+	what, err := sniff(f)
+	switch {
+	case err != nil:
+		return tool.Output{}, t.root.failure(args.FilePath, err)
+	case what.image:
+		data, err := io.ReadAll(io.LimitReader(f, maxImage+1))
+		if err == nil && len(data) > maxImage {
+			err = tooLargeImage(int64(len(data)))
+		}
+		if err != nil {
+			return tool.Output{}, t.root.failure(args.FilePath, err)
+		}
+		return tool.Output{Content: []messages.Block{{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: what.mime}}}, nil
+	case what.binary:
+		return tool.Text(fmt.Sprintf("[%s is a binary file: %s bytes, %s. Its content is not shown.]", quoted(args.FilePath), thousands(what.size), what.mime)), nil
+	case what.size == 0:
+		return tool.Text(fmt.Sprintf("[%s is empty.]", quoted(args.FilePath))), nil
+	}
+	text, err := readRange(ctx, f, what.size, args.Offset.or(1), args.Limit.or(readLines))
+	if err != nil {
+		return tool.Output{}, t.root.failure(args.FilePath, err)
+	}
+	return tool.Text(text), nil
+}
+
+// content is what the first bytes of a file tell about the rest.
+type content struct {
+	size          int64
+	mime          string
+	image, binary bool
+}
+
+var images = map[string]bool{"image/png": true, "image/jpeg": true, "image/gif": true, "image/webp": true}
+
+// sniff leaves f at its start. An image over the limit is an error.
+func sniff(f *os.File) (content, error) {
+	head := make([]byte, sniffBytes)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return content{}, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return content{}, err
+	}
+	what := content{size: max(info.Size(), int64(n)), mime: http.DetectContentType(head[:n]), binary: isBinary(head[:n])}
+	what.image = images[what.mime]
+	if what.image && what.size > maxImage {
+		return what, tooLargeImage(what.size)
+	}
+	return what, nil
+}
+
+func tooLargeImage(size int64) error {
+	return refuse(messages.CodeTooLarge, "the image has %s bytes or more (limit %s)", thousands(size), thousands(maxImage))
+}
+
+// isBinary is git's rule: a NUL among the first bytes.
+func isBinary(head []byte) bool {
+	return bytes.IndexByte(head[:min(len(head), sniffBytes)], 0) >= 0
+}
+
+// readRange is the lines from offset on, numbered, and a note when it is not the whole file. It holds no
+// more than the answer in memory, however long the file or its lines are.
+func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) (string, error) {
+	in := bufio.NewReaderSize(contextReader{ctx, f}, 64<<10)
+	if bom, _ := in.Peek(3); string(bom) == "\uFEFF" {
+		in.Discard(3)
+	}
+	skipped, err := skipLines(in, offset-1)
+	if err == nil {
+		_, err = in.Peek(1)
+	}
+	if err == io.EOF {
+		return fmt.Sprintf("[The file ends before line %s: it has %s.]", thousands(offset), plural(skipped, "line")), nil
+	}
+	var out strings.Builder
+	next := offset
+	for err == nil && next < offset+limit && out.Len() < maxReadBytes {
+		var line []byte
+		var cut int
+		if line, cut, err = readLine(in, maxLine); err != nil {
+			break
+		}
+		writeLine(&out, next, line, cut)
+		next++
+	}
+	if err == nil {
+		_, err = in.Peek(1)
+	}
+	switch {
+	case err != nil && err != io.EOF:
+		return "", err
+	case err == nil:
+		rest := ""
+		if size <= countBytes {
+			more, err := skipLines(in, maxInt)
+			if err != nil && err != io.EOF {
+				return "", err
+			}
+			rest = fmt.Sprintf(" of %s", thousands(next-1+more))
+		}
+		fmt.Fprintf(&out, "[Lines %s to %s%s shown. Read on with offset %d.]\n", thousands(offset), thousands(next-1), rest, next)
+	}
+	return out.String(), nil
+}
+
+const maxInt = int(^uint(0) >> 1)
+
+// skipLines passes over n lines and counts those that were there; the error at the end is io.EOF.
+func skipLines(in *bufio.Reader, n int) (int, error) {
+	for count := 0; count < n; count++ {
+		some := false
+		for {
+			chunk, err := in.ReadSlice('\n')
+			some = some || len(chunk) > 0
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, bufio.ErrBufferFull) {
+				if some {
+					count++
+				}
+				return count, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// readLine is the next line without its end, at most keep bytes of it, and how many bytes were cut off. It
+// fails with io.EOF only when there is no line.
+func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
+	length := 0
+	for {
+		chunk, err := in.ReadSlice('\n')
+		if room := keep + utf8.UTFMax - len(line); room > 0 {
+			line = append(line, chunk[:min(room, len(chunk))]...)
+		}
+		length += len(chunk)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && (err != io.EOF || length == 0):
+			return nil, 0, err
+		}
+		break
+	}
+	if length <= keep {
+		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), 0, nil
+	}
+	line = line[:runeStart(line, keep)]
+	return line, length - len(line), nil
+}
+
+// runeStart is the last position up to at where a character of text starts.
+func runeStart(text []byte, at int) int {
+	if at >= len(text) {
+		return len(text)
+	}
+	for back := 0; back < utf8.UTFMax && at-back > 0; back++ {
+		if utf8.RuneStart(text[at-back]) {
+			return at - back
+		}
+	}
+	return at // not UTF-8 at all
+}
+
+// writeLine writes a line as cat -n does.
+func writeLine(out *strings.Builder, number int, line []byte, cut int) {
+	fmt.Fprintf(out, "%6d\t%s", number, bytes.ToValidUTF8(line, []byte("\uFFFD")))
+	if cut > 0 {
+		fmt.Fprintf(out, " [%s more bytes in this line]", thousands(cut))
+	}
+	out.WriteByte('\n')
+}
+
+// contextReader ends with its context.
+type contextReader struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.in.Read(p)
+}

@@ -1,0 +1,238 @@
+package builtin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func TestResolve(t *testing.T) {
+	real := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	root, err := OpenRoot(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if root.Dir() != real {
+		t.Errorf("dir is %s, want %s", root.Dir(), real)
+	}
+	for name, want := range map[string]string{
+		"a": "a", "./a": "a", "a//b/": "a/b", "a/../b": "b", ".": ".", "...": "...", "..a": "..a", "~": "~",
+		real: ".", real + "/a": "a", real + "/": ".", link + "/x/../a": "a", "%20%": "%20%", "50%": "50%", "a%2eb": "a%2eb", `a\b`: `a\b`,
+	} {
+		if got, err := root.Resolve(name); err != nil || got != want {
+			t.Errorf("resolve %q: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+	for name, want := range map[string]messages.Code{
+		"":                        CodeInvalidPath,
+		"a\x00b":                  CodeInvalidPath,
+		strings.Repeat("a", 4097): CodeInvalidPath,
+		strings.Repeat("a/", 300): CodeInvalidPath,
+		"..":                      CodePathOutsideRoot,
+		"../a":                    CodePathOutsideRoot,
+		"a/../../b":               CodePathOutsideRoot,
+		"/":                       CodePathOutsideRoot,
+		"/etc/passwd":             CodePathOutsideRoot,
+		real + "2/a":              CodePathOutsideRoot,
+		real + "/../x":            CodePathOutsideRoot,
+		"~/.ssh/id_rsa":           CodePathOutsideRoot,
+		`..\..\a`:                 CodePathOutsideRoot,
+		"%2e%2e/a":                CodePathOutsideRoot,
+		"..%2fa":                  CodePathOutsideRoot,
+		"%252e%252e%252fa":        CodePathOutsideRoot,
+		`..%5c..%5ca`:             CodePathOutsideRoot,
+	} {
+		_, err := root.Resolve(name)
+		var told *messages.Error
+		if !errors.As(err, &told) || told.Code != want {
+			t.Errorf("resolve %.50q: got %v, want %s", name, err, want)
+		} else if len(told.Message) > 600 {
+			t.Errorf("resolve %.50q: the error is %d bytes long", name, len(told.Message))
+		}
+	}
+}
+
+// Every trick is tried with every tool. None may show or touch what is outside.
+func TestNothingOutsideIsReached(t *testing.T) {
+	root := folder(t, map[string]string{"in.txt": "inside\n", "sub/x.txt": "x\n"})
+	outside := t.TempDir()
+	const canary = "CANARY-7f3a"
+	put(t, filepath.Join(outside, "secret.txt"), canary)
+	at := func(name string) string { return filepath.Join(root.Dir(), name) }
+	up, err := filepath.Rel(root.Dir(), outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{
+		"abs":       outside + "/secret.txt",
+		"rel":       up + "/secret.txt",
+		"dir":       outside,
+		"reldir":    up,
+		"chain":     "rel",
+		"sub/chain": "../dir",
+		"new":       outside + "/new.txt",
+		"dangling":  up + "/created.txt",
+		"loop":      "loop",
+		"selfabs":   at("in.txt"),
+	} {
+		if err := os.Symlink(to, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{
+		"abs", "rel", "dir/secret.txt", "reldir/secret.txt", "chain", "sub/chain/secret.txt", "new", "dangling", "dir/new.txt", "loop",
+		"dir/../secret.txt", "sub/chain/../secret.txt", "dir", outside + "/secret.txt", up + "/secret.txt", "selfabs",
+	} {
+		for _, c := range everyFileTool(name) {
+			out, err := run(t, root, c.tool, c.args)
+			if strings.Contains(string(out.Value), canary) || err != nil && strings.Contains(err.Error(), canary) {
+				t.Errorf("%s %q shows what is outside: %s %v", c.tool, name, out.Value, err)
+			}
+		}
+	}
+	if out := text(t, root, "Grep", in{"pattern": "CANARY"}); strings.Contains(out, "secret") {
+		t.Errorf("Grep walks out: %s", out)
+	}
+	// The two secret.txt inside were written by this test: a ".." is about the words of a path, not about links.
+	if got, want := text(t, root, "Glob", in{"pattern": "**"}), "in.txt\nsecret.txt\nsub/secret.txt\nsub/x.txt\n"; got != want {
+		t.Errorf("Glob: got %q, want %q", got, want)
+	}
+	wantUntouched(t, outside, canary)
+}
+
+type toolArgs struct {
+	tool string
+	args in
+}
+
+// everyFileTool is one call of each file tool with this path.
+func everyFileTool(name string) []toolArgs {
+	return []toolArgs{
+		{"Read", in{"file_path": name}},
+		{"Glob", in{"pattern": "*", "path": name}},
+		{"Glob", in{"pattern": name}},
+		{"Grep", in{"pattern": "CANARY.*", "path": name, "output_mode": "content"}},
+		{"Grep", in{"pattern": "CANARY.*", "glob": name, "output_mode": "content"}},
+		{"Edit", in{"file_path": name, "old_string": "CANARY", "new_string": "EDITED"}},
+		{"Write", in{"file_path": name, "content": "WRITTEN"}},
+	}
+}
+
+func wantUntouched(t testing.TB, outside, canary string) {
+	t.Helper()
+	entries, err := os.ReadDir(outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 1 {
+		t.Errorf("there are %d files outside, want 1: %v", len(entries), entries)
+	}
+	if got, err := os.ReadFile(filepath.Join(outside, "secret.txt")); err != nil || string(got) != canary {
+		t.Errorf("the file outside is %q, %v", got, err)
+	}
+}
+
+func TestOnlyFilesAreOpened(t *testing.T) {
+	root := folder(t, map[string]string{"sub/a": "a", "file": "x"})
+	pipe := filepath.Join(root.Dir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
+		t.Skipf("no pipes here: %v", err)
+	}
+	if err := os.Symlink("pipe", filepath.Join(root.Dir(), "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pipe", "link", "sub"} {
+		refused(t, root, "Read", in{"file_path": name}, CodeNotAFile)
+		refused(t, root, "Write", in{"file_path": name, "content": "x"}, CodeNotAFile)
+		refused(t, root, "Edit", in{"file_path": name, "old_string": "a", "new_string": "b"}, CodeNotAFile)
+	}
+	for _, name := range []string{"pipe", "link"} {
+		refused(t, root, "Grep", in{"pattern": "a", "path": name}, CodeNotAFile)
+		refused(t, root, "Glob", in{"pattern": "*", "path": name}, CodeNotAFolder)
+	}
+	refused(t, root, "Write", in{"file_path": "file/below", "content": "x"}, CodeNotAFolder)
+	refused(t, root, "Write", in{"file_path": "file/far/below", "content": "x"}, CodeNotAFolder)
+	refused(t, root, "Read", in{"file_path": "file/below"}, CodeNotFound)
+	if got, want := text(t, root, "Grep", in{"pattern": "."}), "file\nsub/a\n"; got != want {
+		t.Errorf("Grep: got %q, want %q", got, want)
+	}
+	if got, want := text(t, root, "Glob", in{"pattern": "**"}), "file\nsub/a\n"; got != want {
+		t.Errorf("Glob: got %q, want %q", got, want)
+	}
+	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("the pipe is gone: %v %v", info, err)
+	}
+}
+
+func TestLongPathsAndNames(t *testing.T) {
+	root := folder(t, map[string]string{"a": "x"})
+	deep := strings.Repeat("d/", 255) + "f"
+	if got := text(t, root, "Write", in{"file_path": deep, "content": "deep"}); !strings.HasPrefix(got, "Created") {
+		t.Errorf("got %.100q", got)
+	}
+	if got := text(t, root, "Read", in{"file_path": deep}); got != "     1\tdeep\n" {
+		t.Errorf("got %q", got)
+	}
+	for _, c := range everyFileTool(strings.Repeat("n", 300)) {
+		_, err := run(t, root, c.tool, c.args)
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("%s: an error of %d bytes", c.tool, len(err.Error()))
+		}
+	}
+	for _, c := range everyFileTool(strings.Repeat("../", 3000)) {
+		if c.args["glob"] != nil {
+			continue // a filter, not a path
+		}
+		_, err := run(t, root, c.tool, c.args)
+		if err == nil || len(err.Error()) > 600 {
+			t.Errorf("%s: got %.700v", c.tool, err)
+		}
+	}
+}
+
+func TestWriteThroughLinks(t *testing.T) {
+	root := folder(t, map[string]string{"real/file": "old", "real/deep/x": ""})
+	for name, to := range map[string]string{"link": "real/file", "dir": "real/deep", "real/deep/up": "../file", "fresh": "real/new"} {
+		if err := os.Symlink(to, filepath.Join(root.Dir(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []string{"link", "dir/up"} {
+		want := fmt.Sprint("content ", i)
+		text(t, root, "Write", in{"file_path": name, "content": want})
+		if got := get(t, root, "real/file"); got != want {
+			t.Errorf("through %s: got %q, want %q", name, got, want)
+		}
+		if info, err := os.Lstat(filepath.Join(root.Dir(), name)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("%s is no link any more", name)
+		}
+	}
+	text(t, root, "Write", in{"file_path": "fresh", "content": "made"})
+	if got := get(t, root, "real/new"); got != "made" {
+		t.Errorf("through a dangling link: got %q", got)
+	}
+}
+
+// A hard link to a file outside is broken up by a write, so the file outside stays.
+func TestHardLinkOutsideIsNotWrittenThrough(t *testing.T) {
+	root := folder(t, nil)
+	outside := t.TempDir()
+	put(t, filepath.Join(outside, "secret.txt"), "keep")
+	if err := os.Link(filepath.Join(outside, "secret.txt"), filepath.Join(root.Dir(), "hard")); err != nil {
+		t.Skipf("no hard links here: %v", err)
+	}
+	text(t, root, "Edit", in{"file_path": "hard", "old_string": "keep", "new_string": "gone"})
+	text(t, root, "Write", in{"file_path": "hard", "content": "gone too"})
+	wantUntouched(t, outside, "keep")
+}

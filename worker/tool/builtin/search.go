@@ -1,0 +1,286 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The output modes of Grep.
+const (
+	modeFiles   = "files_with_matches" // the default
+	modeContent = "content"
+	modeCount   = "count"
+)
+
+const (
+	maxGrepLine     = 500     // bytes of a line that are shown
+	maxInstructions = 20_000  // of a compiled expression: a{1000} is a thousand of them
+	slowSearch      = 1 << 25 // bytes times instructions: about a third of a second
+)
+
+// expression is a regular expression that can be interrupted.
+type expression struct {
+	re       *regexp.Regexp
+	literal  []byte // every match has it in it; may be empty
+	cost     int    // instructions
+	textOnly bool   // it has a \A: it matches at the start of the text or not at all
+}
+
+// newExpression compiles a pattern. With multiline, ^ and $ are about lines and . matches line ends.
+func newExpression(pattern string, caseInsensitive, multiline bool) (*expression, error) {
+	if len(pattern) > maxGrepPattern {
+		return nil, refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", thousands(len(pattern)), thousands(maxGrepPattern))
+	}
+	flags := ""
+	if caseInsensitive {
+		flags += "i"
+	}
+	if multiline {
+		flags += "ms"
+	}
+	if flags != "" {
+		pattern = "(?" + flags + ":" + pattern + ")"
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		var bad *syntax.Error
+		if errors.As(err, &bad) {
+			return nil, refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %s: %s", bad.Code, quoted(bad.Expr))
+		}
+		return nil, refuse(CodeInvalidPattern, "the pattern is no RE2 expression")
+	}
+	e := &expression{re: re}
+	literal, _ := re.LiteralPrefix()
+	e.literal = []byte(literal)
+	if err := e.measure(pattern); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *expression) measure(pattern string) error {
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
+	}
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
+	}
+	e.cost = len(program.Inst)
+	if e.cost > maxInstructions {
+		return refuse(messages.CodeTooLarge, "the pattern expands to %s instructions (limit %s). Use smaller repeat counts", thousands(e.cost), thousands(maxInstructions))
+	}
+	for _, inst := range program.Inst {
+		if inst.Op == syntax.InstEmptyWidth && syntax.EmptyOp(inst.Arg)&syntax.EmptyBeginText != 0 {
+			e.textOnly = true
+		}
+	}
+	return nil
+}
+
+// find is the leftmost match in text, nil when there is none. A search that could take long is made to
+// look at the context as it reads.
+func (e *expression) find(ctx context.Context, text []byte) []int {
+	if len(text)*e.cost < slowSearch {
+		return e.re.FindIndex(text)
+	}
+	return e.re.FindReaderIndex(&contextRunes{ctx: ctx, text: text})
+}
+
+// contextRunes is a text that ends when its context does.
+type contextRunes struct {
+	ctx  context.Context
+	text []byte
+	read int
+}
+
+func (r *contextRunes) ReadRune() (rune, int, error) {
+	if r.read&1023 == 0 && r.ctx.Err() != nil || len(r.text) == 0 {
+		return 0, 0, io.EOF
+	}
+	r.read++
+	c, size := utf8.DecodeRune(r.text)
+	r.text = r.text[size:]
+	return c, size, nil
+}
+
+// searcher looks for an expression in one file after the other. It holds no state: any number of
+// goroutines may use it.
+type searcher struct {
+	expression    *expression
+	mode          string
+	multiline     bool
+	before, after int
+}
+
+// unit is what the answer is counted in.
+func (s searcher) unit() string {
+	if s.mode == modeContent {
+		return "line"
+	}
+	return "file"
+}
+
+// file is the lines of the answer about one file, at most limit of them.
+func (s searcher) file(ctx context.Context, name string, text []byte, limit int) ([]string, error) {
+	if !bytes.Contains(text, s.expression.literal) {
+		return nil, nil
+	}
+	most := maxInt
+	switch s.mode {
+	case "", modeFiles:
+		most = 1
+	case modeContent:
+		most = limit
+	}
+	matches := s.matches(ctx, text, most)
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(matches) == 0:
+		return nil, nil
+	case s.mode == modeContent:
+		return s.content(name, text, matches, limit), nil
+	case s.mode == modeCount:
+		return []string{fmt.Sprintf("%s:%d", name, len(matches))}, nil
+	}
+	return []string{name}, nil
+}
+
+// span is a line of a text without its end. A searched text is far below 2 GB.
+type span struct{ from, to int32 }
+
+// lineFrom is the line that starts at from, and where the next one starts.
+func lineFrom(text []byte, from int) (line span, next int) {
+	to := len(text)
+	next = to
+	if i := bytes.IndexByte(text[from:], '\n'); i >= 0 {
+		to, next = from+i, from+i+1
+	}
+	if to > from && text[to-1] == '\r' {
+		to--
+	}
+	return span{int32(from), int32(to)}, next
+}
+
+// splitLines is every line of text.
+func splitLines(text []byte) []span {
+	lines := make([]span, 0, bytes.Count(text, []byte("\n"))+1)
+	for from := 0; from < len(text); {
+		line, next := lineFrom(text, from)
+		lines = append(lines, line)
+		from = next
+	}
+	return lines
+}
+
+// match is a line that is part of a match, counted from 0, and where in the line the match starts.
+type match struct{ line, at int }
+
+// matches is the first most matching lines.
+func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
+	if s.multiline {
+		return s.across(ctx, text, most)
+	}
+	var found []match
+	for from, number := 0, 0; from < len(text) && len(found) < most && ctx.Err() == nil; number++ {
+		line, next := lineFrom(text, from)
+		if at := s.expression.find(ctx, text[line.from:line.to]); at != nil {
+			found = append(found, match{number, at[0]})
+		}
+		from = next
+	}
+	return found
+}
+
+// across finds matches that may span lines. Each search starts at the line behind the last match.
+func (s searcher) across(ctx context.Context, text []byte, most int) []match {
+	var found []match
+	for from, number := 0, 0; from < len(text) && ctx.Err() == nil; {
+		at := s.expression.find(ctx, text[from:])
+		if at == nil {
+			break
+		}
+		start, last := from+at[0], from+max(at[0], at[1]-1) // last: the last byte that is part of the match
+		for from <= last && from < len(text) {
+			_, next := lineFrom(text, from)
+			if next > start || next == len(text) {
+				if found = append(found, match{number, max(0, start-from)}); len(found) == most {
+					return found
+				}
+			}
+			from = next
+			number++
+		}
+		if s.expression.textOnly {
+			break
+		}
+	}
+	return found
+}
+
+// content is the matching lines with their surroundings: path:12:text, path-13-text beside them, and --
+// where lines are left out between them.
+func (s searcher) content(name string, text []byte, matches []match, limit int) []string {
+	lines := splitLines(text)
+	var out []string
+	next := 0 // the first line not yet written
+	for i, m := range matches {
+		from := max(next, m.line-s.before)
+		if s.before+s.after > 0 && len(out) > 0 && from > next {
+			out = append(out, "--")
+		}
+		for l := from; l < m.line; l++ {
+			out = append(out, fmt.Sprintf("%s-%d-%s", name, l+1, shownLine(text, lines[l], 0)))
+		}
+		out = append(out, fmt.Sprintf("%s:%d:%s", name, m.line+1, shownLine(text, lines[m.line], m.at)))
+		end := min(len(lines)-1, m.line+s.after)
+		if i+1 < len(matches) {
+			end = min(end, matches[i+1].line-1)
+		}
+		for l := m.line + 1; l <= end; l++ {
+			out = append(out, fmt.Sprintf("%s-%d-%s", name, l+1, shownLine(text, lines[l], 0)))
+		}
+		if next = end + 1; len(out) >= limit {
+			return out[:limit]
+		}
+	}
+	return out
+}
+
+// shownLine is a line as the answer shows it: of a long one, the part around the match.
+func shownLine(text []byte, l span, at int) string {
+	line := text[l.from:l.to]
+	if len(line) <= maxGrepLine {
+		return strings.ToValidUTF8(string(line), "\uFFFD")
+	}
+	from := runeStart(line, max(0, min(at-maxGrepLine/4, len(line)-maxGrepLine)))
+	to := runeStart(line, from+maxGrepLine)
+	shown := strings.ToValidUTF8(string(line[from:to]), "\uFFFD")
+	if from > 0 {
+		shown = fmt.Sprintf("[%s bytes] ... ", thousands(from)) + shown
+	}
+	if to < len(line) {
+		shown += fmt.Sprintf(" ... [%s bytes]", thousands(len(line)-to))
+	}
+	return shown
+}
+
+// readAll is the whole of f, or large when it is over the limit by now.
+func readAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
+	var buf bytes.Buffer
+	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)
+	_, err = buf.ReadFrom(io.LimitReader(f, int64(limit)+1))
+	return buf.Bytes(), buf.Len() > limit, err
+}

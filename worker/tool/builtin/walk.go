@@ -1,0 +1,90 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+)
+
+// walker goes through the files under a folder, by name, each folder's files in its place. It follows no
+// links into folders, honours every .gitignore from the root down, and always leaves out .git. The start
+// itself is looked into whatever a .gitignore says of it: what a call names, it wants. A folder that is gone
+// by the time it is listed is an empty one.
+type walker struct {
+	root  *Root
+	links bool // visit symbolic links that lead to a file inside the root
+	visit func(file string) error
+
+	ignored    int // entries left out because of a .gitignore; a folder is one
+	unreadable int // folders that could not be listed
+}
+
+// walk visits every file under the folder start. It ends with visit's error or the context's.
+func (w *walker) walk(ctx context.Context, start string) error {
+	if slices.Contains(strings.Split(start, "/"), ".git") {
+		return nil
+	}
+	var rules *ignorer
+	if start != "." {
+		rules = w.root.loadIgnore(".", nil)
+		for i, c := range start {
+			if c == '/' {
+				rules = w.root.loadIgnore(start[:i], rules)
+			}
+		}
+	}
+	return w.folder(ctx, start, rules)
+}
+
+func (w *walker) folder(ctx context.Context, dir string, rules *ignorer) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	entries, err := w.root.readDir(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		w.unreadable++
+	}
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == ".gitignore" }) {
+		rules = w.root.loadIgnore(dir, rules)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if name == ".git" || strings.HasPrefix(name, tempPrefix) {
+			continue
+		}
+		path := name
+		if dir != "." {
+			path = dir + "/" + name
+		}
+		if rules.ignored(path, name, e.IsDir()) {
+			w.ignored++
+			continue
+		}
+		if e.IsDir() {
+			err = w.folder(ctx, path, rules)
+		} else if w.wanted(path, e) {
+			err = w.visit(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *walker) wanted(path string, e fs.DirEntry) bool {
+	if e.Type()&fs.ModeSymlink == 0 || !w.links {
+		return e.Type().IsRegular()
+	}
+	info, err := w.root.fs.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func sortedEntries(f *os.File) ([]fs.DirEntry, error) {
+	entries, err := f.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
+}
