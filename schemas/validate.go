@@ -1,12 +1,255 @@
 package schemas
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Bounds on what reaches the validator. A schema within them compiles, and a value within them is
+// checked, in well under a second, whatever was meant by it.
+const (
+	MaxSchemaBytes   = 256 << 10 // of one schema
+	MaxSchemaObjects = 4000      // objects and booleans in one schema, which is at least its subschemas
+	MaxExpansions    = 10_000    // subschemas that allOf, $ref and the like apply to one and the same value
+	MaxValueBytes    = 8 << 20   // of one value
+	MaxValueNodes    = 100_000   // values inside one value, itself included
+	MaxChecks        = 500_000   // applications of a subschema to a value, in one validation
+)
+
+// baseURL is where schemas without an $id are said to be: a name that no resolver knows.
+const baseURL = "https://schema.invalid/"
 
 // Schema is a compiled JSON Schema. Safe for concurrent use.
-type Schema struct{}
+type Schema struct {
+	raw  []byte
+	more map[string]string // other documents by URL: nil but in the conformance tests
+	doc  any               // raw, decoded: the words of the error texts
+	url  string            // of doc, as the validator's errors name it
 
-// Compile reads a JSON Schema (2020-12 unless it says otherwise).
-func Compile(raw json.RawMessage) (*Schema, error) { return &Schema{}, nil }
+	mu   sync.Mutex
+	idle []*engine // guarded by mu: not in use at this moment
+}
 
-// Validate reports how value breaks the schema.
-func (s *Schema) Validate(value json.RawMessage) error { return nil }
+// engine is one compiled copy of a schema. Its toll counts for one validation at a time, so a
+// validation takes an engine from the idle ones; there are as many as ever ran at once.
+type engine struct {
+	root *jsonschema.Schema
+	toll *toll
+}
+
+// compiled remembers schemas by the digest of their text. When full it forgets any one of them: a
+// fleet has far fewer tools than that, and forgetting costs a compilation.
+var compiled = struct {
+	mu      sync.Mutex
+	schemas map[string]*Schema // guarded by mu
+}{schemas: map[string]*Schema{}}
+
+const maxCompiled = 1024
+
+// Compile reads a JSON Schema: draft 2020-12 unless $schema names another that the validator has
+// built in (draft-07 down to 04, 2019-09). Nothing is ever loaded: a $ref leads into the schema itself or to a
+// built-in metaschema, or it is an error. Patterns are RE2: look-ahead and back references are errors.
+// Schemas over the bounds above are errors too.
+//
+// Formats are asserted in every draft, although 2020-12 makes that optional: whoever writes "date-time"
+// into a tool's schema wants it held, draft-07 schemas get it anyway, and the model can only correct
+// what it is told of. Formats that are not known are ignored.
+func Compile(raw json.RawMessage) (*Schema, error) {
+	digest := messages.Digest(raw)
+	compiled.mu.Lock()
+	s := compiled.schemas[digest]
+	compiled.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	s, err := compile(raw, nil)
+	if err != nil {
+		return nil, err
+	}
+	compiled.mu.Lock()
+	defer compiled.mu.Unlock()
+	if len(compiled.schemas) >= maxCompiled {
+		for other := range compiled.schemas {
+			delete(compiled.schemas, other)
+			break
+		}
+	}
+	compiled.schemas[digest] = s
+	return s, nil
+}
+
+// compile checks the bounds and makes the first engine, whose errors are the schema's.
+func compile(raw []byte, more map[string]string) (*Schema, error) {
+	if len(raw) > MaxSchemaBytes {
+		return nil, fmt.Errorf("schema of %d bytes (limit %d)", len(raw), MaxSchemaBytes)
+	}
+	if err := messages.Check(raw); err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	s := &Schema{raw: bytes.Clone(raw), more: more, doc: decode(raw)}
+	if n := countNodes(s.doc, isSubschema); n > MaxSchemaObjects {
+		return nil, fmt.Errorf("schema with %d objects (limit %d)", n, MaxSchemaObjects)
+	}
+	e, err := s.newEngine()
+	if err != nil {
+		return nil, fmt.Errorf("schema: %s", compileError(err))
+	}
+	if err := checkExpansions(e.root); err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	s.url, _, _ = strings.Cut(e.root.Location, "#")
+	s.idle = []*engine{e}
+	return s, nil
+}
+
+func (s *Schema) newEngine() (e *engine, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the validator cannot read it (%.200v)", p)
+		}
+	}()
+	c := jsonschema.NewCompiler()
+	c.Draft = jsonschema.Draft2020
+	c.AssertFormat = true
+	c.LoadURL = func(url string) (io.ReadCloser, error) {
+		if text, ok := s.more[url]; ok {
+			return io.NopCloser(strings.NewReader(text)), nil
+		}
+		return nil, fmt.Errorf("%.200q is outside of this schema, and nothing is loaded", url)
+	}
+	t := &toll{}
+	c.RegisterExtension("toll", nil, t)
+	if err := c.AddResource(baseURL, bytes.NewReader(s.raw)); err != nil {
+		return nil, err
+	}
+	root, err := c.Compile(baseURL)
+	return &engine{root, t}, err
+}
+
+// compileError is what is wrong with a schema, without the validator's prefixes and made-up addresses.
+func compileError(err error) string {
+	var invalid *jsonschema.ValidationError
+	if errors.As(err, &invalid) {
+		for len(invalid.Causes) > 0 {
+			invalid = invalid.Causes[0]
+		}
+		return fmt.Sprintf("%s: %s", pointerText(pointerOf(invalid.InstanceLocation)), invalid.Message)
+	}
+	var outer *jsonschema.SchemaError
+	if errors.As(err, &outer) && outer.Err != nil {
+		err = outer.Err
+	}
+	text := strings.TrimPrefix(err.Error(), "jsonschema: ")
+	return strings.ReplaceAll(text, baseURL, "")
+}
+
+// Validate reports how value breaks the schema: nil, or a *ValidationError for whoever wrote the value.
+// What is no acceptable JSON, and what is over the bounds, breaks every schema.
+func (s *Schema) Validate(value json.RawMessage) error {
+	if len(value) > MaxValueBytes {
+		return refuseValue("is %d bytes long (limit %d)", len(value), MaxValueBytes)
+	}
+	if err := messages.Check(value); err != nil {
+		return refuseValue("is no acceptable JSON: %v", err)
+	}
+	v := decode(value)
+	if n := countNodes(v, func(any) bool { return true }); n > MaxValueNodes {
+		return refuseValue("holds %d values (limit %d)", n, MaxValueNodes)
+	}
+	e, err := s.take()
+	if err != nil {
+		return refuseValue("cannot be checked: %v", err)
+	}
+	err = e.validate(v)
+	s.put(e)
+	var invalid *jsonschema.ValidationError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &invalid):
+		return s.explain(invalid, v)
+	}
+	return refuseValue("cannot be checked: %v", err)
+}
+
+func refuseValue(format string, args ...any) error {
+	return &ValidationError{Violations: []Violation{{Message: fmt.Sprintf(format, args...)}}}
+}
+
+// take is an idle engine, or a new one when all are busy.
+func (s *Schema) take() (*engine, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		e := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		return e, nil
+	}
+	return s.newEngine()
+}
+
+func (s *Schema) put(e *engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = append(s.idle, e)
+}
+
+// validate keeps the validator's panics in: a value that makes it panic is refused like any other. The
+// panic's text stays here, because it may quote the value.
+func (e *engine) validate(v any) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if tooMany, ok := p.(tollError); ok {
+				err = tooMany
+			} else {
+				err = errors.New("the validator failed on it")
+			}
+		}
+	}()
+	e.toll.left = MaxChecks
+	return e.root.Validate(v)
+}
+
+// decode keeps the digits of numbers. raw has been checked, so there is no error to report.
+func decode(raw []byte) (v any) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	_ = dec.Decode(&v)
+	return v
+}
+
+func isSubschema(v any) bool {
+	switch v.(type) {
+	case map[string]any, bool:
+		return true
+	}
+	return false
+}
+
+// countNodes is how many values inside v, itself included, satisfy counts.
+func countNodes(v any, counts func(any) bool) int {
+	n := 0
+	if counts(v) {
+		n++
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for _, member := range v {
+			n += countNodes(member, counts)
+		}
+	case []any:
+		for _, item := range v {
+			n += countNodes(item, counts)
+		}
+	}
+	return n
+}

@@ -1,0 +1,131 @@
+package schemas
+
+import (
+	"fmt"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+)
+
+// The validator applies every branch of allOf, anyOf, oneOf and $ref anew each time it comes by, and
+// cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever. Two bounds
+// stop that: checkExpansions refuses a schema that does it to a single value, when it is compiled; and
+// the toll stops a validation in which a recursive schema does it level by level of the value.
+
+// checkExpansions counts, for each subschema, how many subschemas the validator applies to one value on
+// its behalf: the paths through the graph of references and branches, not its nodes.
+func checkExpansions(root *jsonschema.Schema) error {
+	var (
+		paths = map[*jsonschema.Schema]int{} // finished ones; -1 while being counted
+		seen  = map[*jsonschema.Schema]bool{}
+		todo  = []*jsonschema.Schema{root}
+		count func(*jsonschema.Schema) int
+	)
+	count = func(s *jsonschema.Schema) int {
+		if n, ok := paths[s]; ok {
+			return max(n, 0) // a loop is the validator's to report
+		}
+		paths[s] = -1
+		n := 1
+		for _, next := range samePlace(s) {
+			n = min(n+count(next), MaxExpansions+1)
+		}
+		paths[s] = n
+		return n
+	}
+	for len(todo) > 0 {
+		s := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if seen[s] {
+			continue
+		}
+		seen[s] = true
+		if count(s) > MaxExpansions {
+			return fmt.Errorf("its allOf, anyOf, oneOf and $ref expand to more than %d subschemas for a single value", MaxExpansions)
+		}
+		todo = append(append(todo, samePlace(s)...), insideOf(s)...)
+	}
+	return nil
+}
+
+// samePlace is the subschemas that s applies to the very value it is applied to.
+func samePlace(s *jsonschema.Schema) []*jsonschema.Schema {
+	all := present(s.Ref, s.RecursiveRef, s.DynamicRef, s.Not, s.If, s.Then, s.Else)
+	all = append(all, s.AllOf...)
+	all = append(all, s.AnyOf...)
+	all = append(all, s.OneOf...)
+	for _, sub := range s.DependentSchemas {
+		all = append(all, sub)
+	}
+	for _, dep := range s.Dependencies {
+		if sub, ok := dep.(*jsonschema.Schema); ok {
+			all = append(all, sub)
+		}
+	}
+	return all
+}
+
+// insideOf is the subschemas that s applies to members, items and names of the value.
+func insideOf(s *jsonschema.Schema) []*jsonschema.Schema {
+	all := present(s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema)
+	all = append(all, s.PrefixItems...)
+	for _, sub := range s.Properties {
+		all = append(all, sub)
+	}
+	for _, sub := range s.PatternProperties {
+		all = append(all, sub)
+	}
+	for _, either := range []any{s.AdditionalProperties, s.AdditionalItems, s.Items} {
+		switch sub := either.(type) {
+		case *jsonschema.Schema:
+			all = append(all, sub)
+		case []*jsonschema.Schema:
+			all = append(all, sub...)
+		}
+	}
+	return all
+}
+
+func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
+	var all []*jsonschema.Schema
+	for _, s := range schemas {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// toll is an extension of the validator: every application of a subschema pays, and one that has
+// nothing left stops the validation by a panic, which is the only way out of it.
+type toll struct{ left int }
+
+type tollError struct{}
+
+func (tollError) Error() string {
+	return fmt.Sprintf("the schema and the value together need more than %d steps", MaxChecks)
+}
+
+// Compile is called for each subschema that is an object. Its price includes the subschemas right
+// under it: those that fail on the type leave before they pay.
+func (t *toll) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
+	price := 1
+	for _, v := range m {
+		if branches, ok := v.([]any); ok {
+			price += len(branches)
+		}
+	}
+	return fare{t, price}, nil
+}
+
+type fare struct {
+	toll  *toll
+	price int
+}
+
+// Validate is called when everything below the subschema has been applied.
+func (f fare) Validate(jsonschema.ValidationContext, any) error {
+	if f.toll.left -= f.price; f.toll.left < 0 {
+		panic(tollError{})
+	}
+	return nil
+}

@@ -1,0 +1,358 @@
+package schemas
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// MaxViolations is how many violations one error names. A model corrects a handful at a time.
+const MaxViolations = 5
+
+// ValidationError says how a value breaks a schema, for the model that wrote the value. It names places
+// and expectations and never quotes what was found there: an argument may be a secret, and the text goes into logs.
+type ValidationError struct {
+	// Violations has the deepest places first, because what is wrong further up often follows from
+	// them; at most MaxViolations.
+	Violations []Violation `json:"violations"`
+	Omitted    int         `json:"omitted,omitempty"` // how many more there are
+}
+
+// Violation is one place in the value and what was expected there.
+type Violation struct {
+	Pointer string `json:"pointer"` // JSON pointer (RFC 6901); "" is the whole value
+	Message string `json:"message"`
+}
+
+func (v Violation) String() string { return pointerText(v.Pointer) + ": " + v.Message }
+
+func (e *ValidationError) Error() string {
+	parts := make([]string, 0, len(e.Violations)+1)
+	for _, v := range e.Violations {
+		parts = append(parts, v.String())
+	}
+	if e.Omitted > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", e.Omitted))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// explain turns the validator's tree of errors into violations.
+func (s *Schema) explain(err *jsonschema.ValidationError, value any) error {
+	found := explainer{s, value}.leaves(err)
+	slices.SortStableFunc(found, func(a, b leaf) int {
+		return cmp.Or(
+			-cmp.Compare(strings.Count(a.Pointer, "/"), strings.Count(b.Pointer, "/")),
+			strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
+	})
+	found = slices.CompactFunc(found, func(a, b leaf) bool { return a.Violation == b.Violation })
+	e := &ValidationError{Omitted: max(0, len(found)-MaxViolations)}
+	for _, l := range found[:len(found)-e.Omitted] {
+		e.Violations = append(e.Violations, l.Violation)
+	}
+	return e
+}
+
+// leaf is a violation with what unions need to know of it.
+type leaf struct {
+	Violation
+	keyword string
+	types   []string // of the keyword "type"
+}
+
+type explainer struct {
+	schema *Schema
+	value  any
+}
+
+// leaves is the violations at the ends of the tree. Those below anyOf and oneOf are alternatives, not a list.
+func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
+	if len(err.Causes) > 0 {
+		switch err.Message {
+		case "anyOf failed", "oneOf failed":
+			return x.union(err)
+		}
+		if !strings.HasSuffix(err.AbsoluteKeywordLocation, "/minContains") {
+			var all []leaf
+			for _, cause := range err.Causes {
+				all = append(all, x.leaves(cause)...)
+			}
+			return all
+		}
+	}
+	return x.leaf(err)
+}
+
+// union explains a value that fits none of several alternatives. The ones it was plainly not meant for
+// (another type; another constant where an alternative has its name) are left out: one that remains is
+// explained as if it were alone.
+func (x explainer) union(err *jsonschema.ValidationError) []leaf {
+	at := pointerOf(err.InstanceLocation)
+	var alternatives [][]leaf
+	for _, cause := range err.Causes {
+		alternatives = append(alternatives, x.leaves(cause))
+	}
+	meant := slices.DeleteFunc(slices.Clone(alternatives), func(a []leaf) bool {
+		return len(a) == 1 && a[0].keyword == "type" && a[0].Pointer == at
+	})
+	if len(meant) == 0 {
+		return []leaf{x.anyType(at, alternatives)}
+	}
+	named := slices.DeleteFunc(slices.Clone(meant), func(a []leaf) bool {
+		return slices.ContainsFunc(a, func(l leaf) bool { return l.keyword == "const" || l.keyword == "enum" })
+	})
+	if len(named) > 0 {
+		meant = named
+	}
+	if len(meant) == 1 {
+		return meant[0]
+	}
+	var words []string
+	for _, a := range meant {
+		word := a[0].Message
+		if a[0].Pointer != at {
+			word = a[0].String()
+		}
+		if !slices.Contains(words, word) && len(words) < MaxViolations {
+			words = append(words, word)
+		}
+	}
+	return []leaf{{Violation: Violation{at, "fits none of the alternatives: " + strings.Join(words, ", or ")}}}
+}
+
+// anyType joins "must be integer" and "must be null".
+func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
+	l := leaf{Violation: Violation{Pointer: at}, keyword: "type"}
+	for _, a := range alternatives {
+		for _, t := range a[0].types {
+			if !slices.Contains(l.types, t) {
+				l.types = append(l.types, t)
+			}
+		}
+	}
+	l.Message = typeMessage(l.types, x.at(at))
+	return l
+}
+
+// leaf puts one error of the validator into our words. Its own words quote the value.
+func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
+	at := pointerOf(err.InstanceLocation)
+	one := func(keyword, message string) []leaf {
+		if strings.Contains(err.KeywordLocation, "/propertyNames") {
+			message = "this property name " + message
+		}
+		return []leaf{{Violation: Violation{at, message}, keyword: keyword}}
+	}
+	if err.Message == "not allowed" { // the schema false
+		if _, inObject := x.at(parentOf(at)).(map[string]any); inObject && at != "" {
+			return one("false", "unexpected property")
+		}
+		return one("false", "nothing is allowed here")
+	}
+	owner, keyword, detail := x.keyword(err)
+	if owner == nil {
+		return one(keyword, "breaks the keyword "+keyword+" of a schema that is referred to")
+	}
+	arg := owner[keyword]
+	switch keyword {
+	case "type":
+		types := stringsOf(arg)
+		l := one(keyword, typeMessage(types, x.at(at)))
+		l[0].types = types
+		return l
+	case "required":
+		return x.missing(at, arg)
+	case "additionalProperties":
+		return x.unexpected(at, owner)
+	case "dependentRequired", "dependencies":
+		return one(keyword, "missing a property that "+cut(string(messages.Quote(detail)))+" requires")
+	case "uniqueItems": // two indices
+		return one(keyword, err.Message+", but must be unique")
+	case "enum":
+		return one(keyword, "must be one of "+listText(arg))
+	case "const":
+		return one(keyword, "must be "+cut(string(messages.MustMarshal(arg))))
+	case "oneOf":
+		return one(keyword, "fits more than one alternative of oneOf, but must fit exactly one")
+	}
+	if words, ok := keywordWords[keyword]; ok {
+		return one(keyword, strings.ReplaceAll(words, "$", argText(arg)))
+	}
+	return one(keyword, "breaks the keyword "+keyword)
+}
+
+// keywordWords says what each keyword expects; $ is its argument in the schema.
+var keywordWords = map[string]string{
+	"format": "must be a valid $", "pattern": "does not match the pattern $",
+	"minimum": "must be >= $", "maximum": "must be <= $",
+	"exclusiveMinimum": "must be > $", "exclusiveMaximum": "must be < $", "multipleOf": "must be a multiple of $",
+	"minLength": "must have at least $ characters", "maxLength": "must have at most $ characters",
+	"minItems": "must have at least $ items", "maxItems": "must have at most $ items",
+	"minProperties": "must have at least $ properties", "maxProperties": "must have at most $ properties",
+	"contains": "must have an item that matches contains", "not": "must not match what the schema excludes with not",
+	"minContains": "has too few items that match contains", "maxContains": "has too many items that match contains",
+	"additionalItems": "has too many items", "contentEncoding": "must be $ text", "contentMediaType": "must be $",
+}
+
+// missing is one violation for each required property that is not there.
+func (x explainer) missing(at string, required any) []leaf {
+	object, _ := x.at(at).(map[string]any)
+	var all []leaf
+	for _, name := range stringsOf(required) {
+		if _, ok := object[name]; !ok {
+			all = append(all, leaf{Violation: Violation{at, "missing property " + cut(string(messages.Quote(name)))}, keyword: "required"})
+		}
+	}
+	return all
+}
+
+// unexpected is one violation for each property that additionalProperties: false forbids.
+func (x explainer) unexpected(at string, owner map[string]any) []leaf {
+	object, _ := x.at(at).(map[string]any)
+	known, _ := owner["properties"].(map[string]any)
+	patterns, _ := owner["patternProperties"].(map[string]any)
+	var all []leaf
+	for _, name := range messages.SortedKeys(object) {
+		_, ok := known[name]
+		for pattern := range patterns {
+			ok = ok || regexp.MustCompile(pattern).MatchString(name) // the validator has compiled it before
+		}
+		if !ok {
+			all = append(all, leaf{Violation: Violation{at + "/" + escapeToken(name), "unexpected property"}, keyword: "additionalProperties"})
+		}
+	}
+	return all
+}
+
+// keyword finds where in the schema an error comes from: the subschema, its keyword, and for keywords
+// that have several parts which one. The subschema is nil when it is in another document.
+func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]any, keyword, detail string) {
+	doc, fragment, _ := strings.Cut(err.AbsoluteKeywordLocation, "#")
+	tokens := strings.Split(pointerOf(fragment), "/")
+	last := len(tokens) - 1
+	if n := last - 2; n > 0 && (tokens[n] == "dependentRequired" || tokens[n] == "dependencies") {
+		last, detail = n, unescapeToken(tokens[n+1])
+	}
+	if doc == x.schema.url {
+		owner, _ = lookup(x.schema.doc, tokens[:last]).(map[string]any)
+	}
+	if tokens[last] == "minContains" && owner["minContains"] == nil {
+		return owner, "contains", detail
+	}
+	return owner, tokens[last], detail
+}
+
+// at is the value's part at a pointer, or nil.
+func (x explainer) at(pointer string) any { return lookup(x.value, strings.Split(pointer, "/")) }
+
+// lookup follows the tokens of a pointer; the first is what stands before its first slash.
+func lookup(v any, tokens []string) any {
+	for _, token := range tokens[1:] {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[unescapeToken(token)]
+		case []any:
+			i, err := strconv.Atoi(token)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// pointerOf undoes the URL escaping with which the validator writes pointers.
+func pointerOf(location string) string {
+	p, err := url.PathUnescape(location)
+	if err != nil {
+		return location
+	}
+	return p
+}
+
+// pointerText is the pointer as the texts show it: the whole value is "/".
+func pointerText(pointer string) string { return cut(cmp.Or(pointer, "/")) }
+
+func parentOf(pointer string) string { return pointer[:max(0, strings.LastIndexByte(pointer, '/'))] }
+
+func escapeToken(name string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+}
+
+func unescapeToken(token string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+}
+
+func typeMessage(types []string, found any) string {
+	return "must be " + strings.Join(types, " or ") + ", not " + typeOf(found)
+}
+
+// typeOf is the JSON type of a decoded value.
+func typeOf(v any) string {
+	switch v.(type) {
+	case map[string]any:
+		return "object"
+	case []any:
+		return "array"
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case nil:
+		return "null"
+	}
+	return "number"
+}
+
+func stringsOf(arg any) []string {
+	switch arg := arg.(type) {
+	case string:
+		return []string{arg}
+	case []any:
+		var all []string
+		for _, item := range arg {
+			if s, ok := item.(string); ok {
+				all = append(all, s)
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+// argText is a keyword's argument: patterns and formats bare, the rest as JSON.
+func argText(arg any) string {
+	if s, ok := arg.(string); ok {
+		return cut(s)
+	}
+	return cut(string(messages.MustMarshal(arg)))
+}
+
+func listText(arg any) string {
+	items, _ := arg.([]any)
+	words := make([]string, 0, len(items))
+	for _, item := range items {
+		words = append(words, string(messages.MustMarshal(item)))
+	}
+	return cut(strings.Join(words, ", "))
+}
+
+// cut bounds what a schema or a property name brings into an error text.
+func cut(s string) string {
+	const limit = 300
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
+}
