@@ -67,8 +67,7 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
-// TestKustomizeCommands asks the binary whether it knows what the pods start it with, and whether it
-// accepts the settings they get.
+// TestKustomizeCommands asks the binary whether it knows what the pods start it with.
 func TestKustomizeCommands(t *testing.T) {
 	m, err := build(t, nil)
 	if err != nil {
