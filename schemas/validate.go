@@ -142,14 +142,14 @@ func compileError(err error) string {
 		for len(invalid.Causes) > 0 {
 			invalid = invalid.Causes[0]
 		}
-		return fmt.Sprintf("%s: %s", pointerText(pointerOf(invalid.InstanceLocation)), invalid.Message)
+		return fmt.Sprintf("%s: %s", pointerText(pointerOf(invalid.InstanceLocation)), cut(invalid.Message))
 	}
 	var outer *jsonschema.SchemaError
 	if errors.As(err, &outer) && outer.Err != nil {
 		err = outer.Err
 	}
 	text := strings.TrimPrefix(err.Error(), "jsonschema: ")
-	return strings.ReplaceAll(text, baseURL, "")
+	return cut(strings.ReplaceAll(text, baseURL, ""))
 }
 
 // Validate reports how value breaks the schema: nil, or a *ValidationError for whoever wrote the value.

@@ -250,3 +250,26 @@ func BenchmarkValidate(b *testing.B) {
 		}
 	}
 }
+
+// FuzzValidate: no schema and no value gets a panic through, and every refusal says where and why.
+func FuzzValidate(f *testing.F) {
+	f.Add(order, `{"order_id":"ORD-1","reason":"lost","target":{}}`)
+	f.Add(fanOut(5), `[]`)
+	f.Add(`{"anyOf":[false,{"$ref":"#/anyOf/0"}],"$id":"https://a.b/c"}`, `{"a/b":[1e400,"\u0000"]}`)
+	f.Add(`{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"a":{"enum":[[],{}]}}}`, `{"a":null}`)
+	f.Fuzz(func(t *testing.T, schema, value string) {
+		s, err := compile([]byte(schema), nil)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		if err := s.Validate([]byte(value)); err != nil {
+			var invalid *ValidationError
+			if !errors.As(err, &invalid) || len(invalid.Violations) == 0 || len(invalid.Violations) > MaxViolations {
+				t.Errorf("got %#v, want a ValidationError with 1 to %d violations", err, MaxViolations)
+			}
+		}
+	})
+}

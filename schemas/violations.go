@@ -51,12 +51,12 @@ func (s *Schema) explain(err *jsonschema.ValidationError, value any) error {
 	slices.SortStableFunc(found, func(a, b leaf) int {
 		return cmp.Or(
 			-cmp.Compare(strings.Count(a.Pointer, "/"), strings.Count(b.Pointer, "/")),
-			strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
+			comparePointers(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
 	})
 	found = slices.CompactFunc(found, func(a, b leaf) bool { return a.Violation == b.Violation })
 	e := &ValidationError{Omitted: max(0, len(found)-MaxViolations)}
 	for _, l := range found[:len(found)-e.Omitted] {
-		e.Violations = append(e.Violations, l.Violation)
+		e.Violations = append(e.Violations, Violation{cut(l.Pointer), l.Message})
 	}
 	return e
 }
@@ -283,6 +283,25 @@ func pointerOf(location string) string {
 
 // pointerText is the pointer as the texts show it: the whole value is "/".
 func pointerText(pointer string) string { return cut(cmp.Or(pointer, "/")) }
+
+// comparePointers orders token by token, indices as numbers: /2 comes before /10.
+func comparePointers(a, b string) int {
+	for a != "" && b != "" {
+		var x, y string
+		x, a, _ = strings.Cut(a, "/")
+		y, b, _ = strings.Cut(b, "/")
+		if x == y {
+			continue
+		}
+		i, errX := strconv.Atoi(x)
+		j, errY := strconv.Atoi(y)
+		if errX == nil && errY == nil {
+			return cmp.Compare(i, j)
+		}
+		return strings.Compare(x, y)
+	}
+	return cmp.Compare(len(a), len(b))
+}
 
 func parentOf(pointer string) string { return pointer[:max(0, strings.LastIndexByte(pointer, '/'))] }
 
