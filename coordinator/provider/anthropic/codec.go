@@ -1,0 +1,117 @@
+// Package anthropic speaks Anthropic's Messages dialect. In: the assistant message, whose content has
+// tool_use blocks. Out: one user message of tool_result blocks and nothing else, since text before them
+// is refused and text after them ends the model's turn.
+//
+// Server tools have block types of their own (server_tool_use, mcp_tool_use); only the exact type
+// tool_use is ours to run. A member of a toolset carries the toolset's name, which takes part in routing
+// and is echoed. A programmatic caller is not echoed: tool_result has no place for it.
+package anthropic
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Codec is the dialect. It has no state.
+type Codec struct{}
+
+// Decode reads the calls of an assistant message. The error is a *messages.Refusal.
+func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
+	r, turn := wire.Read(message)
+	turn.Role("assistant")
+	turn.Foreign("tool_calls", "function_call")
+	content := turn.Get("content")
+	if content.Is("a string") { // text alone, as histories keep it
+		return r.Calls()
+	}
+	for _, block := range content.List() {
+		switch blockType := block.Get("type").Text(); blockType {
+		case "tool_use":
+			r.Add(block, toolUse(block))
+		default:
+			block.ForeignType(blockType)
+		}
+	}
+	return r.Calls()
+}
+
+func toolUse(block *wire.Node) messages.ToolCall {
+	call := messages.ToolCall{
+		ID:        block.Get("id").ID(),
+		Name:      block.Get("name").Name(),
+		Namespace: block.Get("toolset_name").TextOr(""),
+		Caller:    block.Get("caller").Raw(),
+	}
+	call.Input, call.InputError = block.Get("input").Object()
+	return call
+}
+
+type message struct {
+	Role    string       `json:"role"`
+	Content []toolResult `json:"content"`
+}
+
+type toolResult struct {
+	Type        string          `json:"type"`
+	ToolUseID   json.RawMessage `json:"tool_use_id"`
+	ToolsetName json.RawMessage `json:"toolset_name,omitempty"`
+	Content     []block         `json:"content"`
+	IsError     bool            `json:"is_error,omitempty"`
+}
+
+type block struct {
+	Type   string          `json:"type"`
+	Text   json.RawMessage `json:"text,omitempty"`
+	Source *source         `json:"source,omitempty"`
+}
+
+type source struct {
+	Type      string `json:"type"`
+	MediaType string `json:"media_type"`
+	Data      string `json:"data"`
+}
+
+// Encode writes the user message that answers calls, one outcome each in the same order; null for no calls.
+func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
+	answers, err := wire.Answers(calls, outcomes)
+	if err != nil || len(answers) == 0 {
+		return json.RawMessage("null"), err
+	}
+	m := message{Role: "user"}
+	for _, a := range answers {
+		result := toolResult{
+			Type:      "tool_result",
+			ToolUseID: wire.Quote(string(a.Call.ID)),
+			Content:   content(a),
+			IsError:   a.Failed,
+		}
+		if a.Call.Namespace != "" {
+			result.ToolsetName = wire.Quote(a.Call.Namespace)
+		}
+		m.Content = append(m.Content, result)
+	}
+	return messages.Marshal(m)
+}
+
+// content is the answer as blocks, at least one: blank text is refused by the API. An error and the
+// answer to a program may hold only text.
+func content(a wire.Answer) []block {
+	parts := a.Visible(!a.Failed && !programmatic(a.Call))
+	blocks := make([]block, len(parts))
+	for i, p := range parts {
+		if p.Image != nil {
+			blocks[i] = block{Type: "image", Source: &source{"base64", p.Image.MimeType(), p.Image.Data}}
+		} else {
+			blocks[i] = block{Type: "text", Text: wire.Quote(p.Text)}
+		}
+	}
+	return blocks
+}
+
+// programmatic reports whether code in the provider's sandbox made the call, not the model itself.
+func programmatic(call messages.ToolCall) bool {
+	var caller struct{ Type string }
+	return json.Unmarshal(call.Caller, &caller) == nil && caller.Type != "direct"
+}

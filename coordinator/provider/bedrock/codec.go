@@ -1,0 +1,107 @@
+// Package bedrock speaks the Converse dialect of Amazon Bedrock. In: the assistant message with its
+// toolUse blocks, or the whole response. Out: one user message of toolResult blocks, the failed ones
+// with status error.
+//
+// A result's json takes an object and nothing else, and its text must not be blank. A message printed
+// from the AWS SDK's Go structs has other names than the wire and is refused.
+package bedrock
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Codec is the dialect. It has no state.
+type Codec struct{}
+
+// Decode reads the calls of an assistant message, or of a Converse response. The error is a *messages.Refusal.
+func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
+	r, turn := wire.Read(message)
+	if output := turn.Get("output"); !output.None() {
+		turn = output.Get("message")
+	}
+	turn.Role("assistant")
+	turn.Foreign("tool_calls", "function_call")
+	for _, block := range turn.Get("content").List() {
+		// A type stands in Anthropic's blocks, the others are what Go structs print.
+		block.Foreign("type", "Value", "ToolUse", "ToolUseId")
+		use := block.Get("toolUse")
+		if use.None() || use.Get("type").TextOr("") == "server_tool_use" {
+			continue
+		}
+		r.Add(use, toolUse(use))
+	}
+	return r.Calls()
+}
+
+func toolUse(use *wire.Node) messages.ToolCall {
+	call := messages.ToolCall{ID: use.Get("toolUseId").ID(), Name: use.Get("name").Name()}
+	call.Input, call.InputError = use.Get("input").Object()
+	return call
+}
+
+type message struct {
+	Role    string  `json:"role"`
+	Content []block `json:"content"`
+}
+
+type block struct {
+	ToolResult toolResult `json:"toolResult"`
+}
+
+type toolResult struct {
+	ToolUseID json.RawMessage `json:"toolUseId"`
+	Content   []content       `json:"content"`
+	// Status is left out of a success: not every model's adapter takes the field.
+	Status string `json:"status,omitempty"`
+}
+
+// content has exactly one member set.
+type content struct {
+	Text  json.RawMessage `json:"text,omitempty"`
+	JSON  json.RawMessage `json:"json,omitempty"`
+	Image *image          `json:"image,omitempty"`
+}
+
+type image struct {
+	Format string `json:"format"`
+	Source source `json:"source"`
+}
+
+type source struct {
+	Bytes string `json:"bytes"` // base64
+}
+
+// Encode writes the user message that answers calls, one outcome each in the same order; null for no calls.
+func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
+	answers, err := wire.Answers(calls, outcomes)
+	if err != nil || len(answers) == 0 {
+		return json.RawMessage("null"), err
+	}
+	m := message{Role: "user"}
+	for _, a := range answers {
+		result := toolResult{ToolUseID: wire.Quote(string(a.Call.ID)), Content: contentOf(a)}
+		if a.Failed {
+			result.Status = "error"
+		}
+		m.Content = append(m.Content, block{result})
+	}
+	return messages.Marshal(m)
+}
+
+func contentOf(a wire.Answer) []content {
+	if out := a.Outcome.Output; !a.Failed && len(out) > 0 && out[0] == '{' {
+		return []content{{JSON: out}}
+	}
+	var list []content
+	for _, p := range a.Visible(!a.Failed) {
+		if p.Image != nil {
+			list = append(list, content{Image: &image{p.Image.Format, source{p.Image.Data}}})
+		} else {
+			list = append(list, content{Text: wire.Quote(p.Text)})
+		}
+	}
+	return list
+}

@@ -1,0 +1,129 @@
+// Package gemini speaks the generateContent dialect of Google's Gemini. In: the model's content with its
+// functionCall parts, or the whole response. Out: one user content with exactly one functionResponse
+// part for each call.
+//
+// Ids are optional: one that came is echoed, none is ever made up, and then order and name pair. The
+// response is always wrapped as {"output": value} or {"error": text}, because an object that has such
+// keys of its own would be misread. toolCall and toolResponse are server tools in spite of their names.
+package gemini
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Codec is the dialect. It has no state.
+type Codec struct{}
+
+// Decode reads the calls of a content, or of a response's first candidate. The error is a *messages.Refusal.
+func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
+	r, turn := wire.Read(message)
+	if candidates := turn.Get("candidates"); !candidates.None() {
+		candidate := candidates.First()
+		turn = candidate.Get("content")
+		if empty(candidate, turn) {
+			return r.Calls()
+		}
+	}
+	turn.Role("model")
+	turn.Foreign("tool_calls", "function_call", "functionCall")
+	parts := turn.Get("parts")
+	if parts.None() && !turn.Get("role").None() { // the SDKs leave an empty list out
+		return r.Calls()
+	}
+	for _, part := range parts.List() {
+		call := part.Get("functionCall")
+		if call.None() {
+			call = part.Get("function_call") // a Python dump without aliases
+		}
+		if !call.None() {
+			r.Add(call, functionCall(call))
+		}
+	}
+	return r.Calls()
+}
+
+// empty reports whether a candidate that finished, for example with MALFORMED_FUNCTION_CALL, has nothing to say.
+func empty(candidate, content *wire.Node) bool {
+	finished := !candidate.Get("finishReason").None() || !candidate.Get("finish_reason").None()
+	return finished && (content.None() || content.Get("parts").None())
+}
+
+func functionCall(n *wire.Node) messages.ToolCall {
+	call := messages.ToolCall{ID: messages.CallID(n.Get("id").TextOr("")), Name: n.Get("name").TextOr("")}
+	if call.Name == "" {
+		n.Get("name").RefuseAs(messages.MissingName, "is missing or empty: the response must repeat it")
+	}
+	call.Input, call.InputError = n.Get("args").Object()
+	if n.Get("willContinue").Is("a boolean") && string(n.Get("willContinue").Raw()) == "true" {
+		call.Input, call.InputError = nil, "The call was cut off before its arguments were complete. Send it again, whole."
+	}
+	return call
+}
+
+type content struct {
+	Role  string `json:"role"`
+	Parts []part `json:"parts"`
+}
+
+type part struct {
+	FunctionResponse functionResponse `json:"functionResponse"`
+}
+
+type functionResponse struct {
+	ID       json.RawMessage `json:"id,omitempty"`
+	Name     json.RawMessage `json:"name"`
+	Response response        `json:"response"`
+	Parts    []mediaPart     `json:"parts,omitempty"`
+}
+
+// response has exactly one member set.
+type response struct {
+	Output json.RawMessage `json:"output,omitempty"`
+	Error  json.RawMessage `json:"error,omitempty"`
+}
+
+// mediaPart is an image inside the response. Beside it, it would break the count of parts.
+type mediaPart struct {
+	InlineData inlineData `json:"inlineData"`
+}
+
+type inlineData struct {
+	MimeType string `json:"mimeType"`
+	Data     string `json:"data"`
+}
+
+// Encode writes the content that answers calls, one outcome each in the same order; null for no calls.
+func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
+	answers, err := wire.Answers(calls, outcomes)
+	if err != nil || len(answers) == 0 {
+		return json.RawMessage("null"), err
+	}
+	c := content{Role: "user"}
+	for _, a := range answers {
+		r := functionResponse{Name: wire.Quote(a.Call.Name)}
+		if a.Call.ID != "" {
+			r.ID = wire.Quote(string(a.Call.ID))
+		}
+		r.Response, r.Parts = responseOf(a)
+		c.Parts = append(c.Parts, part{r})
+	}
+	return messages.Marshal(c)
+}
+
+func responseOf(a wire.Answer) (response, []mediaPart) {
+	switch {
+	case a.Failed:
+		return response{Error: wire.Quote(a.Text())}, nil
+	case a.Outcome.Output != nil:
+		return response{Output: a.Outcome.Output}, nil
+	}
+	text, images := a.Attach(func(i wire.Image) bool { return i.Format != "gif" })
+	var parts []mediaPart
+	for _, image := range images {
+		parts = append(parts, mediaPart{inlineData{image.MimeType(), image.Data}})
+	}
+	return response{Output: wire.Quote(text)}, parts
+}

@@ -1,0 +1,107 @@
+// Package openaichat speaks OpenAI's Chat Completions dialect and that of the many servers that follow
+// it. In: the assistant message with its tool_calls, or a whole completion. Out: a list with one message
+// of role tool for each call, its content a string.
+//
+// Arguments are a JSON string that the model wrote and that may be broken; the call is then answered
+// with what is wrong. There is no flag for failures and no image in a tool message: both become words.
+package openaichat
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Codec is the dialect. It has no state.
+type Codec struct{}
+
+// Decode reads the calls of an assistant message, or of the first choice of a completion. The error is a
+// *messages.Refusal.
+func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
+	r, turn := wire.Read(message)
+	if choices := turn.Get("choices"); !choices.None() {
+		turn = choices.First().Get("message")
+	}
+	if legacy := turn.Get("function_call"); !legacy.None() {
+		legacy.RefuseAs(messages.UnsupportedCall, "the single function_call of old has no id to answer; ask the model with tools instead of functions")
+	}
+	turn.Role("assistant")
+	checkContent(turn)
+	calls := turn.Get("tool_calls")
+	if calls.None() {
+		return r.Calls()
+	}
+	for _, call := range calls.List() {
+		r.Add(call, toolCall(call))
+	}
+	return r.Calls()
+}
+
+// checkContent refuses what only looks like a turn: one with neither role, content nor calls, and one
+// whose content holds the calls of another dialect.
+func checkContent(turn *wire.Node) {
+	content := turn.Get("content")
+	switch {
+	case content.None():
+		if turn.Get("role").None() && turn.Get("tool_calls").None() {
+			turn.Refuse("has no role, no content and no tool_calls: no assistant message")
+		}
+	case content.Is("an array"):
+		for _, part := range content.List() {
+			part.ForeignType(part.Get("type").Text())
+		}
+	default:
+		content.Text()
+	}
+}
+
+func toolCall(n *wire.Node) messages.ToolCall {
+	call := messages.ToolCall{ID: n.Get("id").ID()}
+	switch kind(n) {
+	case "function":
+		function := n.Get("function")
+		call.Name = function.Get("name").Name()
+		call.Input, call.InputError = function.Get("arguments").Arguments()
+	case "custom":
+		custom := n.Get("custom")
+		call.Custom = true
+		call.Name = custom.Get("name").Name()
+		call.Input, call.InputError = custom.Get("input").FreeText()
+	default:
+		n.Get("type").RefuseAs(messages.UnsupportedCall, "want function or custom, got %.40q", kind(n))
+	}
+	return call
+}
+
+// kind is the call's type, which some servers leave out.
+func kind(n *wire.Node) string {
+	kind := n.Get("type").TextOr("")
+	if kind != "" {
+		return kind
+	}
+	if !n.Get("custom").None() {
+		return "custom"
+	}
+	return "function"
+}
+
+type message struct {
+	Role       string          `json:"role"`
+	ToolCallID json.RawMessage `json:"tool_call_id"`
+	Content    json.RawMessage `json:"content"`
+}
+
+// Encode writes the list of tool messages that answers calls, one outcome each in the same order; null
+// for no calls.
+func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
+	answers, err := wire.Answers(calls, outcomes)
+	if err != nil || len(answers) == 0 {
+		return json.RawMessage("null"), err
+	}
+	list := make([]message, len(answers))
+	for i, a := range answers {
+		list[i] = message{"tool", wire.Quote(string(a.Call.ID)), wire.Quote(a.MarkedText())}
+	}
+	return messages.Marshal(list)
+}

@@ -1,0 +1,169 @@
+// Package openairesponses speaks OpenAI's Responses dialect. In: the output list of a response, or the
+// whole response. Out: a list with one function_call_output or custom_tool_call_output for each call.
+//
+// A call is paired by its call_id; its id names the item and is never used. Calls that a client runs but
+// that want another kind of answer (computer, shell, patch, approval) refuse the message: dropping them
+// would hang the agent. A call whose output stands in the same list was run by the provider.
+package openairesponses
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Codec is the dialect. It has no state.
+type Codec struct{}
+
+// notOurs are the client's calls that want an answer of a type of their own.
+var notOurs = []string{
+	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
+}
+
+// Decode reads the calls of an output list, or of a response. The error is a *messages.Refusal.
+func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
+	r, output := wire.Read(message)
+	if !output.Is("an array") {
+		output = output.Get("output")
+	}
+	items := output.List()
+	answered := answeredCalls(items)
+	for _, item := range items {
+		itemType := item.Get("type").Text()
+		switch {
+		case strings.HasSuffix(itemType, "_call") && answered[pairing(itemType, item)]:
+		case itemType == "function_call":
+			r.Add(item, functionCall(item))
+		case itemType == "custom_tool_call":
+			r.Add(item, customCall(item))
+		case itemType == "tool_search_call" && item.Get("execution").TextOr("server") != "client":
+		case slices.Contains(notOurs, itemType):
+			item.RefuseAs(messages.UnsupportedCall, "%s needs an answer of its own type, which the agent must give itself", itemType)
+		default:
+			item.ForeignType(itemType)
+		}
+	}
+	return r.Calls()
+}
+
+// answeredCalls holds the pairing of every call whose output stands among the items.
+func answeredCalls(items []*wire.Node) map[string]bool {
+	answered := map[string]bool{}
+	for _, item := range items {
+		if callType, ok := strings.CutSuffix(item.Get("type").Text(), "_output"); ok {
+			answered[pairing(callType, item)] = true
+		}
+	}
+	return answered
+}
+
+// pairing is what a call and its output have in common; "" for an item without a call_id.
+func pairing(callType string, item *wire.Node) string {
+	id := item.Get("call_id")
+	if !id.Is("a string") {
+		return ""
+	}
+	return callType + " " + id.Text()
+}
+
+func functionCall(item *wire.Node) messages.ToolCall {
+	call := anyCall(item)
+	call.Input, call.InputError = item.Get("arguments").Arguments()
+	if cutOff(item) {
+		call.Input, call.InputError = nil, cutOffText
+	}
+	return call
+}
+
+func customCall(item *wire.Node) messages.ToolCall {
+	call := anyCall(item)
+	call.Custom = true
+	call.Input, call.InputError = item.Get("input").FreeText()
+	if cutOff(item) {
+		call.Input, call.InputError = nil, cutOffText
+	}
+	return call
+}
+
+func anyCall(item *wire.Node) messages.ToolCall {
+	return messages.ToolCall{
+		ID:        item.Get("call_id").ID(),
+		Name:      item.Get("name").Name(),
+		Namespace: item.Get("namespace").TextOr(""),
+		Caller:    item.Get("caller").Raw(),
+	}
+}
+
+const cutOffText = "The call was cut off before its arguments were complete (status incomplete). Send it again, whole."
+
+// cutOff reports whether the provider says that the call is not whole. What there is of its arguments
+// may be valid by chance.
+func cutOff(item *wire.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
+
+type output struct {
+	Type      string          `json:"type"`
+	CallID    json.RawMessage `json:"call_id"`
+	Name      json.RawMessage `json:"name,omitempty"`
+	Namespace json.RawMessage `json:"namespace,omitempty"`
+	Caller    json.RawMessage `json:"caller,omitempty"`
+	Output    any             `json:"output"` // text as a JSON string, or a list of parts
+}
+
+type part struct {
+	Type     string          `json:"type"`
+	Text     json.RawMessage `json:"text,omitempty"`
+	ImageURL string          `json:"image_url,omitempty"`
+	Detail   string          `json:"detail,omitempty"`
+}
+
+// Encode writes the list of outputs that answers calls, one outcome each in the same order; null for no calls.
+func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
+	answers, err := wire.Answers(calls, outcomes)
+	if err != nil || len(answers) == 0 {
+		return json.RawMessage("null"), err
+	}
+	list := make([]output, len(answers))
+	for i, a := range answers {
+		list[i] = output{
+			Type:   "function_call_output",
+			CallID: wire.Quote(string(a.Call.ID)),
+			Caller: echoedCaller(a.Call),
+			Output: outputOf(a),
+		}
+		if a.Call.Custom {
+			list[i].Type = "custom_tool_call_output"
+		} else if a.Call.Namespace != "" { // a custom output has no place for it
+			list[i].Name, list[i].Namespace = wire.Quote(a.Call.Name), wire.Quote(a.Call.Namespace)
+		}
+	}
+	return messages.Marshal(list)
+}
+
+// outputOf is text, or parts where there are images.
+func outputOf(a wire.Answer) any {
+	if !a.HasImage() {
+		return wire.Quote(a.MarkedText())
+	}
+	var parts []part
+	for _, p := range a.MarkedParts() {
+		if p.Image != nil {
+			// A custom call's image must say its detail; for a function's it may.
+			parts = append(parts, part{Type: "input_image", ImageURL: p.Image.DataURL(), Detail: "auto"})
+		} else {
+			parts = append(parts, part{Type: "input_text", Text: wire.Quote(p.Text)})
+		}
+	}
+	return parts
+}
+
+// echoedCaller is the call's caller where it is a program: the output must lead back to it.
+func echoedCaller(call messages.ToolCall) json.RawMessage {
+	var caller struct{ Type string }
+	if json.Unmarshal(call.Caller, &caller) != nil || caller.Type == "direct" {
+		return nil
+	}
+	return call.Caller
+}

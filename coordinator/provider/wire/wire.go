@@ -1,0 +1,248 @@
+// Package wire is what the provider codecs share: reading a provider's message strictly, and bringing
+// the outcomes of its calls into a form that every dialect can write.
+//
+//	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
+//	outcomes -> Answers -> Answer.Parts, ... -> messages.Marshal  the codec's Encode
+//
+// Strings stay exact from end to end: [Unquote] and [Quote] carry lone surrogates through Go strings,
+// where encoding/json would replace them. Numbers are never parsed at all.
+//
+// The codecs beside this room import it, messages and schemas, and nothing else of ours. It knows no
+// dialect: what is a call and how an answer looks stands in the codecs.
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Reader reads one message of a provider and collects its calls. The first thing that is wrong is kept
+// as the refusal; what is read after it is empty. A codec can so read straight on and ask once, at the end.
+type Reader struct {
+	refusal *messages.Refusal
+	calls   []messages.ToolCall
+	paths   map[messages.CallID]string // where each id was seen
+}
+
+// Node is a value of the message that knows its place, so that a refusal can name what and where.
+type Node struct {
+	reader  *Reader
+	path    string
+	raw     json.RawMessage // nil where there is nothing
+	members map[string]json.RawMessage
+}
+
+// Read begins to read a message, which nobody has to have checked before.
+func Read(message json.RawMessage) (*Reader, *Node) {
+	r := &Reader{paths: map[messages.CallID]string{}}
+	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
+	if err := messages.Check(message); err != nil {
+		root.Refuse("%v", err)
+	}
+	return r, root
+}
+
+// Calls is what was found, or the *messages.Refusal.
+func (r *Reader) Calls() ([]messages.ToolCall, error) {
+	if r.refusal != nil {
+		return nil, r.refusal
+	}
+	return r.calls, nil
+}
+
+// Add takes a call that stands at n. Two calls of one id cannot be told apart in any answer, so the
+// whole message is refused; an empty id, where the dialect allows it, is no id.
+func (r *Reader) Add(n *Node, call messages.ToolCall) {
+	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
+		n.RefuseAs(messages.DuplicateID, "has the id %.80q of %s", call.ID, first)
+	}
+	if len(r.calls) == messages.MaxCalls {
+		n.RefuseAs(messages.TooLarge, "is call %d of the message; the limit is %d", len(r.calls)+1, messages.MaxCalls)
+	}
+	if r.refusal != nil {
+		return
+	}
+	r.paths[call.ID] = n.path
+	call.Index = len(r.calls)
+	r.calls = append(r.calls, call)
+}
+
+// Refuse says that the message is not the provider's shape, and why.
+func (n *Node) Refuse(format string, args ...any) {
+	n.RefuseAs(messages.MalformedMessage, format, args...)
+}
+
+// RefuseAs refuses with another class. Only the first refusal of a message counts.
+func (n *Node) RefuseAs(class messages.Class, format string, args ...any) {
+	if n.reader.refusal == nil {
+		where := n.path
+		if where == "" {
+			where = "message"
+		}
+		n.reader.refusal = &messages.Refusal{Class: class, Message: where + ": " + fmt.Sprintf(format, args...)}
+	}
+}
+
+// None reports whether nothing or null stands here: both mean "not set" in every dialect.
+func (n *Node) None() bool { return n.raw == nil || messages.TypeOf(n.raw) == "null" }
+
+// Is reports whether the value is of a type as [messages.TypeOf] names it.
+func (n *Node) Is(typeName string) bool { return n.raw != nil && messages.TypeOf(n.raw) == typeName }
+
+// Raw is the value's bytes as they came, nil for nothing or null.
+func (n *Node) Raw() json.RawMessage {
+	if n.None() {
+		return nil
+	}
+	return n.raw
+}
+
+// Bytes is the value as it came, null included; nil where nothing stands.
+func (n *Node) Bytes() json.RawMessage { return n.raw }
+
+// Get is a member of the object that must stand here.
+func (n *Node) Get(name string) *Node {
+	if n.members == nil && n.reader.refusal == nil {
+		members, err := messages.Object(n.raw)
+		if err != nil {
+			n.Refuse("%v", err)
+		}
+		n.members = members
+	}
+	path := name
+	if n.path != "" {
+		path = n.path + "." + name
+	}
+	return &Node{reader: n.reader, path: path, raw: n.members[name]}
+}
+
+// List is the elements of the array that must stand here.
+func (n *Node) List() []*Node {
+	if n.reader.refusal != nil {
+		return nil
+	}
+	if !n.Is("an array") {
+		n.Refuse("want an array, got %s", messages.TypeOf(n.raw))
+		return nil
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(n.raw, &elements); err != nil {
+		n.Refuse("%v", err)
+		return nil
+	}
+	nodes := make([]*Node, len(elements))
+	for i, raw := range elements {
+		nodes[i] = &Node{reader: n.reader, path: fmt.Sprintf("%s[%d]", n.path, i), raw: raw}
+	}
+	return nodes
+}
+
+// First is the first element of the array that must stand here and must not be empty.
+func (n *Node) First() *Node {
+	if list := n.List(); len(list) > 0 {
+		return list[0]
+	}
+	n.Refuse("is empty")
+	return &Node{reader: n.reader, path: n.path + "[0]"}
+}
+
+// Text is the string that must stand here.
+func (n *Node) Text() string {
+	if n.reader.refusal != nil {
+		return ""
+	}
+	if !n.Is("a string") {
+		n.Refuse("want a string, got %s", messages.TypeOf(n.raw))
+		return ""
+	}
+	return Unquote(n.raw)
+}
+
+// TextOr is [Node.Text], or what is given where nothing stands.
+func (n *Node) TextOr(otherwise string) string {
+	if n.None() {
+		return otherwise
+	}
+	return n.Text()
+}
+
+// Name is the tool name that must stand here.
+func (n *Node) Name() string {
+	name := n.Text()
+	if name == "" {
+		n.Refuse("is empty: a call needs the name of its tool")
+	}
+	return name
+}
+
+// ID is the call id that must stand here: any text but the empty one.
+func (n *Node) ID() messages.CallID {
+	id := messages.CallID(n.TextOr(""))
+	if id == "" {
+		n.RefuseAs(messages.MissingID, "is missing or empty: a call without an id cannot be answered")
+	}
+	return id
+}
+
+// Role refuses a turn that says it is somebody else's than the model's.
+func (n *Node) Role(want string) {
+	if role := n.Get("role"); role.TextOr(want) != want {
+		role.Refuse("want %q, got %.40q", want, role.Text())
+	}
+}
+
+// Foreign refuses a turn with one of the named members set: they hold the calls of another dialect,
+// and reading it as "no calls" would leave the agent waiting for ever.
+func (n *Node) Foreign(members ...string) {
+	for _, name := range members {
+		if m := n.Get(name); !m.None() {
+			m.Refuse("is no member of this provider's messages; is the provider right?")
+		}
+	}
+}
+
+// callTypes are the types of blocks and items that are calls in one of the dialects.
+var callTypes = []string{"tool_use", "function_call", "custom_tool_call", "tool_call", "function"}
+
+// ForeignType refuses a block whose type is a call in another dialect only.
+func (n *Node) ForeignType(blockType string) {
+	if slices.Contains(callTypes, blockType) {
+		n.Refuse("%q is no type of this provider's messages; is the provider right?", blockType)
+	}
+}
+
+// Object is the arguments that stand here as a JSON object, or the problem that the model gets to read.
+// Nothing, null and blank text mean no arguments.
+func (n *Node) Object() (input []byte, problem string) {
+	switch {
+	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":
+		return []byte("{}"), ""
+	case n.Is("an object"):
+		return n.raw, ""
+	}
+	return nil, notAnObject(n.raw)
+}
+
+// Arguments is [Node.Object] where the object may stand in a string, as the OpenAI dialects have it.
+func (n *Node) Arguments() (input []byte, problem string) {
+	if input, problem = n.Object(); problem != "" && n.Is("a string") {
+		return parseArguments(Unquote(n.raw))
+	}
+	return input, problem
+}
+
+// FreeText is the input of a custom call: its text as it is, under the one key "input".
+func (n *Node) FreeText() (input []byte, problem string) {
+	switch {
+	case n.None():
+		return []byte(`{"input":""}`), ""
+	case n.Is("a string"):
+		return slices.Concat([]byte(`{"input":`), n.raw, []byte("}")), ""
+	}
+	return nil, fmt.Sprintf("The input of this tool is free text, but %s was sent.", messages.TypeOf(n.raw))
+}
