@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -101,11 +102,11 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 		return nil, err
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		c.nc, err = nats.Connect(o.URL, options...)
+		c.nc, err = options.Connect()
 		if err == nil {
 			break
 		}
-		if IsTerminal(err) || !pause(ctx, jitter(wait)) {
+		if IsTerminal(err) || errors.Is(err, fs.ErrNotExist) || !pause(ctx, jitter(wait)) {
 			return nil, c.connectError(err)
 		}
 	}
@@ -131,7 +132,8 @@ func (c *Conn) connectError(err error) error {
 	return fmt.Errorf("connect to %s: %w; is a NATS server there? `toolfleet nats` starts one, --nats or NATS_URL names another", where, err)
 }
 
-func (c *Conn) natsOptions() ([]nats.Option, error) {
+// natsOptions reads the files that are named, so that a wrong one is found before anything is tried.
+func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
 		nats.Name(o.Name),
@@ -184,7 +186,14 @@ func (c *Conn) natsOptions() ([]nats.Option, error) {
 	if o.TLSCert != "" || o.TLSKey != "" {
 		options = append(options, nats.ClientCert(o.TLSCert, o.TLSKey))
 	}
-	return options, nil
+	out := nats.GetDefaultOptions()
+	out.Servers = strings.FieldsFunc(o.URL, func(r rune) bool { return r == ',' || r == ' ' })
+	for _, set := range options {
+		if err := set(&out); err != nil {
+			return nil, fmt.Errorf("configure the connection to NATS: %w", err)
+		}
+	}
+	return &out, nil
 }
 
 // Names makes the subjects, streams and buckets of this fleet.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -48,39 +49,39 @@ func (m *Mismatch) Error() string {
 		m.Thing, m.Field, m.Have, m.Want)
 }
 
-// IsTerminal reports whether the same call would fail the same way again, whatever happens in the meantime.
-func IsTerminal(err error) bool {
-	for _, target := range []error{
-		ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
-		nats.ErrBadSubject, nats.ErrMaxPayload, nats.ErrHeadersNotSupported,
-		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
-		nats.ErrNoServers, nats.ErrSecureConnRequired, nats.ErrConnectionClosed,
-	} {
-		if errors.Is(err, target) {
-			return !errors.Is(err, nats.ErrNoServers)
-		}
-	}
-	var mismatch *Mismatch
-	return errors.As(err, &mismatch)
+// terminal are the errors that no waiting cures.
+var terminal = []error{
+	ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
+	nats.ErrBadSubject, nats.ErrConnectionClosed, nats.ErrSecureConnRequired,
+	nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
 }
 
-// The server's error codes that mean something to us.
+// IsTerminal reports whether the same call would fail the same way again, whatever happens in the meantime.
+func IsTerminal(err error) bool {
+	var mismatch *Mismatch
+	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
+}
+
+// The server's error codes that mean something to us. Some of them mean several things, told apart only by
+// their text.
 const (
-	codeSourceGone          = 10043 // sequence not found
-	codeMessageTooLarge     = 10054
-	codeDeleteFailed        = 10057
-	codeStreamNotFound      = 10059
-	codeMessageNotFound     = 10037
-	codeWrongLastSequence   = 10071
-	codeWrongLastConstant   = 10164 // the same, while another write to the subject is on its way
-	codeStoreFailed         = 10077 // any limit that was hit, told apart only by its text
-	codeHeaderTooLarge      = 10097
-	codeAccountResources    = 10002
-	codeInsufficient        = 10023
-	codeMemoryResources     = 10028
-	codeStorageResources    = 10047
-	textMaxMsgsPerSubject   = "maximum messages per subject exceeded"
-	textMaxPayloadPublished = "maximum payload"
+	codeAccountResources  = 10002
+	codeInsufficient      = 10023
+	codeMemoryResources   = 10028
+	codeMessageNotFound   = 10037
+	codeSequenceNotFound  = 10043
+	codeStorageResources  = 10047
+	codeMessageTooLarge   = 10054
+	codeDeleteFailed      = 10057 // also: there is no such message
+	codeStreamNotFound    = 10059
+	codeWrongLastSequence = 10071
+	codeStoreFailed       = 10077 // any limit that was hit
+	codeHeaderTooLarge    = 10097
+	codeWrongLastConstant = 10164 // as 10071, while another write to the subject is on its way
+
+	textPerSubject = "maximum messages per subject exceeded" // of 10077
+	textNoMessage  = "no message found"                      // of 10057
+	textStoreEOF   = "stream store EOF"                      // of 10057: past the newest message
 )
 
 // apiError translates what JetStream answered.
@@ -89,7 +90,7 @@ func apiError(e *jetstream.APIError) error {
 	case codeWrongLastSequence, codeWrongLastConstant:
 		return fmt.Errorf("%w: %w", ErrConflict, e)
 	case codeStoreFailed:
-		if strings.Contains(e.Description, textMaxMsgsPerSubject) {
+		if strings.Contains(e.Description, textPerSubject) {
 			return fmt.Errorf("%w: %w", ErrExists, e)
 		}
 		return fmt.Errorf("%w: %w", ErrFull, e)
@@ -97,8 +98,12 @@ func apiError(e *jetstream.APIError) error {
 		return fmt.Errorf("%w: %w", ErrFull, e)
 	case codeMessageTooLarge, codeHeaderTooLarge:
 		return fmt.Errorf("%w: %w", ErrTooLarge, e)
-	case codeMessageNotFound, codeSourceGone:
+	case codeMessageNotFound, codeSequenceNotFound:
 		return fmt.Errorf("%w: %w", ErrNotFound, e)
+	case codeDeleteFailed:
+		if e.Description == textNoMessage || e.Description == textStoreEOF {
+			return fmt.Errorf("%w: %w", ErrNotFound, e)
+		}
 	case codeStreamNotFound:
 		return fmt.Errorf("%w: %w", ErrNoStream, e)
 	}

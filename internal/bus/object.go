@@ -1,10 +1,14 @@
 package bus
 
 import (
-	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,10 +16,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// objectTimeout bounds the transfer of an object whose context has no deadline.
-const objectTimeout = time.Minute
+const (
+	// objectTimeout bounds the transfer of an object whose context has no deadline.
+	objectTimeout = time.Minute
+	// objectChunk is the most that one message carries of an object, in bytes.
+	objectChunk = 512 << 10
+)
 
 // PutObject stores a body under its digest, for as long as a reply is kept and longer. Storing it again does nothing.
+//
+// The layout is that of a NATS object store, so that its tools read it. The client library's own Put is not
+// used: it removes the chunks that it replaces, and of two writers of the same body at the same moment one would pull
+// them from under a reader that then waits for ever. Here old chunks only age out.
 func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -27,10 +39,35 @@ func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error)
 	if young, err := c.hasYoung(ctx, store, ref); err != nil || young {
 		return ref, err
 	}
-	if _, err := store.Put(ctx, jetstream.ObjectMeta{Name: ref.Digest}, bytes.NewReader(data)); err != nil {
-		return messages.Ref{}, fmt.Errorf("store object %s: %w", ref.Digest, writeError(err))
+	if err := c.putObject(ctx, ref.Digest, data); err != nil {
+		return messages.Ref{}, fmt.Errorf("store object %s: %w", ref.Digest, err)
 	}
 	return ref, nil
+}
+
+// putObject stores the chunks, then the entry that names them: what can be found is whole.
+func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
+	bucket := c.names.Stream(Objects)
+	sum := sha256.Sum256(data)
+	info := jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: name},
+		Bucket:     bucket,
+		NUID:       rand.Text(),
+		Size:       uint64(len(data)),
+		Digest:     "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]),
+	}
+	for chunk := range slices.Chunk(data, min(objectChunk, c.MaxPayload()/2)) {
+		if _, err := c.Append(ctx, "$O."+bucket+".C."+info.NUID, nil, chunk); err != nil {
+			return err
+		}
+		info.Chunks++
+	}
+	entry, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	_, err = c.Append(ctx, "$O."+bucket+".M."+base64.URLEncoding.EncodeToString([]byte(name)), Header{"Nats-Rollup": {"sub"}}, entry)
+	return err
 }
 
 // hasYoung reports whether the object is there and in the first half of its life, so that whoever refers to
@@ -60,15 +97,6 @@ func (c *Conn) GetObject(ctx context.Context, ref messages.Ref) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	data, err := getObject(ctx, store, ref)
-	if errors.Is(err, ErrCorrupt) {
-		// Two writers of the same body at the same moment: the later one replaces the chunks under a reader's hands.
-		data, err = getObject(ctx, store, ref)
-	}
-	return data, err
-}
-
-func getObject(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) ([]byte, error) {
 	data, err := store.GetBytes(ctx, ref.Digest)
 	switch {
 	case errors.Is(err, jetstream.ErrObjectNotFound):

@@ -23,7 +23,7 @@ var startClock = sync.OnceFunc(ats.Register)
 
 // Bubble runs test with a real server inside a testing/synctest bubble: time passes when everybody waits.
 //
-//   - No t.Parallel: one bubble at a time per process.
+//   - No t.Parallel: one bubble at a time per process, and no other NATS client beside it.
 //   - No sockets: connect through srv.InProcessConn, and use net.Pipe for the rest.
 //   - The clock stands still while a subprocess runs, and while a mutex is held across a sleep.
 //   - Everything that was started must be shut down before test returns or in t.Cleanup; a goroutine that is
@@ -34,10 +34,8 @@ var startClock = sync.OnceFunc(ats.Register)
 func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), options ...Option) {
 	t.Helper()
 	startClock()
-	// nats.go keeps used timers in a pool, and a timer from a bubble that is over is fatal in the
-	// next. A pool is empty after two collections.
-	runtime.GC()
-	runtime.GC()
+	emptyPools()
+	defer emptyPools()
 	synctest.Test(t, func(t *testing.T) {
 		end := time.AfterFunc(Lifetime, func() {
 			panic(fmt.Sprintf("%s: still waiting for something after %v of simulated time", t.Name(), Lifetime))
@@ -45,4 +43,11 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 		t.Cleanup(func() { end.Stop() })
 		test(t, Server(t, options...))
 	})
+}
+
+// emptyPools lets go of the used timers that nats.go keeps: one that was made in a bubble is fatal outside
+// of it, and the other way round. A sync.Pool is empty after two collections.
+func emptyPools() {
+	runtime.GC()
+	runtime.GC()
 }

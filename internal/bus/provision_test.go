@@ -1,0 +1,270 @@
+package bus_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The table of DESIGN part 3, as the server has it.
+func TestStreams(t *testing.T) {
+	srv := natstest.Server(t)
+	c, js := connect(t, srv), raw(t, srv)
+	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: time.Minute, ReplyTTL: time.Hour, WorkerTTL: 5 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	type row struct {
+		Subjects   string
+		Retention  string
+		PerSubject int64
+		PerNew     bool // discard new per subject
+		MaxAge     time.Duration
+		Persist    string
+	}
+	want := map[string]row{
+		"TOOLFLEET_BATCHES":      {"toolfleet.batch.*.*.*", "workqueue", 1, true, 0, "Default"},
+		"TOOLFLEET_JOBS":         {"toolfleet.read.> toolfleet.write.>", "workqueue", 1, true, 0, "Async"},
+		"TOOLFLEET_CALLS":        {"toolfleet.call.> toolfleet.plan.> toolfleet.hand.> toolfleet.ctl.*.*", "limits", -1, false, 2 * time.Minute, "Default"},
+		"TOOLFLEET_RESULTS":      {"toolfleet.result.>", "limits", -1, false, 2 * time.Minute, "Async"},
+		"TOOLFLEET_AUDIT":        {"toolfleet.audit.>", "limits", -1, false, 30 * 24 * time.Hour, "Default"},
+		"TOOLFLEET_DEAD":         {"toolfleet.dead.>", "limits", -1, false, 7 * 24 * time.Hour, "Default"},
+		"TOOLFLEET_REPLIES":      {"toolfleet.final.>", "limits", -1, false, time.Hour, "Default"},
+		"KV_TOOLFLEET_tools":     {"$KV.TOOLFLEET_tools.>", "limits", 1, false, 0, "Default"},
+		"KV_TOOLFLEET_workers":   {"$KV.TOOLFLEET_workers.>", "limits", 1, false, 5 * time.Second, "Async"},
+		"KV_TOOLFLEET_approvals": {"$KV.TOOLFLEET_approvals.>", "limits", 1, false, 0, "Default"},
+		"OBJ_TOOLFLEET_OBJECTS":  {"$O.TOOLFLEET_OBJECTS.C.> $O.TOOLFLEET_OBJECTS.M.>", "limits", -1, false, 2 * time.Hour, "Default"},
+	}
+	got := map[string]row{}
+	streams := js.ListStreams(t.Context())
+	for info := range streams.Info() {
+		s := info.Config
+		if s.Discard != jetstream.DiscardNew || s.Storage != jetstream.FileStorage || !s.AllowDirect {
+			t.Errorf("%s: discard %v, storage %v, direct %v", s.Name, s.Discard, s.Storage, s.AllowDirect)
+		}
+		got[s.Name] = row{strings.Join(s.Subjects, " "), retention(t, s), s.MaxMsgsPerSubject, s.DiscardNewPerSubject, s.MaxAge, s.PersistMode.String()}
+	}
+	if err := streams.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("streams (-want +got):\n%s", diff)
+	}
+	batches, err := js.Stream(t.Context(), "TOOLFLEET_BATCHES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := batches.CachedInfo().Config.Duplicates; d != 100*time.Millisecond {
+		t.Errorf("duplicate window of BATCHES is %v", d)
+	}
+}
+
+func retention(t *testing.T, s jetstream.StreamConfig) string {
+	t.Helper()
+	var name string
+	b, err := json.Marshal(s.Retention)
+	if err == nil {
+		err = json.Unmarshal(b, &name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestProvisionTwiceChangesNothing(t *testing.T) {
+	srv := natstest.Server(t)
+	js := raw(t, srv)
+	var provisioners sync.WaitGroup
+	for range 4 { // at the same time
+		c := connect(t, srv)
+		provisioners.Go(func() {
+			if err := c.Provision(t.Context(), bus.Provision{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	provisioners.Wait()
+	before := configs(t, js)
+	c := connect(t, srv)
+	provision(t, c)
+	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: time.Minute, ReplyTTL: time.Minute, WorkerTTL: time.Second}); err != nil {
+		t.Errorf("shorter ages than what is there: %v", err)
+	}
+	if diff := cmp.Diff(before, configs(t, js)); diff != "" {
+		t.Errorf("changed (-before +after):\n%s", diff)
+	}
+	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: 2 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if age := configs(t, js)["TOOLFLEET_CALLS"].MaxAge; age != 4*time.Hour {
+		t.Errorf("a longer batch_ttl left CALLS at %v", age)
+	}
+}
+
+func configs(t *testing.T, js jetstream.JetStream) map[string]jetstream.StreamConfig {
+	t.Helper()
+	all := map[string]jetstream.StreamConfig{}
+	for info := range js.ListStreams(t.Context()).Info() {
+		all[info.Config.Name] = info.Config
+	}
+	return all
+}
+
+func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	c, js := connect(t, srv), raw(t, srv)
+	for _, row := range []struct {
+		stream  string
+		change  func(*jetstream.StreamConfig)
+		field   string // "" = accepted
+		because string
+	}{
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.Retention = jetstream.LimitsPolicy }, "retention", "finished batches would stay"},
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.MaxMsgsPerSubject, s.DiscardNewPerSubject = 2, true }, "max_msgs_per_subject", "a running duplicate would be taken"},
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.Subjects = []string{"toolfleet.batch.>"} }, "subjects", "batches nobody can address"},
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.Duplicates = 2 * time.Minute }, "duplicate_window", "an agent would wait for ever"},
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.PersistMode = jetstream.AsyncPersistMode }, "persist_mode", "acknowledged batches would be lost"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.Discard = jetstream.DiscardOld }, "discard", "a full journal would forget"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.Storage = jetstream.MemoryStorage }, "storage", "a restart would forget"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.AllowRollup = true }, "allow_rollup_hdrs", "anybody could wipe it with a header"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.AllowDirect = false }, "allow_direct", "reads would get no answer"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.NoAck = true }, "no_ack", "nobody would know what is stored"},
+		{"TOOLFLEET_REPLIES", func(s *jetstream.StreamConfig) { s.RePublish = nil }, "republish", "agents would hear nothing"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.MaxBytes, s.MaxMsgs = 1<<30, 1e6 }, "", "limits refuse, they do not forget"},
+		{"TOOLFLEET_JOBS", func(s *jetstream.StreamConfig) { s.PersistMode = jetstream.DefaultPersistMode }, "", "only slower"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.MaxAge, s.Duplicates = 0, 0 }, "", "kept for ever"},
+	} {
+		t.Run(row.stream+" "+row.because, func(t *testing.T) {
+			provision(t, c)
+			config := configs(t, js)[row.stream]
+			if err := js.DeleteStream(t.Context(), row.stream); err != nil {
+				t.Fatal(err)
+			}
+			row.change(&config)
+			if _, err := js.CreateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			err := c.Provision(t.Context(), bus.Provision{})
+			if err := js.DeleteStream(t.Context(), row.stream); err != nil {
+				t.Fatal(err)
+			}
+			var mismatch *bus.Mismatch
+			switch {
+			case row.field == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case row.field == "":
+			case !errors.As(err, &mismatch) || mismatch.Field != row.field || !strings.Contains(err.Error(), row.stream) || !bus.IsTerminal(err):
+				t.Errorf("got %v; want field %s of %s named", err, row.field, row.stream)
+			}
+		})
+	}
+}
+
+func TestPrefixesKeepFleetsApart(t *testing.T) {
+	srv := natstest.Server(t)
+	for _, prefix := range []string{"", "blue"} {
+		c, err := bus.Connect(t.Context(), bus.Options{InProcess: srv, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		provision(t, c)
+		if _, err := c.Append(t.Context(), c.Names().Of(messages.VerbBatch, key("s", "b")), nil, nil); err != nil {
+			t.Errorf("prefix %q: %v", prefix, err)
+		}
+	}
+	if n := len(configs(t, raw(t, srv))); n != 22 {
+		t.Errorf("%d streams for two fleets, want 22", n)
+	}
+}
+
+// Agents hear of a reply only what was stored.
+func TestStoredRepliesAreRepublished(t *testing.T) {
+	c := fleet(t)
+	heard := make(chan bus.Msg, 10)
+	stop, err := c.Subscribe(c.Names().All(messages.VerbReply), "", func(m bus.Msg) { heard <- m })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	subject := c.Names().Of(messages.VerbFinal, key("s", "b"))
+	seq, err := c.CompareAndSet(t.Context(), subject, bus.Header{"traceparent": {"00-1"}}, []byte("first"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CompareAndSet(t.Context(), subject, nil, []byte("second"), 0); !errors.Is(err, bus.ErrConflict) {
+		t.Fatal(err)
+	}
+	m := receive(t, heard)
+	if m.Subject != c.Names().Of(messages.VerbReply, key("s", "b")) || string(m.Data) != "first" || m.Header.Get("traceparent") != "00-1" || m.Header.Get("Nats-Sequence") == "" {
+		t.Errorf("heard %+v of sequence %d", m, seq)
+	}
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(heard) != 0 {
+		t.Errorf("heard another: %+v", <-heard)
+	}
+}
+
+func TestEnsureConsumer(t *testing.T) {
+	srv := natstest.Server(t)
+	c, js := connect(t, srv), raw(t, srv)
+	batches := c.BatchesConsumer(0)
+	if err := c.EnsureConsumer(t.Context(), batches); !errors.Is(err, bus.ErrNoStream) {
+		t.Errorf("before Provision: %v", err)
+	}
+	provision(t, c)
+	pool, err := c.PoolConsumer("gpu", 3*time.Second, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bus.Consumer{batches, pool, batches, pool} {
+		if err := c.EnsureConsumer(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, row := range []struct {
+		stream, name, filters string
+		ackWait               time.Duration
+		inFlight              int
+	}{
+		{"TOOLFLEET_BATCHES", "coordinators", "", 10 * time.Second, -1},
+		{"TOOLFLEET_JOBS", "gpu", "toolfleet.read.gpu.> toolfleet.write.gpu.>", 3 * time.Second, 40},
+	} {
+		consumer, err := js.Consumer(t.Context(), row.stream, row.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := consumer.CachedInfo().Config
+		if strings.Join(got.FilterSubjects, " ") != row.filters || got.AckWait != row.ackWait || got.MaxAckPending != row.inFlight ||
+			got.AckPolicy != jetstream.AckExplicitPolicy || got.MaxDeliver != -1 || got.MaxWaiting != 4096 || got.InactiveThreshold != 0 {
+			t.Errorf("%s is %+v", row.name, got)
+		}
+	}
+	pool.AckWait = time.Second
+	if err := c.EnsureConsumer(t.Context(), pool); err != nil {
+		t.Errorf("another AckWait: %v", err)
+	}
+	if consumer, err := js.Consumer(t.Context(), pool.Stream, pool.Name); err != nil || consumer.CachedInfo().Config.AckWait != time.Second {
+		t.Errorf("AckWait was not brought up to date: %v", err)
+	}
+	pool.Filters = pool.Filters[:1]
+	var mismatch *bus.Mismatch
+	if err := c.EnsureConsumer(t.Context(), pool); !errors.As(err, &mismatch) || mismatch.Field != "filter_subjects" {
+		t.Errorf("another filter: %v", err)
+	}
+	if _, err := c.PoolConsumer("a.*", 0, 0); err == nil {
+		t.Error("a pool named a.*")
+	}
+}

@@ -1,0 +1,32 @@
+package bus_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// restricted is a server as an operator would run it, whose one user may do little. It returns its URL.
+func restricted(t *testing.T) string {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		Users: []*server.User{{
+			Username: "agent", Password: "secret",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"forbidden"}}},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(30 * time.Second) {
+		t.Fatal("not ready")
+	}
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	return srv.ClientURL()
+}
