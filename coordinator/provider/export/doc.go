@@ -8,13 +8,13 @@
 //
 // # Schemas
 //
-// The model is told of a copy of the tool's schema. Every input that fits the copy fits the tool's own
-// schema, and workers validate against their own:
+// The model is told of a copy of the tool's schema. Workers validate against the tool's own, so the copy
+// may be narrower but never wider: what fits the copy is not refused later. The one exception is last.
 //
-//   - the root says "type":"object" and has "properties"; "$schema" is left out; an array that says
-//     nothing of its items says "items":{};
-//   - an object that lists its properties and says nothing of others gets "additionalProperties":false.
-//     An author who wants it open says "additionalProperties":true, or lists no properties;
+//   - The root says "type":"object" and has "properties"; "$schema" is left out; an array that says
+//     nothing of its items says "items":{}.
+//   - An object that lists its properties and says nothing of others gets "additionalProperties":false.
+//     An author who wants it open says "additionalProperties":true, or lists no properties.
 //   - allOf, anyOf, oneOf, not and enum at the root are refused by Anthropic, OpenAI and Claude on
 //     Bedrock, and fail the whole request. There they move, as text, into the root's description: the
 //     model still reads them and workers still enforce them.

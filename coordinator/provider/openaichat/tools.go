@@ -1,0 +1,40 @@
+package openaichat
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// toolDefinition is a function tool of the Chat Completions API.
+type toolDefinition struct {
+	Type     string             `json:"type"`
+	Function functionDefinition `json:"function"`
+}
+
+type functionDefinition struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Strict      bool            `json:"strict,omitempty"`
+}
+
+// Tools is the value of the request's "tools".
+func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
+	return c.ToolsWith(tools, export.Options{})
+}
+
+// ToolsWith is [Codec.Tools] by an agent's wishes.
+func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
+	defs, err := export.Prepare(messages.OpenAIChat, tools, o)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]toolDefinition, len(defs))
+	for i, d := range defs {
+		out[i] = toolDefinition{"function", functionDefinition{d.Name, d.Description, d.Schema, d.Strict}}
+	}
+	return messages.Marshal(out)
+}
