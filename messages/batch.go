@@ -117,7 +117,10 @@ type Job struct {
 	Notify          string          `json:"notify"` // the coordinator that wants to hear of it
 	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on the worker looks into
 	// the journal before it starts anything.
-	Dispatch int       `json:"dispatch"`
+	Dispatch int `json:"dispatch"`
+	// TakeOver is the sequence of a claim that the coordinator has seen lapse, of a tool that may be run
+	// again: the next claim goes behind it. 0: the first claim.
+	TakeOver uint64    `json:"take_over,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
 	NotAfter time.Time `json:"not_after"` // past it nothing is started; server time of the batch plus its time to live
 	// DeadlineMS bounds the run below the tool's own timeout: what is left of the batch's active time. 0: no bound.
@@ -129,7 +132,8 @@ type Job struct {
 // saves a read: a lost one costs a poll.
 type Notice struct {
 	V      int     `json:"v"`
-	Key    string  `json:"key"` // CallKey as text
+	Batch  string  `json:"batch"` // BatchKey as text
+	Index  int     `json:"index"`
 	Result *Result `json:"result,omitempty"`
 	// Running tells that a worker has started, for the events' sake.
 	Running bool   `json:"running,omitempty"`
@@ -146,4 +150,11 @@ type Control struct {
 // State is the answer of the get door while there is no reply: running (queued counts) or unknown.
 type State struct {
 	Status string `json:"status"`
+}
+
+// IdempotencyKey is one key per call and arguments, the same in every attempt: hex SHA-256 of tenant,
+// session, batch, index, call id, tool and the hash of the frozen arguments. A key that the model put into
+// the arguments is data and has no part in it.
+func (j Job) IdempotencyKey(argsHash string) string {
+	return Digest(MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
 }

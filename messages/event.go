@@ -8,6 +8,10 @@ const EventHeader = "Toolfleet-Event"
 // ProgressHeader on a request at the run door asks for the events before the reply.
 const ProgressHeader = "Toolfleet-Progress"
 
+// ChunkHeader numbers the parts of an answer that is too large for one message: "2/3". Put together in
+// order they are the answer.
+const ChunkHeader = "Toolfleet-Chunk"
+
 // EventType is what an [Event] tells of.
 type EventType string
 

@@ -93,3 +93,27 @@ type ControlRecord struct {
 	Control
 	UpTo uint64 `json:"up_to"`
 }
+
+// Buried is a message that could not be processed at all, kept on the dead subject with the reason.
+type Buried struct {
+	V       int                 `json:"v"`
+	Subject string              `json:"subject"`
+	Reason  string              `json:"reason"`
+	Header  map[string][]string `json:"header,omitempty"`
+	Body    []byte              `json:"body"` // base64
+	Stored  time.Time           `json:"stored,omitzero"`
+}
+
+// Presence is what a worker says of itself while it is there, under its name in the workers bucket. It is
+// forgotten soon after the worker stops saying it.
+type Presence struct {
+	V       int       `json:"v"`
+	Worker  string    `json:"worker"`
+	Version string    `json:"version,omitempty"`
+	Pools   []string  `json:"pools"`
+	Tools   []string  `json:"tools"`
+	Slots   int       `json:"slots"` // calls of one pool at once
+	Busy    int       `json:"busy"`  // calls in hand when this was said
+	Started time.Time `json:"started"`
+	Seen    time.Time `json:"seen"` // when this was said, by the worker's clock
+}

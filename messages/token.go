@@ -128,6 +128,14 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
+// Ours reports whether a subject is one of this fleet's.
+func (n Names) Ours(subject string) bool {
+	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")
+}
+
+// Dead is where messages are kept that could not be processed.
+func (n Names) Dead() string { return n.prefix() + "." + string(VerbDead) + ".set-aside" }
+
 // All is the filter of everything under a verb, for example toolfleet.call.>.
 func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
 

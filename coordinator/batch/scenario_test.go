@@ -1,0 +1,180 @@
+package batch_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
+
+// Each file of testdata is a story. "calls:" names the tools of the batch; a line "> event" tells the
+// machine something, the lines under it are what it then wants. "+3s" before an event lets time pass.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := (&story{t: t, now: epoch}).run(string(want))
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("%s (-want +got; -update rewrites it):\n%s", file, diff)
+			}
+		})
+	}
+}
+
+type story struct {
+	t       *testing.T
+	now     time.Time
+	m       *batch.Machine
+	records []messages.PlanRecord // that the machine wanted stored
+	out     bytes.Buffer
+}
+
+func (s *story) run(text string) []byte {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "calls:"):
+			s.begin(strings.Fields(line[len("calls:"):]))
+		case strings.HasPrefix(line, ">"):
+			fmt.Fprintln(&s.out, line)
+			s.tell(strings.Fields(line[1:]))
+			continue
+		case line != "" && !strings.HasPrefix(line, "#"):
+			continue // an effect: written anew
+		}
+		fmt.Fprintln(&s.out, line)
+	}
+	return s.out.Bytes()
+}
+
+func (s *story) begin(names []string) {
+	catalog, err := schemas.NewCatalog(
+		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "write", Kind: messages.Write},
+		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
+	)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var calls []messages.ToolCall
+	for i, n := range names {
+		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: n, Input: []byte("{}")})
+	}
+	s.m = batch.New(plan.New(calls, catalog), config("mine"))
+}
+
+func (s *story) tell(words []string) {
+	if strings.HasPrefix(words[0], "+") {
+		d, err := time.ParseDuration(words[0][1:])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.now = s.now.Add(d)
+		words = words[1:]
+	}
+	index, seq := 0, uint64(0)
+	for _, w := range words[1:] {
+		if _, err := fmt.Sscanf(w, "seq=%d", &seq); err != nil {
+			_, _ = fmt.Sscanf(w, "%d", &index)
+		}
+	}
+	result := messages.Result{Index: index, Status: messages.StatusOK, Outcome: messages.Text("ok")}
+	var ev batch.Event
+	switch words[0] {
+	case "begin":
+		ev = batch.Begin{Resumed: len(words) > 1 && words[1] == "resumed"}
+	case "result":
+		ev = batch.Ended{Index: index, Result: result}
+	case "claimed", "renewed":
+		onCrash := s.m.Plan().Calls[index].Tool.OnCrash
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1, LeaseMS: 10_000, OnCrash: onCrash}}
+	case "ended":
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Ended, Attempt: 1, Result: &result}}
+	case "unknown":
+		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "?")
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Ended, Attempt: 1, Result: &result}}
+	case "planned":
+		ev = batch.Planned{Record: s.records[len(s.records)-1], Seq: seq}
+	case "running":
+		ev = batch.Running{Index: index}
+	case "looked":
+		ev = batch.Looked{}
+	case "tick":
+		ev = batch.Tick{}
+	default:
+		s.t.Fatalf("no event %q", words[0])
+	}
+	for _, e := range s.m.Step(s.now, ev) {
+		s.write(e)
+	}
+	if wake, ok := s.m.Wake(); ok && words[len(words)-1] == "wake?" {
+		fmt.Fprintf(&s.out, "wake in %s\n", wake.Sub(s.now))
+	}
+}
+
+func (s *story) write(e batch.Effect) {
+	switch e := e.(type) {
+	case batch.Announce:
+		fmt.Fprintln(&s.out, "announce")
+	case batch.StorePlan:
+		s.records = append(s.records, e.Record)
+		fmt.Fprintf(&s.out, "store plan of stage %d behind %d:", e.Record.Stage, e.Expect)
+		for _, c := range e.Record.Calls {
+			fmt.Fprintf(&s.out, " %s/%d", c.Tool, c.Stage)
+		}
+		for _, r := range e.Record.Results {
+			fmt.Fprintf(&s.out, " result %d", r.Index)
+		}
+		fmt.Fprintln(&s.out)
+	case batch.Dispatch:
+		lane := "read lane"
+		if e.Exclusive {
+			lane = "write lane"
+		}
+		fmt.Fprintf(&s.out, "dispatch %d to the %s", e.Index, lane)
+		if e.Again > 0 {
+			fmt.Fprintf(&s.out, ", again %d", e.Again)
+		}
+		if e.TakeOver > 0 {
+			fmt.Fprintf(&s.out, ", taking over %d", e.TakeOver)
+		}
+		fmt.Fprintln(&s.out)
+	case batch.Look:
+		fmt.Fprintln(&s.out, "look")
+	case batch.End:
+		fmt.Fprintf(&s.out, "end %d as %s (%s) behind %d\n", e.Index, e.Result.Status, e.Result.Err.Code, e.Expect)
+	case batch.Tell:
+		fmt.Fprintf(&s.out, "tell %d %s\n", e.Result.Index, e.Result.Status)
+	case batch.Finish:
+		fmt.Fprint(&s.out, "finish")
+		for _, r := range e.Results {
+			fmt.Fprintf(&s.out, " %s", r.Status)
+		}
+		fmt.Fprintln(&s.out)
+	}
+}

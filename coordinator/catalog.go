@@ -1,0 +1,142 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// catalog is the tools that workers have announced. Announcements are durable: a fleet that is scaled to
+// zero still has its tools.
+type catalog struct {
+	ready chan struct{} // closed once everything announced so far is known
+	once  sync.Once
+
+	mu    sync.Mutex
+	tools map[string]schemas.Tool // guarded by mu
+	value schemas.Catalog         // made of tools; guarded by mu
+	first chan struct{}           // closed once there is a tool; guarded by mu
+}
+
+func newCatalog() *catalog {
+	return &catalog{ready: make(chan struct{}), tools: map[string]schemas.Tool{}, first: make(chan struct{})}
+}
+
+// now is the tools that are known at this moment.
+func (k *catalog) now() schemas.Catalog {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.value
+}
+
+func (k *catalog) set(t schemas.Tool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := len(k.tools)
+	k.tools[t.Name] = t
+	if before == 0 {
+		close(k.first)
+	}
+	return k.rebuild()
+}
+
+func (k *catalog) unset(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.tools, name)
+	if len(k.tools) == 0 {
+		k.first = make(chan struct{})
+	}
+	return k.rebuild()
+}
+
+func (k *catalog) rebuild() error {
+	tools := make([]schemas.Tool, 0, len(k.tools))
+	for _, t := range k.tools {
+		tools = append(tools, t)
+	}
+	value, err := schemas.NewCatalog(tools...)
+	if err == nil {
+		k.value = value
+	}
+	return err
+}
+
+// announced is a channel that is closed once there is any tool.
+func (k *catalog) announced() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.first
+}
+
+// watchTools keeps the catalog up to date until ctx ends.
+func (c *Coordinator) watchTools(ctx context.Context) error {
+	bucket, err := c.conn.Bucket(ctx, bus.BucketTools)
+	if err != nil {
+		return err
+	}
+	return bucket.Watch(ctx, func(name string, value []byte) {
+		if err := c.learn(name, value); err != nil {
+			c.log.Error("a tool that was announced cannot be used", "tool", name, "err", err)
+		}
+	}, func() { c.catalog.once.Do(func() { close(c.catalog.ready) }) })
+}
+
+func (c *Coordinator) learn(name string, value []byte) error {
+	if value == nil {
+		return c.catalog.unset(name)
+	}
+	var t schemas.Tool
+	if err := json.Unmarshal(value, &t); err != nil {
+		return fmt.Errorf("read its definition: %w", err)
+	}
+	if t.Name != name {
+		return fmt.Errorf("it calls itself %.80q", t.Name)
+	}
+	t, err := t.WithDefaults()
+	if err != nil {
+		return err
+	}
+	return c.catalog.set(t)
+}
+
+// toolsFor is the catalog to plan these calls with. Before a tool is called unknown, the leader of the
+// bucket is asked for it; and a fleet that has no tool at all yet is given time to announce some.
+func (c *Coordinator) toolsFor(ctx context.Context, calls []messages.ToolCall) (schemas.Catalog, error) {
+	if len(calls) > 0 && len(c.catalog.now().Tools()) == 0 {
+		wait := time.NewTimer(c.cfg.StartWait)
+		defer wait.Stop()
+		select {
+		case <-c.catalog.announced():
+		case <-wait.C:
+		case <-ctx.Done():
+			return schemas.Catalog{}, ctx.Err()
+		}
+	}
+	known := c.catalog.now()
+	for _, call := range calls {
+		if _, ok := known.Lookup(call.Tool()); ok || !messages.IsToken(call.Tool()) {
+			continue
+		}
+		bucket, err := c.conn.Bucket(ctx, bus.BucketTools)
+		if err != nil {
+			return known, err
+		}
+		value, found, err := bucket.GetFromLeader(ctx, call.Tool())
+		if err != nil {
+			return known, fmt.Errorf("ask for tool %s: %w", call.Tool(), err)
+		}
+		if found {
+			if err := c.learn(call.Tool(), value); err != nil {
+				c.log.Error("a tool that was announced cannot be used", "tool", call.Tool(), "err", err)
+			}
+		}
+	}
+	return c.catalog.now(), nil
+}

@@ -1,0 +1,231 @@
+// Package coordinator drives batches: it takes them from the log, plans them, hands their calls to the
+// workers, collects what became of them and replies.
+//
+//	intake.go -> dispatch.go -> collect.go -> reply.go      and recover.go, where a batch was begun before
+//
+// No coordinator owns a session. Any of them may drive any batch, as long as it is the head of its
+// session's log; what may start next is decided by package batch from the records in the journal, which
+// are compared-and-set. Two coordinators that drive one batch repeat each other's work at worst.
+//
+// The package knows what tools promise (schemas), not how they run, and leaves the dialects to provider,
+// the order to plan, the life of a batch to batch, and what is durable to internal/journal.
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Config is the tunables of a Coordinator. The zero value works.
+type Config struct {
+	Slots        int           // batches driven at once. Default 1024
+	Window       int           // calls of one batch dispatched at once. Default 8
+	AckWait      time.Duration // how long the broker waits for a sign of life of a driver. Default 10 s
+	Poll         time.Duration // between looks into the journal of a batch that waits. Default AckWait/3
+	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
+	BatchTTL     time.Duration // past it nothing of a batch is started. Default 1 h
+	Grace        time.Duration // added to a lease before it is held to have lapsed. Default 2 s
+	StartWait    time.Duration // how long a fleet without any tool is waited for. Default 30 s
+	Drain        time.Duration // how long batches may go on after Run was told to end. Default 5 s
+	Provision    bus.Provision
+	Logger       *slog.Logger // nil: silent
+	Metrics      *Metrics     // nil: silent
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	if c.Slots == 0 {
+		c.Slots = 1024
+	}
+	if c.Window == 0 {
+		c.Window = 8
+	}
+	def(&c.AckWait, 10*time.Second)
+	def(&c.Poll, c.AckWait/3)
+	def(&c.QueueTimeout, time.Minute)
+	def(&c.BatchTTL, time.Hour)
+	def(&c.Grace, 2*time.Second)
+	def(&c.StartWait, 30*time.Second)
+	def(&c.Drain, 5*time.Second)
+	if c.Provision.BatchTTL == 0 {
+		c.Provision.BatchTTL = c.BatchTTL
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		bad  bool
+	}{
+		{"slots", c.Slots < 1}, {"window", c.Window < 1}, {"ack_wait", c.AckWait < 0}, {"poll", c.Poll < 0},
+		{"queue_timeout", c.QueueTimeout < 0}, {"batch_ttl", c.BatchTTL < 0}, {"grace", c.Grace < 0},
+	} {
+		if f.bad {
+			errs = append(errs, fmt.Errorf("coordinator: %s must be positive", f.name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Coordinator drives batches over one connection.
+type Coordinator struct {
+	conn    *bus.Conn
+	journal *journal.Journal
+	names   messages.Names
+	cfg     Config
+	id      string // where workers tell us of our batches: a token
+	log     *slog.Logger
+	catalog *catalog
+
+	mu   sync.Mutex
+	live map[string]*drive // by batch key, what is driven here; guarded by mu
+}
+
+// New is a coordinator on a connection, which stays the caller's to close.
+func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Coordinator{
+		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
+		log: cfg.Logger, catalog: newCatalog(), live: map[string]*drive{},
+	}, nil
+}
+
+// Run drives batches until ctx ends, then lets the live ones end for Config.Drain and hands back the rest.
+// It makes the streams that are missing, and refuses to start on ones that would break a promise.
+func (c *Coordinator) Run(ctx context.Context) error {
+	if err := c.conn.Provision(ctx, c.cfg.Provision); err != nil {
+		return err
+	}
+	if err := c.conn.EnsureConsumer(ctx, c.conn.BatchesConsumer(c.cfg.AckWait)); err != nil {
+		return err
+	}
+	unsubscribe, err := c.conn.Subscribe(c.names.Notify(c.id), "", c.notice)
+	if err != nil {
+		return err
+	}
+	defer unsubscribe()
+
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(c.cfg.Drain, cancel) })()
+
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watch, stopWatching := context.WithCancel(work)
+	defer stopWatching()
+	watched := make(chan error, 1)
+	watching.Go(func() { watched <- c.watchTools(watch) })
+	select {
+	case <-c.catalog.ready:
+	case err := <-watched:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+	defer c.conn.OnReconnect(c.nudgeAll)()
+	stopDoors, err := c.openDoors(work)
+	if err != nil {
+		return err
+	}
+	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
+
+	slots := bus.NewSlots(c.cfg.Slots)
+	err = c.conn.Puller(c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
+		c.intake(work, d)
+	})
+	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver ends with work at the latest
+	cancel()
+	stopDoors()
+	return err
+}
+
+// Ready reports whether batches are taken: the connection is up and the tools are known.
+func (c *Coordinator) Ready() bool {
+	select {
+	case <-c.catalog.ready:
+		return c.conn.Connected()
+	default:
+		return false
+	}
+}
+
+// enter makes d the driver of its batch here, unless there is one.
+func (c *Coordinator) enter(d *drive) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := d.accepted.Key.String()
+	if c.live[key] != nil {
+		return false
+	}
+	c.live[key] = d
+	c.cfg.Metrics.live.Set(float64(len(c.live)))
+	return true
+}
+
+func (c *Coordinator) leave(d *drive) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.live, d.accepted.Key.String())
+	c.cfg.Metrics.live.Set(float64(len(c.live)))
+}
+
+func (c *Coordinator) driving(key messages.BatchKey) *drive {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.live[key.String()]
+}
+
+func (c *Coordinator) nudgeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.live {
+		select {
+		case d.nudge <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// notice passes a worker's word on to the driver of the batch. A hint for nobody is dropped.
+func (c *Coordinator) notice(m bus.Msg) {
+	var n messages.Notice
+	if err := json.Unmarshal(m.Data, &n); err != nil {
+		c.log.Warn("a notice that cannot be read", "err", err)
+		return
+	}
+	c.mu.Lock()
+	d := c.live[n.Batch]
+	c.mu.Unlock()
+	if d == nil {
+		return
+	}
+	select {
+	case d.notices <- n:
+	default: // the poll will find it
+	}
+}

@@ -1,0 +1,209 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// drive is one batch being driven: the shell around its machine. All but delivery belongs to the
+// goroutine of run.
+type drive struct {
+	*Coordinator
+	accepted journal.Accepted
+	digest   string
+	in       decoded
+	machine  *batch.Machine
+	log      *slog.Logger
+	notices  chan messages.Notice
+	nudge    chan struct{}
+	began    time.Time
+	counters map[int]int // events told, by call
+	reply    *messages.Reply
+	fatal    error // why the drive cannot go on
+
+	mu       sync.Mutex
+	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
+}
+
+func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *drive {
+	return &drive{
+		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
+		log:     c.log.With("batch", a.Key.Batch, "session", a.Key.Session, "tenant", a.Key.Tenant),
+		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{},
+	}
+}
+
+// adopt takes over a delivery of the batch that came while it is driven. An earlier one is void by now.
+func (d *drive) adopt(delivery *bus.Delivery) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.delivery = delivery
+}
+
+// letGo hands an unfinished batch back to the log.
+func (d *drive) letGo() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.delivery != nil && !d.delivery.Settled() {
+		d.settle(d.log, d.delivery.Nak(0))
+	}
+}
+
+func (d *drive) inProgress() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.delivery != nil {
+		if err := d.delivery.InProgress(); err != nil {
+			d.log.Debug("sign of life not sent", "err", err)
+		}
+	}
+}
+
+// run drives the batch to its reply. It reports whether the batch has left the log; if not, somebody else
+// has to go on.
+func (d *drive) run(ctx context.Context) (finished bool) {
+	defer func() { // a batch that breaks its driver is answered, so that it does not break the next one too
+		if p := recover(); p != nil {
+			d.log.Error("panic while driving the batch", "panic", p, "stack", string(debug.Stack()))
+			finished = d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end. Some of its calls may have run."})
+		}
+	}()
+	in, err := d.decode(d.accepted)
+	if err != nil {
+		return d.refuse(ctx, in.batch, asRefusal(err))
+	}
+	d.in = in
+	if err := d.prepare(ctx); err != nil {
+		d.log.Warn("batch let go", "err", err)
+		return false
+	}
+	alive := time.NewTicker(d.cfg.AckWait / 3)
+	defer alive.Stop()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for d.reply == nil && d.fatal == nil {
+		d.setTimer(timer)
+		select {
+		case n := <-d.notices:
+			d.heard(ctx, n)
+		case <-timer.C:
+			d.step(ctx, batch.Tick{})
+		case <-alive.C:
+			d.inProgress()
+		case <-d.nudge:
+			d.look(ctx)
+		case <-ctx.Done():
+			d.fatal = ctx.Err()
+		}
+	}
+	if d.fatal != nil {
+		d.log.Info("batch let go", "err", d.fatal)
+		return false
+	}
+	return d.finish(ctx)
+}
+
+// prepare plans the batch, tells the machine what the journal holds already, and begins.
+func (d *drive) prepare(ctx context.Context) error {
+	tools, err := d.toolsFor(ctx, d.in.calls)
+	if err != nil {
+		return err
+	}
+	d.machine = batch.New(plan.New(d.in.calls, tools), batch.Config{
+		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
+		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
+		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace,
+		NotAfter: d.notAfter(), Timeout: time.Duration(d.in.batch.TimeoutMS) * time.Millisecond,
+	})
+	resumed, err := d.recall(ctx)
+	if err != nil {
+		return err
+	}
+	d.step(ctx, batch.Begin{Resumed: resumed})
+	return nil
+}
+
+func (d *drive) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
+
+func (d *drive) setTimer(timer *time.Timer) {
+	wait := time.Hour
+	if wake, ok := d.machine.Wake(); ok {
+		wait = max(time.Until(wake), 0)
+	}
+	timer.Reset(wait)
+}
+
+// step tells the machine and carries out what it wants, in order, and then what it wants because of that.
+func (d *drive) step(ctx context.Context, ev batch.Event) {
+	wants := d.machine.Step(time.Now(), ev)
+	for len(wants) > 0 && d.fatal == nil {
+		want := wants[0]
+		wants = wants[1:]
+		for _, told := range d.perform(ctx, want) {
+			wants = append(wants, d.machine.Step(time.Now(), told)...)
+		}
+	}
+}
+
+// perform carries out one effect and returns what is to be told of it.
+func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
+	switch want := want.(type) {
+	case batch.Announce:
+		d.announce()
+	case batch.Dispatch:
+		d.dispatch(want)
+	case batch.StorePlan:
+		return d.storePlan(ctx, want)
+	case batch.Look:
+		return d.lookAll(ctx)
+	case batch.End:
+		return d.end(ctx, want)
+	case batch.Tell:
+		d.tell(messages.EventEnd, want.Result)
+	case batch.Finish:
+		d.assemble(ctx, want.Results)
+	default:
+		panic(fmt.Sprintf("coordinator: no way to perform %T", want))
+	}
+	return nil
+}
+
+// dispatch publishes a job and does not wait to hear that it is stored: it is a pointer, and the poll
+// publishes it again as long as its call is open. One that is there already is left as it is.
+func (d *drive) dispatch(want batch.Dispatch) {
+	call := d.machine.Plan().Calls[want.Index]
+	key := d.accepted.Key.Call(want.Index)
+	job := messages.Job{
+		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.batch.Session, Batch: d.in.batch.ID,
+		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
+		Kind: call.Kind, ConcurrencySafe: call.ConcurrencySafe, Input: call.Input, Notify: d.id,
+		Dispatch: want.Again, TakeOver: want.TakeOver, QueuedAt: time.Now(), NotAfter: d.notAfter(),
+		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round,
+	}
+	subject := d.names.Lane(want.Exclusive, call.Pool, key)
+	if err := d.conn.Send(subject, traceHeader(d.accepted.Header), messages.MustMarshal(job)); err != nil {
+		d.log.Warn("job not sent; the poll sends it again", "call", want.Index, "err", err)
+	}
+}
+
+// traceHeader is the trace context of a batch, for the messages that follow from it.
+func traceHeader(h bus.Header) bus.Header {
+	out := bus.Header{}
+	for _, name := range []string{"traceparent", "tracestate"} {
+		if v := h.Get(name); v != "" {
+			out.Set(name, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// headroom is what is kept free of the server's message limit for headers and our own envelope, in bytes.
+const headroom = 64 << 10
+
+// intake takes one delivery from the log. Only the head of a session's log is driven; any other batch is
+// let go, and comes up when whoever finishes its predecessor looks for the next.
+func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
+	accepted, err := c.journal.Accepted(d.Msg)
+	if err != nil {
+		c.bury(ctx, d, err)
+		return
+	}
+	log := c.log.With("batch", accepted.Key.Batch, "session", accepted.Key.Session, "tenant", accepted.Key.Tenant)
+	if live := c.driving(accepted.Key); live != nil {
+		live.adopt(d)
+		return
+	}
+	var head journal.Accepted
+	var found bool
+	var reply []byte
+	var replied bool
+	var headErr, replyErr error
+	var looks sync.WaitGroup
+	looks.Go(func() { reply, replied, replyErr = c.journal.Reply(ctx, accepted.Key) })
+	head, found, headErr = c.journal.Head(ctx, accepted.Key.Tenant, accepted.Key.Session)
+	looks.Wait()
+	switch err := errors.Join(headErr, replyErr); {
+	case err != nil:
+		log.Warn("let go: the log cannot be read", "err", err)
+		c.settle(log, d.Nak(time.Second))
+	case replied:
+		c.again(ctx, log, accepted, reply)
+		c.settle(log, d.Ack())
+	case found && head.Seq != accepted.Seq:
+		log.Debug("let go: not the head of its session", "head", head.Key.Batch)
+		c.settle(log, d.Nak(c.cfg.Poll))
+	case !found:
+		c.settle(log, d.Ack()) // it was finished a moment ago
+	default:
+		c.driveLane(ctx, accepted, d)
+	}
+}
+
+// driveLane drives a batch that is the head of its session, and then the next head, until there is none.
+func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) {
+	for {
+		d := c.newDrive(accepted, delivery)
+		if !c.enter(d) {
+			if live := c.driving(accepted.Key); live != nil && delivery != nil {
+				live.adopt(delivery)
+			}
+			return
+		}
+		finished := d.run(ctx)
+		c.leave(d)
+		d.letGo()
+		if !finished {
+			return
+		}
+		next, found, err := c.journal.Head(ctx, accepted.Key.Tenant, accepted.Key.Session)
+		if err != nil || !found {
+			return // what is there will be delivered
+		}
+		reply, replied, err := c.journal.Reply(ctx, next.Key)
+		if err != nil {
+			return
+		}
+		if replied { // submitted again after it had finished
+			c.again(ctx, d.log, next, reply)
+			if err := c.journal.Remove(ctx, next); err != nil {
+				return
+			}
+		}
+		accepted, delivery = next, nil
+		if replied {
+			if accepted, found, err = c.journal.Head(ctx, next.Key.Tenant, next.Key.Session); err != nil || !found {
+				return
+			}
+		}
+	}
+}
+
+// again answers a batch that has its reply already: the same body gets it once more, another body under
+// the same id is refused.
+func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) {
+	var reply messages.Reply
+	if err := json.Unmarshal(stored, &reply); err != nil {
+		log.Error("the stored reply cannot be read", "err", err)
+		return
+	}
+	digest := messages.Digest(a.Body)
+	if digest != reply.Digest {
+		c.refuseAside(log, a, &messages.Refusal{Class: messages.BatchConflict, Message: fmt.Sprintf(
+			"A batch with the id %.80q and another body was run before (digest %s). Use a new id.", reply.Batch, reply.Digest)})
+		return
+	}
+	log.Info("submitted again; answered with the stored reply")
+	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored); err != nil {
+		log.Warn("stored reply not published again; it can be fetched", "err", err)
+	}
+}
+
+// refuseAside answers with a refusal that must not look like the reply of the batch.
+func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
+	batch, _ := messages.DecodeBatch(a.Body)
+	log.Warn("refused", "class", refusal.Class, "reason", refusal.Message)
+	c.cfg.Metrics.refused(refusal.Class)
+	body := messages.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
+	if err := c.conn.Publish(c.names.Of(messages.VerbRefused, a.Key), nil, body); err != nil {
+		log.Warn("refusal not published", "err", err)
+	}
+}
+
+// bury sets aside what is no batch at all, so that it blocks nothing and is not forgotten.
+func (c *Coordinator) bury(ctx context.Context, d *bus.Delivery, reason error) {
+	c.log.Error("set aside", "subject", d.Subject, "err", reason)
+	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
+		c.log.Error("could not be set aside; it will come again", "err", err)
+		return
+	}
+	c.settle(c.log, d.Term(reason.Error()))
+}
+
+func (c *Coordinator) settle(log *slog.Logger, err error) {
+	if err != nil {
+		log.Warn("delivery not settled; it will come again and be found done", "err", err)
+	}
+}
+
+// decoded is a batch that can be run.
+type decoded struct {
+	batch messages.Batch
+	codec provider.Codec
+	calls []messages.ToolCall
+}
+
+// decode reads what an agent published. The error is a *messages.Refusal; the batch is filled as far as
+// it could be read.
+func (c *Coordinator) decode(a journal.Accepted) (in decoded, err error) {
+	defer func() { // a codec that panics must not take the coordinator along
+		if p := recover(); p != nil {
+			c.log.Error("panic while a batch was decoded", "batch", a.Key, "panic", p, "stack", string(debug.Stack()))
+			err = &messages.Refusal{Class: messages.Internal, Message: "The message could not be decoded."}
+		}
+	}()
+	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
+		in.batch, _ = messages.DecodeBatch(a.Body)
+		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
+	}
+	if in.batch, err = messages.DecodeBatch(a.Body); err != nil {
+		return in, err
+	}
+	if key := messages.KeyOf(a.Key.Tenant, in.batch.Session, in.batch.ID); key != a.Key {
+		return in, &messages.Refusal{Class: messages.SubjectMismatch, Message: fmt.Sprintf(
+			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
+	}
+	if in.codec, err = provider.For(in.batch.Provider); err != nil {
+		return in, err
+	}
+	if in.calls, err = in.codec.Decode(in.batch.Message); err != nil {
+		return in, err
+	}
+	if len(in.calls) > messages.MaxCalls {
+		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
+	}
+	return in, nil
+}

@@ -1,0 +1,146 @@
+// Package plan turns the calls of a batch into stages: calls in, ordered stages out.
+//
+// Emission order is kept. Consecutive calls that may overlap form one stage; every other call is a stage
+// of its own; a stage starts when the one before it has ended:
+//
+//	[Grep Glob Read Bash Grep]  ->  [Grep Glob Read] [Bash] [Grep]
+//
+// So a read that the model put after a write sees what it wrote, and one it put before does not.
+//
+// The package is pure: no clock, no I/O, no goroutine. The same calls and the same catalog give the same
+// plan on every coordinator.
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/schemas/safety"
+)
+
+// Plan is the calls of a batch and the stages in which they may run.
+type Plan struct {
+	Calls  []Call
+	Stages [][]int // indices into Calls, in emission order
+}
+
+// Call is one call with what the plan fixed about it.
+type Call struct {
+	messages.PlannedCall
+	ID     messages.CallID
+	Input  json.RawMessage
+	Reason string // why it may or may not run beside others, for people
+	// Timeout, and what a crash allows, are the tool's promise.
+	Tool schemas.Tool
+}
+
+// Claims reports whether a run of the call must be claimed in its journal: whatever may change the world.
+func (c Call) Claims() bool { return c.Kind == messages.Write }
+
+// Exclusive reports whether the stage holds a call that must run alone.
+func (p Plan) Exclusive(stage int) bool {
+	first := p.Calls[p.Stages[stage][0]]
+	return first.Refused == nil && !first.ConcurrencySafe
+}
+
+// New plans the calls with what the catalog knows about their tools. A call that cannot run, because
+// its tool is unknown or its arguments could not be read, gets its result here and holds nobody up.
+func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
+	planned := make([]Call, len(calls))
+	for i, c := range calls {
+		planned[i] = classify(c, catalog)
+	}
+	return Plan{Calls: planned, Stages: stages(planned)}
+}
+
+func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
+	tool, known := catalog.Lookup(c.Tool())
+	call := Call{
+		PlannedCall: messages.PlannedCall{Index: c.Index, Tool: c.Tool()},
+		ID:          c.ID, Input: c.Input, Tool: tool,
+	}
+	if known {
+		call.ToolDigest, call.Kind, call.Pool = tool.Digest, tool.Kind, tool.Pool
+	}
+	switch {
+	case !known:
+		call.refuse(messages.StatusUnknownTool, messages.CodeUnknownTool, unknownTool(c.Tool(), catalog))
+	case c.InputError != "":
+		call.refuse(messages.StatusValidationError, messages.CodeInvalidArguments, c.InputError)
+	default:
+		call.ConcurrencySafe, call.Reason = safety.Classify(tool, c.Input)
+	}
+	return call
+}
+
+func (c *Call) refuse(status messages.Status, code messages.Code, message string) {
+	c.Reason = "never runs: " + string(code)
+	c.Refused = &messages.Result{
+		V: messages.Version, Index: c.Index, CallID: c.ID, Tool: c.PlannedCall.Tool, Kind: c.Kind,
+		Status: status, Outcome: messages.Failed(code, message),
+	}
+}
+
+func unknownTool(name string, catalog schemas.Catalog) string {
+	const most = 20
+	message := fmt.Sprintf("There is no tool named %.80q.", name)
+	tools := catalog.Tools()
+	for i, t := range tools {
+		switch {
+		case i == most:
+			return message + fmt.Sprintf(" and %d more.", len(tools)-most)
+		case i == 0:
+			message += " Tools that exist: " + t.Name
+		default:
+			message += ", " + t.Name
+		}
+	}
+	if len(tools) > 0 {
+		message += "."
+	}
+	return message
+}
+
+// stages also writes each call's stage into it.
+func stages(calls []Call) [][]int {
+	var stages [][]int
+	open := false // the last stage takes more calls that may overlap
+	for i := range calls {
+		together := calls[i].ConcurrencySafe || calls[i].Refused != nil
+		if !open || !together {
+			stages = append(stages, nil)
+		}
+		last := len(stages) - 1
+		stages[last] = append(stages[last], i)
+		calls[i].Stage = last
+		open = together
+	}
+	return stages
+}
+
+// Adopt is the plan that another coordinator stored first, for the same batch: its classes replace ours.
+func (p Plan) Adopt(record messages.PlanRecord) (Plan, error) {
+	if len(record.Calls) != len(p.Calls) {
+		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))
+	}
+	calls := make([]Call, len(p.Calls))
+	for i, c := range p.Calls {
+		calls[i] = c
+		calls[i].PlannedCall = record.Calls[i]
+		if calls[i].Tool.Digest != record.Calls[i].ToolDigest {
+			calls[i].Reason = "as planned with an earlier definition of the tool"
+		}
+	}
+	return Plan{Calls: calls, Stages: stages(calls)}, nil
+}
+
+// Record is the first record of the plan: what every call of the batch is.
+func (p Plan) Record() []messages.PlannedCall {
+	record := make([]messages.PlannedCall, len(p.Calls))
+	for i, c := range p.Calls {
+		record[i] = c.PlannedCall
+	}
+	return record
+}

@@ -1,0 +1,116 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+func catalog(t testing.TB) schemas.Catalog {
+	t.Helper()
+	c, err := schemas.NewCatalog(
+		schemas.Tool{Name: "read", Kind: messages.Read},
+		schemas.Tool{Name: "write", Kind: messages.Write},
+		schemas.Tool{Name: "sum", Kind: messages.Compute},
+		schemas.Tool{Name: "Bash", Kind: messages.Write, ShellCommand: "command"},
+		schemas.Tool{Name: "shy", Kind: messages.Read, ConcurrencySafe: new(bool)},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func calls(names ...string) []messages.ToolCall {
+	var cs []messages.ToolCall
+	for i, n := range names {
+		cs = append(cs, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint("call", i)), Name: n, Input: []byte(`{}`)})
+	}
+	return cs
+}
+
+func TestStages(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		calls []string
+		want  [][]int
+	}{
+		{"nothing", nil, nil},
+		{"reads run together", []string{"read", "read", "sum"}, [][]int{{0, 1, 2}}},
+		{"a write splits the reads around it", []string{"read", "write", "read"}, [][]int{{0}, {1}, {2}}},
+		{"writes run one by one", []string{"write", "write"}, [][]int{{0}, {1}}},
+		{"a read that says it may not overlap runs alone", []string{"read", "shy", "read"}, [][]int{{0}, {1}, {2}}},
+		{"an unknown tool holds nobody up", []string{"read", "nope", "read", "write"}, [][]int{{0, 1, 2}, {3}}},
+		{"an unknown tool after a write", []string{"write", "nope", "write"}, [][]int{{0}, {1}, {2}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := plan.New(calls(tt.calls...), catalog(t)).Stages
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("stages of %v (-want +got):\n%s", tt.calls, diff)
+			}
+		})
+	}
+}
+
+func TestParsedInputDecides(t *testing.T) {
+	cs := calls("Bash", "Bash", "read")
+	cs[0].Input = []byte(`{"command":"ls -l"}`)
+	cs[1].Input = []byte(`{"command":"rm x"}`)
+	want := [][]int{{0}, {1}, {2}}
+	if got := plan.New(cs, catalog(t)).Stages; !cmp.Equal(want, got) {
+		t.Errorf("ls, rm, read: got stages %v, want %v", got, want)
+	}
+	cs[1].Input = []byte(`{"command":"cat x"}`)
+	want = [][]int{{0, 1, 2}}
+	if got := plan.New(cs, catalog(t)).Stages; !cmp.Equal(want, got) {
+		t.Errorf("ls, cat, read: got stages %v, want %v", got, want)
+	}
+}
+
+func TestMalformedArgumentsNeverRun(t *testing.T) {
+	cs := calls("write")
+	cs[0].Input, cs[0].InputError = nil, "ends in the middle of a value"
+	p := plan.New(cs, catalog(t))
+	if r := p.Calls[0].Refused; r == nil || r.Err.Code != messages.CodeInvalidArguments || p.Exclusive(0) {
+		t.Errorf("a write with unreadable arguments: got refused %+v, exclusive %v; want its result at once and no stage of its own kind", r, p.Exclusive(0))
+	}
+}
+
+// The rule once more, as slowly and plainly as it can be said: two calls are in one stage when every
+// call from the one to the other may overlap.
+func TestAgainstTheTwin(t *testing.T) {
+	names := []string{"read", "write", "sum", "shy", "nope"}
+	together := map[string]bool{"read": true, "sum": true, "nope": true}
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		picked := make([]string, rng.IntN(12))
+		for i := range picked {
+			picked[i] = names[rng.IntN(len(names))]
+		}
+		p := plan.New(calls(picked...), catalog(t))
+		for i := range picked {
+			for j := i + 1; j < len(picked); j++ {
+				want := true
+				for _, n := range picked[i : j+1] {
+					want = want && together[n]
+				}
+				if got := p.Calls[i].Stage == p.Calls[j].Stage; got != want {
+					t.Fatalf("seed %d, %v: calls %d and %d in one stage: got %v, want %v", seed, picked, i, j, got, want)
+				}
+				if p.Calls[i].Stage > p.Calls[j].Stage {
+					t.Fatalf("seed %d, %v: call %d is planned after call %d", seed, picked, i, j)
+				}
+			}
+		}
+		adopted, err := p.Adopt(messages.PlanRecord{Calls: p.Record()})
+		if err != nil || !cmp.Equal(p.Stages, adopted.Stages) {
+			t.Fatalf("seed %d, %v: adopting the plan's own record gives stages %v, err %v; want %v", seed, picked, adopted.Stages, err, p.Stages)
+		}
+	}
+}

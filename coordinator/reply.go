@@ -1,0 +1,158 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// assemble makes the reply of the results, which are in call order.
+func (d *drive) assemble(ctx context.Context, results []messages.Result) {
+	outcomes := make([]messages.Outcome, len(results))
+	for i := range results {
+		if results[i].Index != i || results[i].CallID != d.in.calls[i].ID {
+			panic(fmt.Sprintf("coordinator: result %d of batch %s is of call %d (%q)", i, d.accepted.Key, results[i].Index, results[i].CallID))
+		}
+		whole := results[i]
+		d.insist(ctx, "fetch a large outcome", func() error {
+			err := d.journal.Resolve(ctx, &whole)
+			if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
+				d.log.Error("a stored outcome is gone", "call", i, "err", err)
+				return nil // answered as lost
+			}
+			return err
+		})
+		outcomes[i] = whole.Outcome
+	}
+	if d.fatal != nil {
+		return
+	}
+	reinjection, err := d.encode(outcomes)
+	if err != nil {
+		d.log.Error("the results cannot be written in the provider's shape", "err", err)
+		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{Class: messages.Internal, Message: "The results could not be written in the provider's shape. The calls have run."}))
+		d.reply.Results = slim(results)
+		return
+	}
+	d.reply = &messages.Reply{
+		V: messages.Version, Batch: d.in.batch.ID, Session: d.in.batch.Session, Provider: d.in.batch.Provider,
+		Status: messages.Completed, Digest: d.digest, Reinjection: reinjection, Results: slim(results),
+	}
+	for _, r := range results {
+		if r.Status == messages.StatusAborted {
+			d.reply.Status = messages.Aborted
+		}
+	}
+}
+
+func (d *drive) encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return d.in.codec.Encode(d.in.calls, outcomes)
+}
+
+// slim is results without what the reinjection holds already.
+func slim(results []messages.Result) []messages.Result {
+	out := make([]messages.Result, len(results))
+	for i, r := range results {
+		out[i] = slimmed(r)
+	}
+	return out
+}
+
+func slimmed(r messages.Result) messages.Result {
+	r.Output, r.Content = nil, nil
+	return r
+}
+
+// finish stores the reply, takes the batch out of the log and tells everybody. What is published is what
+// was stored: the server does it.
+func (d *drive) finish(ctx context.Context) bool {
+	for _, r := range d.reply.Results {
+		d.tell(messages.EventResult, r)
+	}
+	d.insist(ctx, "store reply", func() error {
+		_, err := d.journal.WriteReply(ctx, d.accepted.Key, *d.reply)
+		return err
+	})
+	if d.fatal == nil {
+		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
+	}
+	if d.fatal != nil {
+		d.log.Warn("batch let go at its end", "err", d.fatal)
+		return false
+	}
+	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
+	d.cfg.Metrics.replied(*d.reply, time.Since(d.began))
+	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", time.Since(d.began).Round(time.Microsecond))
+	return true
+}
+
+// remove takes the batch out of the log: by the delivery it came with, or by its place there.
+func (d *drive) remove(ctx context.Context) error {
+	d.mu.Lock()
+	delivery := d.delivery
+	d.mu.Unlock()
+	if delivery != nil {
+		return delivery.AckSync(ctx)
+	}
+	return d.journal.Remove(ctx, d.accepted)
+}
+
+// refuse answers a batch that cannot be run.
+func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.Refusal) bool {
+	if refusal.Class == messages.SubjectMismatch {
+		d.refuseAside(d.log, d.accepted, refusal)
+		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
+		return d.fatal == nil
+	}
+	d.log.Warn("refused", "class", refusal.Class, "reason", refusal.Message)
+	d.cfg.Metrics.refused(refusal.Class)
+	d.in.batch = b
+	d.reply = new(refusedReply(b, d.digest, refusal))
+	return d.finish(ctx)
+}
+
+func asRefusal(err error) *messages.Refusal {
+	var refusal *messages.Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return &messages.Refusal{Class: messages.Internal, Message: err.Error()}
+}
+
+// announce tells the start of every call, before anything runs.
+func (d *drive) announce() {
+	for _, call := range d.machine.Plan().Calls {
+		d.publish(messages.Event{
+			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
+		})
+	}
+}
+
+func (d *drive) tell(kind messages.EventType, r messages.Result) {
+	r = slimmed(r)
+	d.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
+}
+
+func (d *drive) publish(e messages.Event) {
+	d.counters[e.Index]++
+	e.V, e.Session, e.Batch = messages.Version, d.in.batch.Session, d.in.batch.ID
+	e.Counter, e.Time = d.counters[e.Index], time.Now()
+	if d.machine != nil && e.Index >= 0 {
+		e.Stage = d.machine.Plan().Calls[e.Index].Stage
+	}
+	header := bus.Header{messages.EventHeader: {string(e.Type)}}
+	if err := d.conn.Publish(d.names.Of(messages.VerbEvent, d.accepted.Key), header, messages.MustMarshal(e)); err != nil {
+		d.log.Debug("event lost", "type", e.Type, "err", err)
+	}
+}

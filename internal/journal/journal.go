@@ -1,0 +1,300 @@
+// Package journal is the durable truth about batches and calls: what was claimed, what ended how, what
+// was planned, what was replied. Deliveries, leases of the broker and notices are hints; this is what
+// decides.
+//
+//	call.<t>.<s>.<b>.<i>    the states of one call that claims     CALLS    compare-and-set on the newest
+//	plan.<t>.<s>.<b>        what a batch's calls are, and the      CALLS    the same
+//	                        reads that a write builds on
+//	result.<t>.<s>.<b>.<i>  the result of a call that does not     RESULTS  the first wins
+//	final.<t>.<s>.<b>       the reply                              REPLIES  the first wins
+//
+// Every write is a compare-and-set on its own subject and carries a nonce. When the acknowledgement is
+// lost the newest record is read: ours, and the write happened; another's, and it decides. Callers see
+// only those two outcomes and errors worth retrying.
+//
+// The log of what is accepted and not finished (the BATCHES stream) is read here too: the oldest batch of
+// a session is its head, and only heads are driven.
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Journal reads and writes the records over one connection. It has no state of its own.
+type Journal struct {
+	conn  *bus.Conn
+	names messages.Names
+}
+
+// New is the journal behind a connection.
+func New(conn *bus.Conn) *Journal { return &Journal{conn, conn.Names()} }
+
+// CallEntry is a stored record of a call.
+type CallEntry struct {
+	Key    messages.CallKey
+	Seq    uint64 // of a claim: the fencing token
+	Stored time.Time
+	Record messages.CallRecord
+}
+
+// PlanEntry is a stored plan record.
+type PlanEntry struct {
+	Seq    uint64
+	Record messages.PlanRecord
+}
+
+// Lost says that another writer's record is the newest, and what it is.
+type Lost struct{ Newest CallEntry }
+
+func (l *Lost) Error() string {
+	return fmt.Sprintf("call %s: another record is the newest: %s at %d", l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
+}
+
+// Write appends a record to a call's journal behind the one at sequence last (0: as the first). The
+// error is a *Lost when another writer was faster.
+func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.CallRecord, last uint64) (seq uint64, err error) {
+	rec.V = messages.Version
+	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbCall, key), nil, messages.MustMarshal(rec), last)
+	if err == nil || bus.IsTerminal(err) && !errors.Is(err, bus.ErrConflict) {
+		return seq, err
+	}
+	newest, found, readErr := j.Newest(ctx, key)
+	switch {
+	case readErr != nil:
+		return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, errors.Join(err, readErr))
+	case found && newest.Record.Nonce == rec.Nonce:
+		return newest.Seq, nil
+	case found && newest.Seq > last:
+		return 0, &Lost{newest}
+	}
+	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, err)
+}
+
+// Newest is the newest record of a call, from the stream's leader.
+func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
+	msg, err := j.conn.LastFromLeader(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
+	if errors.Is(err, bus.ErrNotFound) {
+		return CallEntry{}, false, nil
+	}
+	if err != nil {
+		return CallEntry{}, false, fmt.Errorf("read the journal of call %s: %w", key, err)
+	}
+	entry, err := j.callEntry(msg)
+	return entry, err == nil, err
+}
+
+func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
+	_, key, err := j.names.Call(msg.Subject)
+	if err != nil {
+		return CallEntry{}, err
+	}
+	entry := CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time}
+	if err := json.Unmarshal(msg.Data, &entry.Record); err != nil {
+		return CallEntry{}, fmt.Errorf("record %d of call %s: %w", msg.Seq, key, err)
+	}
+	return entry, nil
+}
+
+// WriteResult stores the result of a call that does not claim, and returns the one that is stored: the
+// given one, or another's that was first.
+func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result messages.Result) (messages.Result, error) {
+	subject := j.names.OfCall(messages.VerbResult, key)
+	_, err := j.conn.CompareAndSet(ctx, subject, nil, messages.MustMarshal(result), 0)
+	if err == nil {
+		return result, nil
+	}
+	stored, found, readErr := j.Result(ctx, key)
+	if readErr == nil && found {
+		return stored, nil
+	}
+	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, errors.Join(err, readErr))
+}
+
+// Result is the stored result of a call that does not claim.
+func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Result, bool, error) {
+	msg, err := j.conn.LastFromLeader(ctx, j.names.Stream(bus.Results), j.names.OfCall(messages.VerbResult, key))
+	if errors.Is(err, bus.ErrNotFound) {
+		return messages.Result{}, false, nil
+	}
+	var result messages.Result
+	if err == nil {
+		err = json.Unmarshal(msg.Data, &result)
+	}
+	if err != nil {
+		return messages.Result{}, false, fmt.Errorf("read the result of call %s: %w", key, err)
+	}
+	return result, true, nil
+}
+
+// WritePlan appends a plan record behind the one at sequence last and returns every record that the
+// batch then has after last: the given one, or those of a coordinator that was faster.
+func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec messages.PlanRecord, last uint64) ([]PlanEntry, error) {
+	if err := j.shrink(ctx, rec.Results, func() int { return len(messages.MustMarshal(rec)) }); err != nil {
+		return nil, err
+	}
+	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbPlan, key), nil, messages.MustMarshal(rec), last)
+	if err == nil {
+		return []PlanEntry{{seq, rec}}, nil
+	}
+	all, readErr := j.Plans(ctx, key)
+	if readErr != nil {
+		return nil, fmt.Errorf("store plan of batch %s: %w", key, errors.Join(err, readErr))
+	}
+	for n, entry := range all {
+		if entry.Seq > last {
+			return all[n:], nil
+		}
+	}
+	return nil, fmt.Errorf("store plan of batch %s: %w", key, err)
+}
+
+// Plans is every plan record of a batch, in order.
+func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry, error) {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbPlan, key))
+	if err != nil {
+		return nil, fmt.Errorf("read plan of batch %s: %w", key, err)
+	}
+	plans := make([]PlanEntry, len(msgs))
+	for i, msg := range msgs {
+		plans[i].Seq = msg.Seq
+		if err := json.Unmarshal(msg.Data, &plans[i].Record); err != nil {
+			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
+		}
+	}
+	return plans, nil
+}
+
+// Calls is what the journal holds about the calls of a batch now: the newest record of those that claim,
+// the result of those that do not.
+func (j *Journal) Calls(ctx context.Context, key messages.BatchKey) (records []CallEntry, results []messages.Result, err error) {
+	msgs, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbCall, key)+".*")
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the journal of batch %s: %w", key, err)
+	}
+	for _, msg := range msgs {
+		entry, err := j.callEntry(msg)
+		if err != nil {
+			return nil, nil, err
+		}
+		records = append(records, entry)
+	}
+	msgs, err = j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the results of batch %s: %w", key, err)
+	}
+	for _, msg := range msgs {
+		var result messages.Result
+		if err := json.Unmarshal(msg.Data, &result); err != nil {
+			return nil, nil, fmt.Errorf("result at %s: %w", msg.Subject, err)
+		}
+		results = append(results, result)
+	}
+	return records, results, nil
+}
+
+// WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were
+// first. The server publishes them on the reply subject by itself.
+func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply messages.Reply) ([]byte, error) {
+	body := messages.MustMarshal(reply)
+	if len(body) > j.inline() {
+		ref, err := j.conn.PutObject(ctx, body)
+		if err != nil {
+			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
+		}
+		reply.Reinjection, reply.Results, reply.Ref = json.RawMessage("null"), []messages.Result{}, &ref
+		body = messages.MustMarshal(reply)
+	}
+	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), nil, body, 0)
+	if err == nil {
+		return body, nil
+	}
+	stored, found, readErr := j.Reply(ctx, key)
+	if readErr == nil && found {
+		return stored, nil
+	}
+	return nil, fmt.Errorf("store the reply of batch %s: %w", key, errors.Join(err, readErr))
+}
+
+// Reply is the stored reply of a batch as it was published; a large one is a ref.
+func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, bool, error) {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read the reply of batch %s: %w", key, err)
+	}
+	return msg.Data, true, nil
+}
+
+// FullReply is the reply with a ref followed to the body.
+func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
+	var reply messages.Reply
+	if err := json.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
+		return stored, err
+	}
+	return j.conn.GetObject(ctx, *reply.Ref)
+}
+
+// Accepted is a batch in the log.
+type Accepted struct {
+	Key    messages.BatchKey
+	Seq    uint64
+	Stored time.Time
+	Header bus.Header
+	Body   []byte
+}
+
+// Head is the oldest unfinished batch of a session: the only one that may be driven.
+func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
+	return j.first(ctx, j.names.OfSession(messages.VerbBatch, tenant, session)+".*")
+}
+
+// Open is the batch itself while it is not finished.
+func (j *Journal) Open(ctx context.Context, key messages.BatchKey) (Accepted, bool, error) {
+	return j.first(ctx, j.names.Of(messages.VerbBatch, key))
+}
+
+func (j *Journal) first(ctx context.Context, filter string) (Accepted, bool, error) {
+	msg, err := j.conn.First(ctx, j.names.Stream(bus.Batches), filter)
+	if errors.Is(err, bus.ErrNotFound) {
+		return Accepted{}, false, nil
+	}
+	if err != nil {
+		return Accepted{}, false, fmt.Errorf("read the log for %s: %w", filter, err)
+	}
+	a, err := j.Accepted(msg)
+	return a, err == nil, err
+}
+
+// Accepted reads a message of the log. The error means that its subject holds no address.
+func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
+	_, key, err := j.names.Batch(msg.Subject)
+	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
+}
+
+// Remove takes a finished batch out of the log.
+func (j *Journal) Remove(ctx context.Context, a Accepted) error {
+	if err := j.conn.Delete(ctx, j.names.Stream(bus.Batches), a.Seq); err != nil {
+		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
+	}
+	return nil
+}
+
+// Bury sets aside a message that nobody can process, with the reason. It is kept for people to look at.
+func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
+	body := messages.MustMarshal(messages.Buried{
+		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Stored: msg.Time,
+	})
+	if _, err := j.conn.Append(ctx, j.names.Dead(), nil, body); err != nil {
+		return fmt.Errorf("set aside message of %.200s: %w", msg.Subject, err)
+	}
+	return nil
+}

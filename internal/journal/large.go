@@ -1,0 +1,71 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// headroom is what a record may need beyond its results: fields, headers, the subject.
+const headroom = 64 << 10
+
+// MaxInline is how large an outcome may be before it goes to the object store, in bytes.
+const MaxInline = 256 << 10
+
+// inline is the largest body that fits into one message.
+func (j *Journal) inline() int { return j.conn.MaxPayload() - headroom }
+
+// Offload puts an outcome that is too large for a record into the object store and leaves its ref.
+func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
+	limit := min(MaxInline, j.inline())
+	if len(result.Output) <= limit && len(messages.MustMarshal(result.Outcome)) <= limit {
+		return nil
+	}
+	return j.offload(ctx, result)
+}
+
+func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
+	ref, err := j.conn.PutObject(ctx, messages.MustMarshal(result.Outcome))
+	if err != nil {
+		return fmt.Errorf("store the large outcome of call %d: %w", result.Index, err)
+	}
+	result.Outcome, result.Ref = messages.Outcome{}, &ref
+	return nil
+}
+
+// shrink offloads the largest outcomes until the record that holds them fits into a message.
+func (j *Journal) shrink(ctx context.Context, results []messages.Result, size func() int) error {
+	for size() > j.inline() {
+		largest := -1
+		for i, r := range results {
+			if r.Ref == nil && (largest < 0 || len(r.Output) > len(results[largest].Output)) {
+				largest = i
+			}
+		}
+		if largest < 0 {
+			return fmt.Errorf("a record of %d bytes without outcomes is over the message limit of %d", size(), j.inline())
+		}
+		if err := j.offload(ctx, &results[largest]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resolve brings back an outcome that was offloaded.
+func (j *Journal) Resolve(ctx context.Context, result *messages.Result) error {
+	if result.Ref == nil {
+		return nil
+	}
+	body, err := j.conn.GetObject(ctx, *result.Ref)
+	if err != nil {
+		return fmt.Errorf("outcome of call %d: %w", result.Index, err)
+	}
+	result.Outcome = messages.Outcome{}
+	if err := json.Unmarshal(body, &result.Outcome); err != nil {
+		return fmt.Errorf("outcome of call %d in object %s: %w", result.Index, result.Ref.Digest, err)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+// Package lane takes jobs from the lanes of a pool, the shared read queue and the sessions' write
+// subjects, and sees each to its end:
+//
+//	delivery -> look into the journal -> run (claim on the way, if it may change the world)
+//	         -> store the result -> tell the coordinator -> settle
+//
+// A delivery proves nothing but that somebody should look. What was claimed and what ended stands in the
+// journal, and only there. So a job may be delivered twice, late, or to a worker that was thought dead:
+// a call that claims is run by the holder of the newest claim, whose lease it renews while it runs and
+// without which it kills its tool; a call that does not claim may run twice, and its first stored result
+// counts.
+//
+// How a tool is run is left to Tools; what to start and in which order, to the coordinator.
+package lane
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Tools runs calls. The worker's pipeline is one.
+type Tools interface {
+	// Serves reports whether the job's tool is served here, under the very definition that the job was
+	// planned with, and whether its runs claim.
+	Serves(job messages.Job) (claims, ok bool)
+	// Run takes the call through its phases. It calls claim, once, right before the tool is started,
+	// and passes on its error.
+	Run(ctx context.Context, job messages.Job, claim Claim, progress func(messages.Progress)) (messages.Result, error)
+}
+
+// Claim marks in the journal that the call is now started.
+type Claim func(ctx context.Context, want Want) (Held, error)
+
+// Want is what a claim says about the run.
+type Want struct {
+	ArgsHash string
+	OnCrash  messages.OnCrash
+	Deadline time.Duration
+}
+
+// Held is a claim that was won, or, for a call that does not claim, how often it was delivered.
+type Held struct {
+	Attempt int
+	Fence   uint64
+}
+
+// ErrLeaseLost is the cause with which a run is cancelled that can no longer prove its claim.
+var ErrLeaseLost = errors.New("the lease on this call could not be renewed")
+
+// errNotMine ends a run whose call turned out to be somebody else's, or over.
+var errNotMine = errors.New("the call is claimed by another worker or has ended")
+
+// Config is the tunables of a Consumer.
+type Config struct {
+	Worker  string        // our name in records and events
+	AckWait time.Duration // how long the broker waits for a sign of life; one is given every third of it. Default 10 s
+	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
+	// Grace is subtracted from a lease on our side (and added on the others'): the tool is dead by then. Default 2 s
+	Grace  time.Duration
+	LetGo  time.Duration // before a job that is not served here is offered again. Default 500 ms
+	Drain  time.Duration // how long running calls may go on after Run was told to end. Default 30 s
+	Slots  int           // how many calls of one pool may run here at once. Default 10
+	Logger *slog.Logger  // nil: silent
+	// Observe is told of every call that was brought to an end here. May be nil.
+	Observe func(messages.Result)
+}
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d <= 0 {
+			*d = to
+		}
+	}
+	def(&c.AckWait, 10*time.Second)
+	def(&c.Lease, 10*time.Second)
+	def(&c.Grace, min(2*time.Second, c.Lease/5))
+	def(&c.LetGo, 500*time.Millisecond)
+	def(&c.Drain, 30*time.Second)
+	if c.Slots <= 0 {
+		c.Slots = 10
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Observe == nil {
+		c.Observe = func(messages.Result) {}
+	}
+	return c
+}
+
+// Consumer takes jobs of the pools it is given, never more of one at once than it has slots.
+type Consumer struct {
+	conn    *bus.Conn
+	journal *journal.Journal
+	tools   Tools
+	cfg     Config
+	log     *slog.Logger
+	busy    atomic.Int64 // calls in hand
+}
+
+// New is a consumer that hands jobs to tools.
+func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
+	cfg = cfg.withDefaults()
+	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger}
+}
+
+// Busy is how many calls are in hand now.
+func (c *Consumer) Busy() int { return int(c.busy.Load()) }
+
+// Run takes jobs of the pools until ctx ends. Then it takes no more, gives the running ones Config.Drain
+// to end, and hands back what is left.
+func (c *Consumer) Run(ctx context.Context, pools []string) error {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(c.cfg.Drain, func() { cancel(errors.New("the worker is shutting down")) })
+	})
+	defer stop()
+
+	var pullers sync.WaitGroup
+	errs := make([]error, len(pools))
+	for i, pool := range pools {
+		pullers.Go(func() {
+			slots := bus.NewSlots(c.cfg.Slots)
+			p := c.conn.Puller(c.conn.Names().Stream(bus.Jobs), pool)
+			err := p.Run(ctx, slots, func(d *bus.Delivery) { c.handle(work, d) })
+			errs[i] = errors.Join(err, slots.Wait(context.WithoutCancel(ctx)))
+		})
+	}
+	pullers.Wait()
+	return errors.Join(errs...)
+}
+
+// handle sees one delivery to its end. It is settled on every path but one: when nothing could be stored,
+// the broker shall deliver it again.
+func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
+	c.busy.Add(1)
+	defer c.busy.Add(-1)
+	var job messages.Job
+	_, key, err := c.conn.Names().Call(afterPool(d.Subject))
+	if err == nil {
+		err = json.Unmarshal(d.Data, &job)
+	}
+	if err != nil {
+		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
+		return
+	}
+	log := c.log.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool)
+	claims, served := c.tools.Serves(job)
+	switch {
+	case !served:
+		log.Debug("let go: the tool is not served here under this definition")
+		c.settle(log, d.Nak(c.cfg.LetGo))
+		return
+	case time.Now().After(job.NotAfter):
+		c.settle(log, d.Term("the batch outlived its time"))
+		return
+	}
+	a := &attempt{Consumer: c, log: log, d: d, job: job, key: key, claims: claims, nonce: rand.Text()}
+	if err := a.run(ctx); err != nil {
+		log.Error("call not brought to an end here", "err", err)
+	}
+}
+
+// bury sets aside what nobody can process, with its reason, so that it blocks nothing and is not forgotten.
+func (c *Consumer) bury(ctx context.Context, d *bus.Delivery, reason error) {
+	c.log.Error("set aside", "subject", d.Subject, "err", reason)
+	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
+		c.log.Error("could not be set aside; it will come again", "subject", d.Subject, "err", err)
+		return
+	}
+	c.settle(c.log, d.Term(reason.Error()))
+}
+
+func (c *Consumer) settle(log *slog.Logger, err error) {
+	if err != nil {
+		log.Warn("delivery not settled; it will come again and be found done", "err", err)
+	}
+}
