@@ -160,11 +160,10 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 
 // watch keeps which keys were told of, so that a key which went while nobody watched is told of as gone.
 type watch struct {
-	each    func(key string, value []byte)
-	ready   func()
-	known   map[string]bool
-	seen    map[string]bool // in the listing that runs; nil afterwards
-	started bool            // ready was called
+	each  func(key string, value []byte)
+	ready func() // nil once it was called
+	known map[string]bool
+	seen  map[string]bool // in the listing that runs; nil afterwards
 }
 
 func (w *watch) begin() { w.seen = map[string]bool{} }
@@ -195,9 +194,9 @@ func (w *watch) complete() {
 		}
 	}
 	w.seen = nil
-	if !w.started {
-		w.started = true
+	if w.ready != nil {
 		w.ready()
+		w.ready = nil
 	}
 }
 

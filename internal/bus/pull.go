@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,8 @@ const (
 	pullExpires = 30 * time.Second
 	// pullHeartbeat is how often the server says that a waiting pull is alive. Two missed ones, and the puller asks anew.
 	pullHeartbeat = 5 * time.Second
-	// pullBackoff bounds the wait before asking again what could not be asked.
+	maxSilence    = 2*pullHeartbeat + time.Second
+	// Bounds of the wait before asking again what could not be asked.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
 
@@ -51,7 +53,9 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		if err == nil {
 			continue
 		}
-		p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "error", err, "wait", backoff)
+		if !errors.Is(err, ErrDisconnected) { // which the connection itself logs
+			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "error", err, "wait", backoff)
+		}
 		select {
 		case <-ctx.Done():
 		case <-lost: // connected again: no reason to wait
@@ -69,7 +73,8 @@ type pulling struct {
 	slots *Slots
 	sub   *nats.Subscription
 	in    chan *nats.Msg
-	asked int // slots taken for messages that have not come; owned by session
+	asked int  // slots taken for messages that have not come; owned by session
+	heard bool // the server spoke or was asked since the silence was last measured; owned by session
 }
 
 // session pulls on one inbox until ctx ends, the connection was lost, or the server says something that only a new inbox
@@ -80,7 +85,7 @@ func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Deliver
 		return false, sendError(err)
 	}
 	defer s.end()
-	silence := time.NewTimer(2*pullHeartbeat + time.Second)
+	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
 		changed := slots.changed()
@@ -89,16 +94,18 @@ func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Deliver
 		}
 		if s.asked == 0 {
 			silence.Stop()
+		} else if s.heard {
+			silence.Reset(maxSilence)
 		}
+		s.heard = false
 		select {
 		case <-ctx.Done():
 			return served, nil
 		case <-lost:
 			return served, nil
 		case <-changed:
-			continue
 		case <-silence.C:
-			return served, fmt.Errorf("no sign of life for %v", 2*pullHeartbeat)
+			return served, fmt.Errorf("no sign of life for %v", maxSilence)
 		case m := <-s.in:
 			d, err := s.take(m)
 			if err != nil {
@@ -112,7 +119,6 @@ func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Deliver
 				}()
 			}
 		}
-		silence.Reset(2*pullHeartbeat + time.Second)
 	}
 }
 
@@ -126,7 +132,7 @@ func (s *pulling) ask() error {
 	if n == 0 {
 		return nil
 	}
-	s.asked += n
+	s.asked, s.heard = s.asked+n, true
 	request := pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
 	next := api("CONSUMER", "MSG", "NEXT", s.p.stream, s.p.consumer)
 	if err := s.p.c.nc.PublishRequest(next, s.sub.Subject, request.encode()); err != nil {
@@ -137,6 +143,7 @@ func (s *pulling) ask() error {
 
 // take reads what came: a delivery, or the server's word about a pull (nil), or a reason to start over.
 func (s *pulling) take(m *nats.Msg) (*Delivery, error) {
+	s.heard = true
 	switch code := status(m); code {
 	case 0:
 		d, err := newDelivery(s.p.c.nc, m)

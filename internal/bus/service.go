@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -26,39 +27,65 @@ type Endpoint struct {
 	Handle func(Msg)
 }
 
-// Serve answers requests until stop, which also waits for the calls that run, or until ctx ends. Then no new request
-// is taken; stop still waits for those that run.
+// Serve answers requests until stop, which also waits for the calls that run. When ctx ends, no new request is taken;
+// stop still waits for those that run.
 func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 	service, err := micro.AddService(c.nc, micro.Config{Name: s.Name, Version: s.Version, Description: s.Description})
 	if err != nil {
 		return nil, fmt.Errorf("serve %s: %w", s.Name, sendError(err))
-	}
-	var calls sync.WaitGroup
-	for _, e := range s.Endpoints {
-		queue := e.Queue
-		if queue == "" {
-			queue = e.Name
-		}
-		handler := micro.HandlerFunc(func(r micro.Request) {
-			m := Msg{Subject: r.Subject(), Reply: r.Reply(), Header: Header(r.Headers()), Data: r.Data()}
-			calls.Go(func() { e.Handle(m) })
-		})
-		if err := service.AddEndpoint(e.Name, handler, micro.WithEndpointSubject(e.Subject), micro.WithEndpointQueueGroup(queue)); err != nil {
-			_ = service.Stop()
-			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, sendError(err))
-		}
 	}
 	halt := sync.OnceFunc(func() {
 		if err := service.Stop(); err != nil && !c.nc.IsClosed() {
 			c.log.Warn("a service did not stop cleanly", "service", s.Name, "error", err)
 		}
 	})
+	var calls crowd
+	for _, e := range s.Endpoints {
+		if err := service.AddEndpoint(e.Name, calls.handler(e), micro.WithEndpointSubject(e.Subject), micro.WithEndpointQueueGroup(cmp.Or(e.Queue, e.Name))); err != nil {
+			halt()
+			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, sendError(err))
+		}
+	}
+	// The server knows of the endpoints when Serve returns, so that whoever hears of this service can ask it.
+	if err := c.Flush(ctx); err != nil {
+		halt()
+		return nil, fmt.Errorf("serve %s: %w", s.Name, err)
+	}
 	release := context.AfterFunc(ctx, halt)
 	return func() {
 		release()
 		halt()
-		calls.Wait()
+		calls.close()
 	}, nil
+}
+
+// crowd is a number of calls that run, and a door that closes.
+type crowd struct {
+	mu     sync.Mutex
+	closed bool // guarded by mu
+	calls  sync.WaitGroup
+}
+
+// handler starts a call per request. A request that comes after close gets no answer, as if it had come after the
+// subscription was gone.
+func (c *crowd) handler(e Endpoint) micro.Handler {
+	return micro.HandlerFunc(func(r micro.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed {
+			return
+		}
+		m := Msg{Subject: r.Subject(), Reply: r.Reply(), Header: Header(r.Headers()), Data: r.Data()}
+		c.calls.Go(func() { e.Handle(m) })
+	})
+}
+
+// close lets nobody in any more and waits until all are out.
+func (c *crowd) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.calls.Wait()
 }
 
 // ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, in the way of NATS micro services.

@@ -3,12 +3,9 @@ package natstest
 import (
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server/ats"
 
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
@@ -16,10 +13,6 @@ import (
 // Lifetime is how much simulated time a bubble may take. A server's tickers keep the clock moving, so
 // synctest does not notice a lost wake-up; without this end such a test would spin until go test kills it.
 const Lifetime = 7 * 24 * time.Hour
-
-// startClock registers for the server's access-time service before any bubble does: its channel is made
-// outside of all of them, and a goroutine inside that waited for it would hold the clock still for ever.
-var startClock = sync.OnceFunc(ats.Register)
 
 // Bubble runs test with a real server inside a testing/synctest bubble: time passes when everybody waits.
 //
@@ -33,10 +26,13 @@ var startClock = sync.OnceFunc(ats.Register)
 // The server ends after test and its cleanups.
 func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), options ...Option) {
 	t.Helper()
-	startClock()
+	stopClock()
+	defer startClock()
 	emptyPools()
 	defer emptyPools()
 	synctest.Test(t, func(t *testing.T) {
+		clock := keepClock(bubbleTick)
+		t.Cleanup(clock)
 		end := time.AfterFunc(Lifetime, func() {
 			panic(fmt.Sprintf("%s: still waiting for something after %v of simulated time", t.Name(), Lifetime))
 		})

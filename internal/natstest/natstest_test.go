@@ -76,6 +76,32 @@ func TestBubbleRestartsOverTheSameStore(t *testing.T) {
 	})
 }
 
+// A stream with a MaxAge forgets by simulated time: not earlier, not later.
+func TestBubbleExpires(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		js := connect(t, srv)
+		s, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "AGING", Subjects: []string{"aging"}, MaxAge: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			if _, err := js.Publish(ctx, "aging", nil); err != nil {
+				t.Fatal(err)
+			}
+			info, err := s.Info(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := min(i+1, 4); int(info.State.Msgs) != want {
+				t.Errorf("after %d times 17 minutes there are %d messages, want %d", i, info.State.Msgs, want)
+			}
+			time.Sleep(17 * time.Minute)
+		}
+	})
+}
+
 func TestBubblesFollowOneAnother(t *testing.T) {
 	for range 5 {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

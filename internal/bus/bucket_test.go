@@ -1,0 +1,233 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+func openBucket(t *testing.T, c *bus.Conn, name string) *bus.Bucket {
+	t.Helper()
+	b, err := c.Bucket(t.Context(), c.Names().Stream(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestBucket(t *testing.T) {
+	c := connect(t, natstest.Server(t))
+	if _, err := c.Bucket(t.Context(), c.Names().Stream(bus.BucketTools)); !errors.Is(err, bus.ErrNoStream) {
+		t.Errorf("before Provision: %v", err)
+	}
+	provision(t, c)
+	b := openBucket(t, c, bus.BucketTools)
+	gets := map[string]func(context.Context, string) ([]byte, bool, error){"get": b.Get, "get from leader": b.GetFromLeader}
+	check := func(key, want string, there bool) {
+		t.Helper()
+		for name, get := range gets {
+			if v, ok, err := get(t.Context(), key); err != nil || ok != there || string(v) != want {
+				t.Errorf("%s %s: %q, %v, %v; want %q, %v", name, key, v, ok, err, want, there)
+			}
+		}
+	}
+	if keys, err := b.Keys(t.Context()); err != nil || len(keys) != 0 {
+		t.Errorf("keys of an empty bucket: %v, %v", keys, err)
+	}
+	check("grep", "", false)
+	for _, kv := range [][2]string{{"read", "1"}, {"grep", "1"}, {"grep", "2"}, {"empty", ""}} {
+		if err := b.Put(t.Context(), kv[0], []byte(kv[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("grep", "2", true)
+	check("empty", "", true)
+	for range 2 {
+		if err := b.Delete(t.Context(), "read"); err != nil {
+			t.Error(err)
+		}
+	}
+	check("read", "", false)
+	if keys, err := b.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"empty", "grep"}) {
+		t.Errorf("keys: %v, %v", keys, err)
+	}
+	if err := b.Put(t.Context(), "a key", nil); err == nil {
+		t.Error("put under a key with a space")
+	}
+	if err := b.Put(t.Context(), "large", make([]byte, c.MaxPayload()+1)); !errors.Is(err, bus.ErrTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+}
+
+// news records what a watcher tells, as "key=value", or "key gone".
+type news struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *news) add(key string, value []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if value == nil {
+		n.lines = append(n.lines, key+" gone")
+		return
+	}
+	n.lines = append(n.lines, fmt.Sprintf("%s=%s", key, value))
+}
+
+// take returns what came since the last take.
+func (n *news) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	lines := n.lines
+	n.lines = nil
+	return lines
+}
+
+func watch(t *testing.T, b *bus.Bucket) *news {
+	t.Helper()
+	n := &news{}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done, ready := make(chan error, 1), make(chan struct{}, 10)
+	go func() { done <- b.Watch(ctx, n.add, func() { ready <- struct{}{} }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := receive(t, done); err != nil {
+			t.Error(err)
+		}
+		if len(ready) != 0 {
+			t.Errorf("ready was called %d times more", len(ready))
+		}
+	})
+	receive(t, ready)
+	return n
+}
+
+func TestWatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c := connect(t, srv)
+		provision(t, c)
+		b := openBucket(t, c, bus.BucketTools)
+		put := func(b *bus.Bucket, key, value string) {
+			t.Helper()
+			if err := b.Put(t.Context(), key, []byte(value)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		remove := func(b *bus.Bucket, key string) {
+			t.Helper()
+			if err := b.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(b, "a", "1")
+		put(b, "a", "2")
+		put(b, "b", "1")
+		put(b, "gone", "")
+		remove(b, "gone")
+
+		n := watch(t, b)
+		check := func(what string, want ...string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			if got := n.take(); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+		}
+		check("what is there", "a=2", "b=1")
+		put(b, "c", "")
+		remove(b, "b")
+		remove(b, "never")
+		check("changes", "c=", "b gone")
+
+		// The watcher is away while another deletes and puts.
+		if err := srv.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		other := connect(t, srv)
+		b2 := openBucket(t, other, bus.BucketTools)
+		remove(b2, "a")
+		put(b2, "d", "1")
+		if c.Connected() {
+			t.Fatal("the watcher is back too early for this test")
+		}
+		check("after a restart", "c=", "a gone", "d=1")
+		put(b, "e", "1")
+		check("changes after a restart", "e=1")
+	})
+}
+
+// A worker that says nothing more is gone for whoever watches.
+func TestPresenceAgesOut(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c := connect(t, srv)
+		if err := c.Provision(t.Context(), bus.Provision{WorkerTTL: 30 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		b := openBucket(t, c, bus.BucketWorkers)
+		n := watch(t, b)
+		for range 10 {
+			for _, worker := range []string{"w1", "w2"} {
+				if err := b.Put(t.Context(), worker, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if got := n.take(); len(got) != 20 || slices.Contains(got, "w1 gone") {
+			t.Errorf("while both announce themselves: %q", got)
+		}
+		for range 6 {
+			if err := b.Put(t.Context(), "w1", nil); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if got := n.take(); !slices.Contains(got, "w2 gone") || slices.Contains(got, "w1 gone") {
+			t.Errorf("w2 fell silent for a minute: %q", got)
+		}
+		for _, get := range []func(context.Context, string) ([]byte, bool, error){b.Get, b.GetFromLeader} {
+			if _, ok, err := get(t.Context(), "w2"); ok || err != nil {
+				t.Errorf("w2 is there: %v, %v", ok, err)
+			}
+		}
+		if keys, err := b.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"w1"}) {
+			t.Errorf("keys: %v, %v", keys, err)
+		}
+	})
+}
+
+// An object that is put again lives on from then.
+func TestObjectsOutliveWhatRefersToThem(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c := connect(t, srv)
+		provision(t, c) // replies are kept for 24 h
+		body := []byte("a large result")
+		for range 3 {
+			ref, err := c.PutObject(t.Context(), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(24*time.Hour - time.Second)
+			if got, err := c.GetObject(t.Context(), ref); err != nil || string(got) != string(body) {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+		ref, err := c.PutObject(t.Context(), []byte("another"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(49 * time.Hour)
+		if _, err := c.GetObject(t.Context(), ref); !errors.Is(err, bus.ErrNotFound) {
+			t.Errorf("after two days: %v", err)
+		}
+	})
+}
