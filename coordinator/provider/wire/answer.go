@@ -73,7 +73,9 @@ func answer(call messages.ToolCall, o messages.Outcome) Answer {
 		a.Parts = []Part{{Text: o.Err.ErrorText()}}
 	case o.Content != nil:
 		for _, b := range o.Content {
-			a.Parts = append(a.Parts, part(b))
+			if p := part(b); p.Image != nil || p.Text != "" {
+				a.Parts = append(a.Parts, p)
+			}
 		}
 	default:
 		a.Outcome.Output = Value(o.Output)

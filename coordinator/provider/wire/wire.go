@@ -67,7 +67,7 @@ func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if r.refusal != nil {
 		return
 	}
-	r.paths[call.ID] = n.path
+	r.paths[call.ID] = n.where()
 	call.Index = len(r.calls)
 	r.calls = append(r.calls, call)
 }
@@ -80,12 +80,15 @@ func (n *Node) Refuse(format string, args ...any) {
 // RefuseAs refuses with another class. Only the first refusal of a message counts.
 func (n *Node) RefuseAs(class messages.Class, format string, args ...any) {
 	if n.reader.refusal == nil {
-		where := n.path
-		if where == "" {
-			where = "message"
-		}
-		n.reader.refusal = &messages.Refusal{Class: class, Message: where + ": " + fmt.Sprintf(format, args...)}
+		n.reader.refusal = &messages.Refusal{Class: class, Message: n.where() + ": " + fmt.Sprintf(format, args...)}
 	}
+}
+
+func (n *Node) where() string {
+	if n.path == "" {
+		return "message"
+	}
+	return n.path
 }
 
 // None reports whether nothing or null stands here: both mean "not set" in every dialect.
@@ -137,7 +140,7 @@ func (n *Node) List() []*Node {
 	}
 	nodes := make([]*Node, len(elements))
 	for i, raw := range elements {
-		nodes[i] = &Node{reader: n.reader, path: fmt.Sprintf("%s[%d]", n.path, i), raw: raw}
+		nodes[i] = &Node{reader: n.reader, path: fmt.Sprintf("%s[%d]", n.where(), i), raw: raw}
 	}
 	return nodes
 }
@@ -148,7 +151,7 @@ func (n *Node) First() *Node {
 		return list[0]
 	}
 	n.Refuse("is empty")
-	return &Node{reader: n.reader, path: n.path + "[0]"}
+	return &Node{reader: n.reader, path: n.where() + "[0]"}
 }
 
 // Text is the string that must stand here.

@@ -1,0 +1,119 @@
+package provider
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Reinject is the codecs without a fleet: it answers a provider's message with results that somebody
+// else has. The request is {"provider","message","results"}; results[i] belongs to the i-th call and is
+// {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool}, or null. A result
+// that is null or not there was lost, and its call is answered with an error. Where a result has more
+// than one of its members, error counts before content, and content before output.
+//
+// The answer is {"reinjection","calls"}, with {"id","name","input"} or {"id","name","input_error"} for
+// each call. A call with an input_error is answered with that, whatever its result says. The error is a
+// *messages.Refusal.
+func Reinject(request []byte) ([]byte, error) {
+	r, root := wire.Read(request)
+	p, results := root.Get("provider").Text(), root.Get("results")
+	if message := root.Get("message"); message.None() {
+		message.Refuse("is missing")
+	}
+	if _, err := r.Calls(); err != nil {
+		return nil, err
+	}
+	codec, err := For(messages.Provider(p))
+	if err != nil {
+		return nil, err
+	}
+	calls, err := codec.Decode(root.Get("message").Raw())
+	if err != nil {
+		return nil, err
+	}
+	outcomes := readResults(results, calls)
+	if _, err := r.Calls(); err != nil {
+		return nil, err
+	}
+	reinjection, err := codec.Encode(calls, outcomes)
+	if err != nil {
+		return nil, &messages.Refusal{Class: messages.Internal, Message: err.Error()}
+	}
+	return messages.Marshal(answer{reinjection, callsOf(calls)})
+}
+
+type answer struct {
+	Reinjection json.RawMessage `json:"reinjection"`
+	Calls       []call          `json:"calls"`
+}
+
+// call is what a reader of the answer needs to run it.
+type call struct {
+	ID         json.RawMessage `json:"id"`
+	Name       json.RawMessage `json:"name"`
+	Namespace  json.RawMessage `json:"namespace,omitempty"`
+	Input      json.RawMessage `json:"input,omitempty"`
+	InputError string          `json:"input_error,omitempty"`
+}
+
+func callsOf(calls []messages.ToolCall) []call {
+	list := make([]call, len(calls))
+	for i, c := range calls {
+		list[i] = call{ID: wire.Quote(string(c.ID)), Name: wire.Quote(c.Name), Input: c.Input, InputError: c.InputError}
+		if c.Namespace != "" {
+			list[i].Namespace = wire.Quote(c.Namespace)
+		}
+	}
+	return list
+}
+
+// readResults is one outcome for each call.
+func readResults(results *wire.Node, calls []messages.ToolCall) []messages.Outcome {
+	outcomes := make([]messages.Outcome, len(calls))
+	if !results.None() {
+		list := results.List()
+		if len(list) > len(calls) {
+			results.Refuse("has %d results for %d calls", len(list), len(calls))
+			return nil
+		}
+		for i, n := range list {
+			outcomes[i] = readResult(n)
+		}
+	}
+	for i, c := range calls {
+		if c.InputError != "" {
+			outcomes[i] = messages.Failed(messages.CodeInvalidArguments, c.InputError)
+		}
+	}
+	return outcomes
+}
+
+func readResult(n *wire.Node) (o messages.Outcome) {
+	if n.None() {
+		return o
+	}
+	o.IsError = string(n.Get("is_error").Raw()) == "true"
+	switch failure, content := n.Get("error"), n.Get("content"); {
+	case !failure.None():
+		o.Err = &messages.Error{Message: failure.Text()}
+	case !content.None():
+		o.Content = []messages.Block{}
+		for _, b := range content.List() {
+			o.Content = append(o.Content, readBlock(b))
+		}
+	default:
+		o.Output = n.Get("output").Bytes()
+	}
+	return o
+}
+
+func readBlock(n *wire.Node) (b messages.Block) {
+	n.Get("type").Text()
+	if err := json.Unmarshal(n.Bytes(), &b); err != nil {
+		n.Refuse("is no MCP content block: %v", err)
+	}
+	b.Text = n.Get("text").TextOr("") // exact, as encoding/json is not
+	return b
+}
