@@ -1,0 +1,217 @@
+package sdkcheck
+
+import (
+	"encoding/json"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/provider/anthropic"
+	"github.com/toolfleet/toolfleet/coordinator/provider/bedrock"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export/exporttest"
+	"github.com/toolfleet/toolfleet/coordinator/provider/gemini"
+	"github.com/toolfleet/toolfleet/coordinator/provider/openaichat"
+	"github.com/toolfleet/toolfleet/coordinator/provider/openairesponses"
+)
+
+type codec interface {
+	provider.Codec
+	exporttest.Exporter
+}
+
+// sdk is one provider's types.
+type sdk struct {
+	codec codec
+	// dir holds the codec and its goldens.
+	dir string
+	// calls is the ids of the calls that the SDK sees in a message, in order.
+	calls func(t testing.TB, message json.RawMessage) []string
+	// answered is the ids that a reinjection answers, in order. It reads our JSON, not the SDK's.
+	answered func(t testing.TB, reinjection json.RawMessage) []string
+	// again is a reinjection, and retold are tool definitions, read by the SDK and written again.
+	again  func(t testing.TB, reinjection json.RawMessage) []byte
+	retold func(t testing.TB, tools json.RawMessage) []byte
+	// loss is what the SDK loses of results, schemaLoss what it loses of schemas.
+	loss, schemaLoss loss
+	// unreadable names files of goldens that the SDK's types cannot hold, with the reason.
+	unreadable map[string]string
+}
+
+const beyond = "1e400 does not fit a float64, and our codec keeps it"
+
+var sdks = map[string]sdk{
+	"anthropic": {anthropic.Codec{}, "anthropic", anthropicCalls, anthropicAnswered, anthropicAgain, anthropicRetold,
+		loss{escapes: true}, loss{digits: true, escapes: true}, nil},
+	"openai-chat": {openaichat.Codec{}, "openaichat", chatCalls, chatAnswered, chatAgain, chatRetold,
+		loss{escapes: true}, loss{digits: true, escapes: true}, nil},
+	"openai-responses": {openairesponses.Codec{}, "openairesponses", responsesCalls, responsesAnswered, responsesAgain, responsesRetold,
+		loss{escapes: true}, loss{digits: true, escapes: true}, nil},
+	"bedrock": {bedrock.Codec{}, "bedrock", bedrockCalls, bedrockAnswered, bedrockAgain, bedrockRetold,
+		loss{}, loss{}, nil},
+	"gemini": {gemini.Codec{}, "gemini", geminiCalls, geminiAnswered, geminiAgain, geminiRetold,
+		loss{digits: true}, loss{digits: true}, map[string]string{
+			"exact_numbers/message.json":             beyond,
+			"exact_numbers/reinjection.json":         beyond,
+			"number_beyond_float64/reinjection.json": beyond,
+			"input_not_an_object/message.json":       "args is a map, and no model of Gemini's sends anything else",
+		}},
+}
+
+// TestGoldens reads every golden pair of every codec with the SDK's types.
+func TestGoldens(t *testing.T) {
+	for name, s := range sdks {
+		t.Run(name, func(t *testing.T) {
+			if n := s.checkFolder(t, "", true); n == 0 {
+				t.Errorf("no goldens in %s/testdata", s.dir)
+			}
+			s.checkFolder(t, "lenient", false)
+		})
+	}
+}
+
+// checkFolder checks the goldens of a folder below testdata, and counts them.
+func (s sdk) checkFolder(t *testing.T, folder string, real bool) int {
+	names, err := filepath.Glob(filepath.Join("..", s.dir, "testdata", folder, "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		golden := strings.TrimSuffix(filepath.Base(name), ".txtar")
+		t.Run(path.Join(folder, golden), func(t *testing.T) {
+			raw, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.checkGolden(t, golden, archive(string(raw)), real)
+		})
+	}
+	return len(names)
+}
+
+// checkGolden checks a golden's reinjection, and its message where that is a real one: the lenient ones
+// are read from stacks that are not the provider's.
+func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawMessage, real bool) {
+	message, reinjection := files["message.json"], files["reinjection.json"]
+	if len(reinjection) == 0 {
+		t.Skip("has no reinjection.json: a message that is refused")
+	}
+	var answered []string
+	if empty := strings.TrimSpace(string(reinjection)); empty != "null" && empty != "[]" {
+		answered = s.answered(t, reinjection)
+		s.check(t, golden+"/reinjection.json", func(t testing.TB) { same(t, reinjection, s.again(t, reinjection), s.loss) })
+	}
+	if real {
+		s.check(t, golden+"/message.json", func(t testing.TB) { s.sameCalls(t, message, answered) })
+	}
+}
+
+// check runs a check of a file, and only tells of its failure where the file is known to be unreadable.
+func (s sdk) check(t *testing.T, file string, check func(testing.TB)) {
+	t.Helper()
+	if why, ok := s.unreadable[file]; !ok {
+		check(t)
+	} else if fails(t, check) {
+		t.Logf("the SDK cannot read %s: %s", file, why)
+	}
+}
+
+// sameCalls fails the test unless the SDK sees in the message the very calls that were answered.
+func (s sdk) sameCalls(t testing.TB, message json.RawMessage, answered []string) {
+	t.Helper()
+	ids := make([]string, len(answered))
+	for i, id := range answered {
+		ids[i] = s.loss.text(id)
+	}
+	if calls := s.calls(t, message); !slices.Equal(calls, ids) {
+		t.Errorf("the SDK sees the calls %q in the message, the reinjection answers %q", calls, ids)
+	}
+}
+
+// TestTools reads what every codec exports with the SDK's types.
+func TestTools(t *testing.T) {
+	for name, s := range sdks {
+		for _, strict := range []export.Strict{export.StrictDefault, export.StrictExact, export.StrictNullable} {
+			t.Run(name+"/strict="+string(strict), func(t *testing.T) {
+				for _, cache := range []bool{false, true} {
+					tools, err := s.codec.ToolsWith(exporttest.Tools(), export.Options{Strict: strict, Cache: cache})
+					if err != nil {
+						t.Fatal(err)
+					}
+					same(t, tools, s.retold(t, tools), s.schemaLoss)
+				}
+			})
+		}
+	}
+}
+
+// TestTeeth shows that a wrong reinjection is noticed: each differs in one thing from a right one.
+func TestTeeth(t *testing.T) {
+	for _, c := range []struct{ sdk, about, reinjection string }{
+		{"anthropic", "unknown field", `{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","status":"ok"}]}`},
+		{"anthropic", "missing id", `{"role":"user","content":[{"type":"tool_result"}]}`},
+		{"openai-chat", "error flag", `[{"role":"tool","tool_call_id":"a","content":"x","is_error":true}]`},
+		{"openai-chat", "null content", `[{"role":"tool","tool_call_id":"a","content":null}]`},
+		{"openai-responses", "error flag", `[{"type":"function_call_output","call_id":"a","output":"x","is_error":true}]`},
+		{"openai-responses", "missing call_id", `[{"type":"custom_tool_call_output","output":"x"}]`},
+		{"bedrock", "error flag", `{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"text":"x"}],"is_error":true}}]}`},
+		{"bedrock", "kept empty union", `{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"xml":"x"}]}}]}`},
+		{"gemini", "status", `{"role":"user","parts":[{"functionResponse":{"name":"a","response":{"output":1},"status":"ok"}}]}`},
+		{"gemini", "empty response", `{"role":"user","parts":[{"functionResponse":{"name":"a","response":{}}}]}`},
+	} {
+		t.Run(c.sdk+"/"+c.about, func(t *testing.T) {
+			s := sdks[c.sdk]
+			reinjection := []byte(c.reinjection)
+			if !fails(t, func(t testing.TB) { same(t, reinjection, s.again(t, reinjection), s.loss) }) {
+				t.Errorf("nothing is wrong with %s", c.reinjection)
+			}
+		})
+	}
+}
+
+// fails reports whether a check fails, and keeps it from failing the test.
+func fails(t *testing.T, check func(testing.TB)) bool {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() { // of its own, because Fatalf ends it
+		defer close(done)
+		check(r)
+	}()
+	<-done
+	return r.failed
+}
+
+// recorder is a test that only notes that it failed.
+type recorder struct {
+	testing.TB
+	failed bool
+}
+
+func (r *recorder) Errorf(string, ...any) { r.failed = true }
+
+func (r *recorder) Fatalf(string, ...any) {
+	r.failed = true
+	runtime.Goexit()
+}
+
+// archive is the files of a txtar archive by name.
+func archive(raw string) map[string]json.RawMessage {
+	files := map[string]json.RawMessage{}
+	name := ""
+	for line := range strings.Lines(raw) {
+		trimmed := strings.TrimRight(line, "\r\n")
+		if strings.HasPrefix(trimmed, "-- ") && strings.HasSuffix(trimmed, " --") && len(trimmed) > 6 {
+			name = strings.TrimSpace(trimmed[3 : len(trimmed)-3])
+			continue
+		}
+		if name != "" {
+			files[name] = append(files[name], line...)
+		}
+	}
+	return files
+}

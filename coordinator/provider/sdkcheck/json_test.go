@@ -1,0 +1,168 @@
+package sdkcheck
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// loss is what an SDK is known to lose on the way through its types. None of it is lost in what we send.
+type loss struct {
+	digits  bool // numbers are float64: digits beyond 2^53 go
+	escapes bool // half a surrogate pair swallows the \u escape after it (tidwall/gjson)
+}
+
+// text is s as the SDK would have it.
+func (l loss) text(s string) string {
+	if l.escapes { // of characters that can only be escapes, the goldens have NUL
+		return strings.ReplaceAll(s, "\uFFFD\x00", "\uFFFD")
+	}
+	return s
+}
+
+// equal compares two values that are neither objects nor lists.
+func (l loss) equal(want, got any) bool {
+	switch w := want.(type) {
+	case string:
+		g, ok := got.(string)
+		return ok && l.text(w) == g
+	case json.Number:
+		g, ok := got.(json.Number)
+		if !ok || !l.digits {
+			return ok && w == g
+		}
+		a, aerr := w.Float64()
+		b, berr := g.Float64()
+		return aerr == nil && berr == nil && a == b
+	}
+	return want == got
+}
+
+// difference is one place where two JSON values differ.
+type difference struct {
+	path, what string
+}
+
+func (d difference) String() string { return d.path + ": " + d.what }
+
+// diff lists where got, an SDK's writing, differs from want, ours, by more than the loss.
+func diff(t testing.TB, want, got []byte, known loss) []difference {
+	t.Helper()
+	var out []difference
+	walk("", decode(t, want), decode(t, got), known, &out)
+	return out
+}
+
+func walk(path string, want, got any, known loss, out *[]difference) {
+	report := func(path, format string, args ...any) {
+		*out = append(*out, difference{path, fmt.Sprintf(format, args...)})
+	}
+	switch want := want.(type) {
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		if !ok {
+			report(path, "an object became %T", got)
+			return
+		}
+		for _, key := range keys(want, got) {
+			w, ours := want[key]
+			g, theirs := got[key]
+			switch at := path + "." + key; {
+			case !theirs:
+				report(at, "lost: the SDK does not know %v", w)
+			case !ours:
+				report(at, "added: the SDK wants it, as %v", g)
+			default:
+				walk(at, w, g, known, out)
+			}
+		}
+	case []any:
+		got, ok := got.([]any)
+		if !ok || len(got) != len(want) {
+			report(path, "a list of %d became %v", len(want), got)
+			return
+		}
+		for i := range want {
+			walk(path+"["+strconv.Itoa(i)+"]", want[i], got[i], known, out)
+		}
+	default:
+		if !known.equal(want, got) {
+			report(path, "%#v became %#v", want, got)
+		}
+	}
+}
+
+func keys(maps ...map[string]any) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, m := range maps {
+		for key := range m {
+			if !seen[key] {
+				seen[key] = true
+				out = append(out, key)
+			}
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+func decode(t testing.TB, raw []byte) any {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		t.Fatalf("decode %.200s: %v", raw, err)
+	}
+	return v
+}
+
+// same fails the test for every difference.
+func same(t testing.TB, want, got []byte, known loss) {
+	t.Helper()
+	for _, d := range diff(t, want, got, known) {
+		t.Errorf("%s", d)
+	}
+}
+
+// elements is the members of a JSON list.
+func elements(t testing.TB, raw []byte) []json.RawMessage {
+	t.Helper()
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		t.Fatalf("%.200s is no list: %v", raw, err)
+	}
+	return list
+}
+
+// member is the value under a path of keys, or nil where there is none.
+func member(raw json.RawMessage, path ...string) json.RawMessage {
+	for _, key := range path {
+		var m map[string]json.RawMessage
+		if json.Unmarshal(raw, &m) != nil {
+			return nil
+		}
+		raw = m[key]
+	}
+	return raw
+}
+
+func text(raw json.RawMessage) string {
+	var s string
+	_ = json.Unmarshal(raw, &s)
+	return s
+}
+
+func marshal(t testing.TB, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatalf("the SDK cannot write its own %T: %v", v, err)
+	}
+	return b
+}
