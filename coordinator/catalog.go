@@ -77,7 +77,7 @@ func (k *catalog) announced() <-chan struct{} {
 
 // watchTools keeps the catalog up to date until ctx ends.
 func (c *Coordinator) watchTools(ctx context.Context) error {
-	bucket, err := c.conn.Bucket(ctx, bus.BucketTools)
+	bucket, err := c.conn.Bucket(ctx, c.names.Stream(bus.BucketTools))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *Coordinator) toolsFor(ctx context.Context, calls []messages.ToolCall) (
 		if _, ok := known.Lookup(call.Tool()); ok || !messages.IsToken(call.Tool()) {
 			continue
 		}
-		bucket, err := c.conn.Bucket(ctx, bus.BucketTools)
+		bucket, err := c.conn.Bucket(ctx, c.names.Stream(bus.BucketTools))
 		if err != nil {
 			return known, err
 		}

@@ -1,0 +1,88 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// ask makes one request at a door and puts its answer together: events as they come, then a reply, which
+// may arrive in chunks, or a state.
+func (c *Client) ask(ctx context.Context, subject string, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
+	var chunks [][]byte
+	var answer []byte
+	var problem error
+	err := c.conn.Stream(ctx, subject, h, body, func(m bus.Msg) (more bool) {
+		if m.Header.Get(messages.EventHeader) != "" {
+			var e messages.Event
+			if each != nil && json.Unmarshal(m.Data, &e) == nil {
+				each(e)
+			}
+			return true
+		}
+		numbered := m.Header.Get(messages.ChunkHeader)
+		if numbered == "" {
+			answer = m.Data
+			return false
+		}
+		if chunks, problem = place(chunks, numbered, m.Data); problem != nil {
+			return false
+		}
+		for _, part := range chunks {
+			if part == nil {
+				return true
+			}
+		}
+		answer = bytes.Join(chunks, nil)
+		return false
+	})
+	if err == nil {
+		err = problem
+	}
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	return read(answer)
+}
+
+// place puts a chunk numbered "2/3" where it belongs.
+func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {
+	i, n, _ := strings.Cut(numbered, "/")
+	index, err1 := strconv.Atoi(i)
+	count, err2 := strconv.Atoi(n)
+	if err1 != nil || err2 != nil || index < 1 || index > count || count > 1<<16 || chunks != nil && len(chunks) != count {
+		return nil, fmt.Errorf("a part of the answer is numbered %.20q", numbered)
+	}
+	if chunks == nil {
+		chunks = make([][]byte, count)
+	}
+	chunks[index-1] = part
+	return chunks, nil
+}
+
+func read(answer []byte) (messages.Reply, error) {
+	var state messages.State
+	var reply messages.Reply
+	if err := json.Unmarshal(answer, &state); err != nil {
+		return reply, fmt.Errorf("the answer cannot be read: %w", err)
+	}
+	switch state.Status {
+	case "running":
+		return reply, ErrRunning
+	case "unknown":
+		return reply, ErrUnknown
+	}
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return reply, fmt.Errorf("the reply cannot be read: %w", err)
+	}
+	if reply.Status == messages.Refused && reply.Error != nil {
+		return reply, reply.Error
+	}
+	return reply, nil
+}

@@ -1,0 +1,217 @@
+// Package client is the agent's side for Go programs: submit the message that a model made, get back what
+// to append to the conversation.
+//
+//	c, err := client.Connect(ctx, client.Options{URL: "nats://localhost:4222"})
+//	reply, err := c.Run(ctx, messages.Batch{
+//		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message}, nil)
+//	history = append(history, message, reply.Reinjection)
+//
+// The id of a batch is its idempotency key: whatever happens to the connection or to the program, the same
+// batch may be run again and is not executed twice.
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Options say where the fleet is and who we are.
+type Options struct {
+	URL    string // default nats://127.0.0.1:4222; several separated by commas
+	Creds  string // path of a NATS credentials file
+	Name   string // shown in the server's list of connections
+	Prefix string // default "toolfleet"
+	Tenant string // token in the subjects; default "_", the only tenant
+}
+
+// Client submits batches. Safe for concurrent use.
+type Client struct {
+	conn   *bus.Conn
+	names  messages.Names
+	tenant string
+	owned  bool
+}
+
+// What Get and Run report of a batch without a reply.
+var (
+	ErrRunning = errors.New("the batch is queued or running")
+	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
+	// ErrNoFleet: nothing answers on the fleet's subjects.
+	ErrNoFleet = errors.New("no coordinator answers: start one with `toolfleet dev` or `toolfleet coordinator`")
+)
+
+// Connect connects to the fleet's NATS server.
+func Connect(ctx context.Context, o Options) (*Client, error) {
+	name := o.Name
+	if name == "" {
+		name = "toolfleet client"
+	}
+	conn, err := bus.Connect(ctx, bus.Options{URL: o.URL, Creds: o.Creds, Name: name, Prefix: o.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	c := Over(conn, o.Tenant)
+	c.owned = true
+	return c, nil
+}
+
+// Over is a client on a connection that stays the caller's. Programs outside of this module use Connect.
+func Over(conn *bus.Conn, tenant string) *Client {
+	if tenant == "" {
+		tenant = messages.OneTenant
+	}
+	return &Client{conn: conn, names: conn.Names(), tenant: tenant}
+}
+
+// Close closes the connection that Connect made.
+func (c *Client) Close() {
+	if c.owned {
+		c.conn.Close()
+	}
+}
+
+// longestBatch bounds one wait for a reply; no batch lives that long.
+const longestBatch = 24 * time.Hour
+
+func (c *Client) key(s messages.SessionID, b messages.BatchID) messages.BatchKey {
+	return messages.KeyOf(c.tenant, s, b)
+}
+
+// Run submits a batch, tells each of its events (each may be nil) and returns its reply. A refused batch
+// is a *messages.Refusal besides the reply. When the connection is lost on the way, or a coordinator goes,
+// Run finds out how the batch stands and waits on; when ctx ends first, the batch goes on without us.
+func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.Event)) (messages.Reply, error) {
+	body, err := c.encode(&b)
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	header := bus.Header{}
+	if each != nil {
+		header.Set(messages.ProgressHeader, "1")
+	}
+	key := c.key(b.Session, b.ID)
+	patient, cancel := context.WithTimeout(ctx, longestBatch)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		reply, err := c.ask(patient, c.names.Of(messages.VerbRun, key), header, body, each)
+		var refusal *messages.Refusal
+		switch {
+		case err == nil:
+			return reply, nil
+		case errors.As(err, &refusal) && refusal.Class != messages.Busy:
+			return reply, err
+		case ctx.Err() != nil:
+			return reply, fmt.Errorf("batch %s: %w; it goes on without us, and its reply can be fetched", b.ID, context.Cause(ctx))
+		case errors.Is(err, bus.ErrNoResponders):
+			return reply, ErrNoFleet
+		case bus.IsTerminal(err):
+			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
+		}
+		if refusal != nil {
+			wait = time.Duration(refusal.RetryAfterMS) * time.Millisecond
+		}
+		select { // lost on the way: submitting again answers for what runs or ran
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Submit publishes a batch and returns when it is durable. Its reply comes on the reply subject and can be
+// fetched with Await or Get.
+func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
+	body, err := c.encode(&b)
+	if err != nil {
+		return err
+	}
+	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, c.key(b.Session, b.ID)), nil, body)
+	switch {
+	case errors.Is(err, bus.ErrExists):
+		return nil // it is running already
+	case err != nil:
+		return fmt.Errorf("submit batch %s: %w", b.ID, err)
+	}
+	return nil
+}
+
+// Await waits for the reply of a batch that was submitted.
+func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
+	arrived := make(chan struct{}, 1)
+	unsubscribe, err := c.conn.Subscribe(c.names.Of(messages.VerbReply, c.key(s, b)), "", func(bus.Msg) {
+		select {
+		case arrived <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	defer unsubscribe()
+	for {
+		reply, err := c.Get(ctx, s, b)
+		if err == nil || !errors.Is(err, ErrRunning) && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+			return reply, err
+		}
+		select {
+		case <-arrived:
+		case <-time.After(2 * time.Second): // a reply that was missed
+		case <-ctx.Done():
+			return reply, fmt.Errorf("batch %s: %w", b, context.Cause(ctx))
+		}
+	}
+}
+
+// Get is the reply of a batch, or ErrRunning, or ErrUnknown.
+func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
+	return c.get(ctx, s, b, nil)
+}
+
+// GetFull is Get with the outputs in the results too.
+func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
+	return c.get(ctx, s, b, []byte(`{"results":"full"}`))
+}
+
+func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, body []byte) (messages.Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), nil, body, nil)
+	if errors.Is(err, bus.ErrNoResponders) {
+		return reply, ErrNoFleet
+	}
+	return reply, err
+}
+
+// Watch tells the events of every batch of a session until ctx ends.
+func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
+	subject := c.names.OfSession(messages.VerbEvent, c.tenant, messages.Token(s)) + ".*"
+	unsubscribe, err := c.conn.Subscribe(subject, "", func(m bus.Msg) {
+		var e messages.Event
+		if json.Unmarshal(m.Data, &e) == nil {
+			each(e)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer unsubscribe()
+	<-ctx.Done()
+	return nil
+}
+
+func (c *Client) encode(b *messages.Batch) ([]byte, error) {
+	b.V = messages.Version
+	body, err := messages.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode batch %s: %w", b.ID, err)
+	}
+	if limit := c.conn.MaxPayload() - 64<<10; len(body) > limit {
+		return nil, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
+	}
+	return body, nil
+}

@@ -1,0 +1,132 @@
+package messages_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct{ name, in, want string }{
+		{"plain", `{"a":[1,2.50,"x",null,true]}`, ""},
+		{"big integer", `9007199254740993`, ""},
+		{"1e400", `1e400`, ""},
+		{"lone surrogate", `"\ud800"`, ""},
+		{"same key in two objects", `[{"a":1},{"a":2}]`, ""},
+		{"duplicate key", `{"a":1,"b":{"c":1,"c":2}}`, `key "c" appears twice`},
+		{"duplicate key by escape", `{"a":1,"\u0061":2}`, `key "a" appears twice`},
+		{"exponent bomb", `[1e10000000]`, "exponent beyond 400"},
+		{"negative exponent bomb", `[1e-401]`, "exponent beyond 400"},
+		{"digits bomb", strings.Repeat("9", 1001), "1001 characters"},
+		{"depth bomb", strings.Repeat("[", 129) + strings.Repeat("]", 129), "nested more than 128"},
+		{"as deep as allowed", strings.Repeat("[", 128) + strings.Repeat("]", 128), ""},
+		{"two values", `{} {}`, "more than one JSON value"},
+		{"cut off", `{"a":[1,`, "ends in the middle"},
+		{"nothing", ``, "ends in the middle"},
+		{"bad UTF-8", "\"\xff\"", "not valid UTF-8"},
+		{"trailing comma", `[1,]`, "invalid character"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := messages.Check([]byte(tt.in))
+			if got := errText(err); tt.want == "" && err != nil || !strings.Contains(got, tt.want) {
+				t.Errorf("Check(%.60s) = %q, want %q", tt.in, got, tt.want)
+			}
+		})
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// What Check lets through, encoding/json reads; what it refuses on syntax, encoding/json refuses.
+func FuzzCheck(f *testing.F) {
+	for _, s := range []string{`{"a":1}`, `[1e5,"\ud800"]`, `{"a":1,"a":2}`, `nul`, `[[[]]]`, `-0`, `1 2`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if err := messages.Check(in); err == nil && !json.Valid(in) {
+			t.Errorf("Check accepts %q, which is no JSON", in)
+		}
+	})
+}
+
+func TestNumbersKeepTheirDigits(t *testing.T) {
+	in := `{"z":9007199254740993,"a":1e400,"m":0.1000000000000000055511151231257827}`
+	want := `{"a":1e400,"m":0.1000000000000000055511151231257827,"z":9007199254740993}`
+	got, err := messages.CanonicalJSON([]byte(in))
+	if err != nil || string(got) != want {
+		t.Errorf("CanonicalJSON(%s) = %s, err %v; want %s", in, got, err, want)
+	}
+}
+
+func TestMarshalLeavesHTMLAlone(t *testing.T) {
+	if got := string(messages.MustMarshal(map[string]any{"a": "<b>&", "r": json.RawMessage(`"<>"`)})); got != `{"a":"<b>&","r":"<>"}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestDecodeBatch(t *testing.T) {
+	good := `{"v":1,"id":"b","session":"s","provider":"anthropic","message":{"role":"assistant"},"later":{"x":1}}`
+	b, err := messages.DecodeBatch([]byte(good))
+	if err != nil || b.ID != "b" || b.Session != "s" || string(b.Message) != `{"role":"assistant"}` {
+		t.Errorf("DecodeBatch(%s) = %+v, err %v", good, b, err)
+	}
+	for _, tt := range []struct{ in, want string }{
+		{`[]`, "want an object, got an array"},
+		{`{"v":1,"session":"s","provider":"p","message":{}}`, "id is missing"},
+		{`{"v":1,"id":"","session":"s","provider":"p","message":{}}`, "id is missing or empty"},
+		{`{"v":1,"id":"b","session":"","provider":"p","message":{}}`, "session is missing or empty"},
+		{`{"v":1,"id":"b","session":"s","provider":"p"}`, "message is missing"},
+		{`{"v":1,"ID":"b","session":"s","provider":"p","message":{}}`, "id is missing"},
+		{`{"v":1,"id":7,"session":"s","provider":"p","message":{}}`, `"id" is a number`},
+		{`{"v":2,"id":"b","session":"s","provider":"p","message":{}}`, "v is 2"},
+		{`{"v":1,"id":"b","id":"c","session":"s","provider":"p","message":{}}`, `"id" appears twice`},
+		{`{"v":1,"id":"b","session":"s","provider":"p","message":{},"timeout_ms":-1}`, "timeout_ms"},
+		{`{"v":1,`, "ends in the middle"},
+	} {
+		_, err := messages.DecodeBatch([]byte(tt.in))
+		var refusal *messages.Refusal
+		if !errors.As(err, &refusal) || refusal.Class != messages.MalformedMessage || !strings.Contains(refusal.Message, tt.want) {
+			t.Errorf("DecodeBatch(%s) = %v, want a malformed_message that says %q", tt.in, err, tt.want)
+		}
+	}
+}
+
+func FuzzDecodeBatch(f *testing.F) {
+	f.Add([]byte(`{"v":1,"id":"b","session":"s","provider":"anthropic","message":{}}`))
+	f.Add([]byte(`{"id":"b"}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		b, err := messages.DecodeBatch(in)
+		if err != nil {
+			return
+		}
+		again, err := messages.DecodeBatch(messages.MustMarshal(b))
+		if err != nil || again.ID != b.ID || again.Session != b.Session || !bytes.Equal(messages.MustMarshal(again), messages.MustMarshal(b)) {
+			t.Errorf("%q: decoded, encoded and decoded again is %+v, err %v; was %+v", in, again, err, b)
+		}
+	})
+}
+
+func TestErrorText(t *testing.T) {
+	for _, tt := range []struct {
+		err  messages.Error
+		want string
+	}{
+		{messages.Error{Code: messages.CodeToolError, Message: "no such order"}, "no such order"},
+		{messages.Error{Message: "  "}, "The tool failed without saying why."},
+		{messages.Error{Code: messages.CodeTimeout, Message: "a <b> & c", Retryable: true}, `{"error":"timeout","message":"a <b> & c","retryable":true}`},
+		{messages.Error{Code: "rate_limited", Message: "slow down", Details: map[string]int{"after": 3}}, `{"error":"rate_limited","message":"slow down","retryable":false,"details":{"after":3}}`},
+	} {
+		if got := tt.err.ErrorText(); got != tt.want {
+			t.Errorf("ErrorText of %+v = %s, want %s", tt.err, got, tt.want)
+		}
+	}
+}
