@@ -66,6 +66,8 @@ func IsTerminal(err error) bool {
 // their text.
 const (
 	codeAccountResources  = 10002
+	codeNoPeers           = 10005
+	codeClusterNotReady   = 10008
 	codeInsufficient      = 10023
 	codeMemoryResources   = 10028
 	codeMessageNotFound   = 10037

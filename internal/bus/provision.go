@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -64,13 +65,36 @@ func (p Provision) withDefaults() Provision {
 // promise is a *Mismatch and is left alone. What an operator may set without our asking: limits (every
 // stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
 // we would not. An age that is too short is lengthened.
+//
+// A server that is still starting is waited for, until ctx ends or for 15 s.
 func (c *Conn) Provision(ctx context.Context, p Provision) error {
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, provisionTimeout)
+		defer cancel()
+	}
 	for _, want := range c.streams(p.withDefaults()) {
-		if err := c.ensureStream(ctx, want); err != nil {
+		err := c.ensureStream(ctx, want)
+		for notReady(err) && pause(ctx, jitter(minBackoff)) {
+			err = c.ensureStream(ctx, want)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// provisionTimeout bounds Provision when its context has no deadline.
+const provisionTimeout = 15 * time.Second
+
+// notReady reports whether err is what a server says that has just started, or whose cluster has.
+func notReady(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
+	}
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // streams is the table of DESIGN part 3.
@@ -146,7 +170,7 @@ func limit(n int64) int64 {
 
 // ensureStream makes a stream or checks the one that is there.
 func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second) // a cluster without a leader does not answer at all
 	defer cancel()
 	s, err := c.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -156,6 +180,9 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // made by another at this moment
 			s, err = c.js.Stream(ctx, want.Name)
 		}
+	}
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		return fmt.Errorf("provision stream %s: JetStream does not answer (nats-server -js, and enabled for this account?): %w", want.Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("provision stream %s: %w", want.Name, err)

@@ -46,7 +46,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	})()
 	backoff := minBackoff
 	for ctx.Err() == nil {
-		served, err := p.session(ctx, slots, handle, lost)
+		served, err := p.oneInbox(ctx, slots, handle, lost)
 		if served {
 			backoff = minBackoff
 		}
@@ -66,38 +66,38 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// pulling is one inbox and what was asked for on it. Pulls of an inbox that is given up can reach nobody, so the
-// count of slots stays exact whatever the server still had in mind.
-type pulling struct {
+// inbox is where messages come in, and what was asked for on it. What the server still had in mind for an inbox that
+// was given up reaches nobody, so the count of slots stays exact.
+type inbox struct {
 	p     *Puller
 	slots *Slots
 	sub   *nats.Subscription
 	in    chan *nats.Msg
-	asked int  // slots taken for messages that have not come; owned by session
-	heard bool // the server spoke or was asked since the silence was last measured; owned by session
+	asked int  // slots taken for messages that have not come; owned by oneInbox
+	heard bool // the server spoke or was asked since the silence was last measured; owned by oneInbox
 }
 
-// session pulls on one inbox until ctx ends, the connection was lost, or the server says something that only a new inbox
+// oneInbox pulls until ctx ends, the connection was lost, or the server says something that only a new inbox
 // cures: then with an error. It reports whether anything was delivered.
-func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
-	s := &pulling{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
-	if s.sub, err = p.c.nc.ChanSubscribe(p.c.nc.NewInbox(), s.in); err != nil {
+func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
+	i := &inbox{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
+	if i.sub, err = p.c.nc.ChanSubscribe(p.c.nc.NewInbox(), i.in); err != nil {
 		return false, sendError(err)
 	}
-	defer s.end()
+	defer i.end()
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
 		changed := slots.changed()
-		if err := s.ask(); err != nil {
+		if err := i.ask(); err != nil {
 			return served, err
 		}
-		if s.asked == 0 {
+		if i.asked == 0 {
 			silence.Stop()
-		} else if s.heard {
+		} else if i.heard {
 			silence.Reset(maxSilence)
 		}
-		s.heard = false
+		i.heard = false
 		select {
 		case <-ctx.Done():
 			return served, nil
@@ -106,8 +106,8 @@ func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Deliver
 		case <-changed:
 		case <-silence.C:
 			return served, fmt.Errorf("no sign of life for %v", maxSilence)
-		case m := <-s.in:
-			d, err := s.take(m)
+		case m := <-i.in:
+			d, err := i.take(m)
 			if err != nil {
 				return served, err
 			}
@@ -124,46 +124,46 @@ func (p *Puller) session(ctx context.Context, slots *Slots, handle func(*Deliver
 
 // ask pulls for the free slots, if there are at least as many as are asked for already: one request for
 // several messages, and never a wait for the last message of a pull while most slots are idle.
-func (s *pulling) ask() error {
-	if free := s.slots.Free(); free == 0 || free < s.asked {
+func (i *inbox) ask() error {
+	if free := i.slots.Free(); free == 0 || free < i.asked {
 		return nil
 	}
-	n := s.slots.Take(s.slots.Total())
+	n := i.slots.Take(i.slots.Total())
 	if n == 0 {
 		return nil
 	}
-	s.asked, s.heard = s.asked+n, true
+	i.asked, i.heard = i.asked+n, true
 	request := pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
-	next := api("CONSUMER", "MSG", "NEXT", s.p.stream, s.p.consumer)
-	if err := s.p.c.nc.PublishRequest(next, s.sub.Subject, request.encode()); err != nil {
+	next := api("CONSUMER", "MSG", "NEXT", i.p.stream, i.p.consumer)
+	if err := i.p.c.nc.PublishRequest(next, i.sub.Subject, request.encode()); err != nil {
 		return fmt.Errorf("pull: %w", sendError(err))
 	}
 	return nil
 }
 
 // take reads what came: a delivery, or the server's word about a pull (nil), or a reason to start over.
-func (s *pulling) take(m *nats.Msg) (*Delivery, error) {
-	s.heard = true
+func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
+	i.heard = true
 	switch code := status(m); code {
 	case 0:
-		d, err := newDelivery(s.p.c.nc, m)
-		if err == nil && s.asked == 0 {
+		d, err := newDelivery(i.p.c.nc, m)
+		if err == nil && i.asked == 0 {
 			err = fmt.Errorf("a delivery of %s that was not asked for", m.Subject)
 		}
 		if err != nil {
 			return nil, err
 		}
-		s.asked--
+		i.asked--
 		return d, nil
 	case statusHeartbeat:
 		return nil, nil
 	case statusExpired:
 		unused := int(number(m, "Nats-Pending-Messages"))
-		if unused == 0 || unused > s.asked {
+		if unused == 0 || unused > i.asked {
 			return nil, fmt.Errorf("the server answered %d %s", code, description(m))
 		}
-		s.asked -= unused
-		s.slots.Release(unused)
+		i.asked -= unused
+		i.slots.Release(unused)
 		return nil, nil
 	case statusNoResponders:
 		return nil, fmt.Errorf("no such consumer (or it is not ready): %w", ErrNoResponders)
@@ -173,17 +173,17 @@ func (s *pulling) take(m *nats.Msg) (*Delivery, error) {
 }
 
 // end gives up the inbox, hands back what had come already, and frees the slots that were asked for.
-func (s *pulling) end() {
-	s.stopDeliveries()
+func (i *inbox) end() {
+	i.stopDeliveries()
 	for {
 		select {
-		case m := <-s.in:
+		case m := <-i.in:
 			if status(m) == 0 {
 				_ = m.Nak()
 			}
 		default:
-			s.slots.Release(s.asked)
-			s.asked = 0
+			i.slots.Release(i.asked)
+			i.asked = 0
 			return
 		}
 	}
@@ -191,10 +191,10 @@ func (s *pulling) end() {
 
 // stopDeliveries returns when no more can come: what the server sent before it knew would otherwise be
 // lost here, and nobody would get it before its AckWait is over.
-func (s *pulling) stopDeliveries() {
-	closed := s.sub.StatusChanged(nats.SubscriptionClosed)
-	if err := s.sub.Drain(); err != nil {
-		_ = s.sub.Unsubscribe()
+func (i *inbox) stopDeliveries() {
+	closed := i.sub.StatusChanged(nats.SubscriptionClosed)
+	if err := i.sub.Drain(); err != nil {
+		_ = i.sub.Unsubscribe()
 		return
 	}
 	timer := time.NewTimer(time.Second)
@@ -202,6 +202,6 @@ func (s *pulling) stopDeliveries() {
 	select {
 	case <-closed:
 	case <-timer.C:
-		_ = s.sub.Unsubscribe()
+		_ = i.sub.Unsubscribe()
 	}
 }

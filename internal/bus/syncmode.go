@@ -30,12 +30,14 @@ func (c *Conn) SyncMode(ctx context.Context) string {
 	_ = c.Stream(ctx, "$SYS.REQ.SERVER.PING.JSZ", nil, []byte("{}"), func(m Msg) bool {
 		var answer struct {
 			Data struct {
-				Config struct {
+				Disabled bool `json:"disabled"`
+				Config   struct {
 					Always bool `json:"sync_always"`
 				} `json:"config"`
 			} `json:"data"`
 		}
-		if json.Unmarshal(m.Data, &answer) == nil && mode != SyncInterval {
+		stores := json.Unmarshal(m.Data, &answer) == nil && !answer.Data.Disabled
+		if stores && mode != SyncInterval {
 			mode = syncMode(answer.Data.Config.Always)
 		}
 		quiet.Reset(syncAnswers)
