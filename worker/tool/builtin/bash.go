@@ -1,16 +1,161 @@
 package builtin
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
+// Bounds of one Bash call.
+const (
+	maxBashOutput  = 1 << 20 // bytes kept of the output; the model reads less, see MaxOutput
+	maxBashMessage = 8000    // bytes of output, the last ones, that an error quotes
+	maxBashTimeout = 10 * time.Minute
+)
+
+const bashSchema = `{
+	"type": "object",
+	"properties": {
+		"command": {"type": "string", "minLength": 1, "description": "The shell command, as bash -c takes it."},
+		"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600000, "description": "Stop the command after this many milliseconds. It can only shorten the time the tool has anyway (30 seconds unless configured otherwise)."},
+		"description": {"type": "string", "description": "What the command does, in a few words, for whoever watches."}
+	},
+	"required": ["command"],
+	"additionalProperties": false
+}`
+
+const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
+
+// bashSpec promises Bash. Only bash itself reads a command as the classifier in schemas/safety does: where
+// there is just a sh, no command is looked into and every one runs alone.
 func bashSpec() spec {
 	return spec{
 		promise: func() schemas.Tool {
-			return schemas.Tool{Name: "Bash", Kind: messages.Write, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail}
+			promise := schemas.Tool{
+				Name: "Bash", Description: bashDescription, Kind: messages.Write, InputSchema: json.RawMessage(bashSchema),
+				OnCrash: messages.Once, TimeoutMS: 30_000, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail,
+			}
+			if shell, err := findShell(); err == nil && shell.name == "bash" {
+				promise.ShellCommand = "command"
+			}
+			return promise
 		},
-		runner: func(*Root) tool.Runner { return nil },
+		runner: func(root *Root) tool.Runner { return bash{dir: root.Dir()} },
 	}
+}
+
+// bash runs commands in a folder, which it is not confined to.
+type bash struct{ dir string }
+
+type shell struct{ name, path string }
+
+// findShell is bash, or sh where there is no bash.
+func findShell() (shell, error) {
+	for _, name := range []string{"bash", "sh"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return shell{name, path}, nil
+		}
+	}
+	return shell{}, errors.New("this worker has neither bash nor sh in its PATH")
+}
+
+// bashEnv is set for every command. Git must not write its index, nor start its file system monitor, when
+// it is only asked for a status: such commands run beside others.
+var bashEnv = []string{
+	"GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0",
+	"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
+}
+
+type bashArgs struct {
+	Command     string `json:"command"`
+	TimeoutMS   *whole `json:"timeout_ms"`
+	Description string `json:"description"`
+}
+
+func (b bash) args(call tool.Call) (bashArgs, error) {
+	args, err := arguments[bashArgs](call)
+	switch {
+	case err != nil:
+		return args, err
+	case strings.TrimSpace(args.Command) == "":
+		return args, refuse(messages.CodeInvalidArguments, "command is empty")
+	case strings.IndexByte(args.Command, 0) >= 0:
+		return args, refuse(messages.CodeInvalidArguments, "command holds a NUL byte, which no shell can take")
+	case args.TimeoutMS != nil && *args.TimeoutMS < 1:
+		return args, refuse(messages.CodeInvalidArguments, "timeout_ms must be at least 1")
+	}
+	return args, nil
+}
+
+// Check refuses what no shell could run.
+func (b bash) Check(_ context.Context, call tool.Call) error {
+	_, err := b.args(call)
+	return err
+}
+
+// Run runs the command.
+func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
+	args, err := b.args(call)
+	if err != nil {
+		return tool.Output{}, err
+	}
+	sh, err := findShell()
+	if err != nil {
+		return tool.Output{}, refuse(messages.CodeToolError, "%v", err)
+	}
+	env, err := process.Environ(call, nil)
+	if err != nil {
+		return tool.Output{}, err
+	}
+	limit := min(time.Duration(args.TimeoutMS.or(int(maxBashTimeout.Milliseconds())))*time.Millisecond, maxBashTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout_ms: %w", context.DeadlineExceeded))
+	defer cancel()
+	lines := process.NewLines(func(text string) {
+		if call.Progress != nil {
+			call.Progress(messages.Progress{Text: text})
+		}
+	})
+	result, err := process.Run(ctx, process.Command{
+		Args: []string{sh.path, "-c", args.Command}, Dir: b.dir, Env: append(env, bashEnv...),
+		Merge: true, Limit: maxBashOutput, OnStdout: lines.Add,
+	})
+	lines.Flush()
+	return bashOutput(result, err)
+}
+
+// bashOutput is what the model reads of a command that ended, or that was ended.
+func bashOutput(result process.Result, err error) (tool.Output, error) {
+	printed := strings.ToValidUTF8(string(result.Stdout.Bytes()), "\uFFFD")
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		// Both are true of it: the error is a timeout to whoever asks, and its words hold the output.
+		message := withOutput(fmt.Sprintf("no end within %s, killed", result.Duration.Round(time.Millisecond)), printed)
+		return tool.Output{}, fmt.Errorf("%w: %w", &messages.Error{Code: messages.CodeTimeout, Message: message}, err)
+	case err != nil:
+		return tool.Output{}, err
+	case result.ExitCode != 0:
+		return tool.Output{}, refuse(messages.CodeToolError, "%s", withOutput(result.Status(), printed))
+	}
+	return tool.Text(printed), nil
+}
+
+// withOutput is how a command ended, and the last of what it printed.
+func withOutput(end, printed string) string {
+	if len(printed) > maxBashMessage {
+		cut := len(printed) - maxBashMessage
+		printed = fmt.Sprintf("[... %d bytes left out ...]\n%s", cut, strings.ToValidUTF8(printed[cut:], ""))
+	}
+	if strings.TrimSpace(printed) == "" {
+		return end
+	}
+	return end + "\n" + strings.TrimRight(printed, "\n")
 }

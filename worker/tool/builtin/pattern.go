@@ -10,86 +10,152 @@ import (
 // Globs and .gitignore patterns become regular expressions: those match in time linear in the path, where
 // a backtracking matcher takes 2^n steps for n groups of braces (doublestar 4.10: 0.3 s at 22 groups).
 
+const (
+	maxAlternatives = 1000      // patterns that the braces of one glob stand for
+	maxExpanded     = 100 << 10 // bytes of all of them
+)
+
 // compileGlob reads a glob over slash-separated paths: ? and * stop at slashes, ** as a whole component is
 // any number of folders, [a-z] and [!a-z] are classes, {a,b} alternatives, \ takes the next character as it is.
 func compileGlob(pattern string) (*regexp.Regexp, error) {
-	g := globber{in: pattern, braces: true}
-	return g.compile()
+	alternatives, err := expandBraces(pattern)
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range alternatives {
+		g := globber{in: a}
+		if alternatives[i], err = g.translate(); err != nil {
+			return nil, err
+		}
+	}
+	return compilePaths(strings.Join(alternatives, "|"))
 }
 
 // compileIgnore reads a .gitignore pattern, where braces are plain characters.
 func compileIgnore(pattern string) (*regexp.Regexp, error) {
-	g := globber{in: pattern}
-	return g.compile()
-}
-
-// globber translates a pattern from left to right.
-type globber struct {
-	in     string
-	braces bool
-	at     int // the next byte of in
-	depth  int // open braces
-	out    strings.Builder
-}
-
-var errClass = errors.New("a [ without its ]")
-
-func (g *globber) compile() (*regexp.Regexp, error) {
-	g.out.WriteString(`(?s)^(?:`)
-	for g.at < len(g.in) {
-		if err := g.next(); err != nil {
-			return nil, err
-		}
-	}
-	if g.depth > 0 {
-		return nil, errors.New("a { without its }")
-	}
-	g.out.WriteString(`)$`)
-	re, err := regexp.Compile(g.out.String())
+	g := globber{in: pattern, git: true}
+	expression, err := g.translate()
 	if err != nil {
-		return nil, fmt.Errorf("too complex or not readable")
+		return nil, err
+	}
+	return compilePaths(expression)
+}
+
+func compilePaths(expression string) (*regexp.Regexp, error) {
+	re, err := regexp.Compile(`(?s)^(?:` + expression + `)$`)
+	if err != nil {
+		return nil, errors.New("too complex, or not UTF-8")
 	}
 	return re, nil
 }
 
-func (g *globber) next() error {
-	c := g.in[g.at]
-	switch {
-	case c == '*':
-		g.stars()
-	case c == '?':
-		g.at++
-		g.out.WriteString(`[^/]`)
-	case c == '[':
-		return g.class()
-	case c == '\\':
-		if g.at+1 == len(g.in) {
-			return errors.New(`a \ at the end`)
+// expandBraces is the patterns without braces that a pattern stands for. Each is taken apart at its first
+// group, and what comes of it goes back on the list until none has a group left.
+func expandBraces(pattern string) ([]string, error) {
+	var done []string
+	size := 0
+	for todo := []string{pattern}; len(todo) > 0; {
+		next := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		before, group, after, err := firstGroup(next)
+		switch {
+		case err != nil:
+			return nil, err
+		case group == nil:
+			done = append(done, next)
+			size += len(next)
+		default:
+			for _, choice := range group {
+				todo = append(todo, before+choice+after)
+			}
 		}
-		g.at++
-		g.literal()
-	case g.braces && c == '{':
-		g.at++
-		g.depth++
-		g.out.WriteString(`(?:`)
-	case g.depth > 0 && c == ',':
-		g.at++
-		g.out.WriteString(`|`)
-	case g.depth > 0 && c == '}':
-		g.at++
-		g.depth--
-		g.out.WriteString(`)`)
-	default:
-		g.literal()
+		if len(done)+len(todo) > maxAlternatives || size > maxExpanded {
+			return nil, fmt.Errorf("its braces stand for more than %s patterns, or for too long ones", thousands(maxAlternatives))
+		}
 	}
-	return nil
+	return done, nil
 }
 
-// literal takes the bytes up to the next one that may mean something.
+// firstGroup parts a pattern around its first {a,b}; the group is nil when there is none.
+func firstGroup(pattern string) (before string, group []string, after string, err error) {
+	depth, open, start := 0, 0, 0
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '\\':
+			i++
+		case c == '[':
+			if n := classLength(pattern[i:]); n > 0 {
+				i += n - 1
+			}
+		case c == '{':
+			if depth++; depth == 1 {
+				open, start = i, i+1
+			}
+		case c == ',' && depth == 1:
+			group = append(group, pattern[start:i])
+			start = i + 1
+		case c == '}' && depth > 0:
+			if depth--; depth == 0 {
+				return pattern[:open], append(group, pattern[start:i]), pattern[i+1:], nil
+			}
+		}
+	}
+	if depth > 0 {
+		return "", nil, "", errors.New("a { without its }")
+	}
+	return pattern, nil, "", nil
+}
+
+// classLength is how many bytes the [...] at the start of in has; 0 when its ] is missing.
+func classLength(in string) int {
+	g := globber{in: in}
+	if g.class() != nil {
+		return 0
+	}
+	return g.at
+}
+
+// globber translates a pattern without braces from left to right.
+type globber struct {
+	in  string
+	git bool
+	at  int // the next byte of in
+	out strings.Builder
+}
+
+const globSpecial = `*?[\`
+
+func (g *globber) translate() (string, error) {
+	for g.at < len(g.in) {
+		var err error
+		switch g.in[g.at] {
+		case '*':
+			g.stars()
+		case '?':
+			g.at++
+			g.out.WriteString(`[^/]`)
+		case '[':
+			err = g.class()
+		case '\\':
+			if g.at++; g.at == len(g.in) {
+				return "", errors.New(`a \ at the end`)
+			}
+			g.literal()
+		default:
+			g.literal()
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return g.out.String(), nil
+}
+
+// literal takes the bytes up to the next one that may mean something, the first in any case.
 func (g *globber) literal() {
-	end := g.at + 1
-	for end < len(g.in) && !strings.ContainsRune(`*?[\{,}`, rune(g.in[end])) {
-		end++
+	end := len(g.in)
+	if i := strings.IndexAny(g.in[g.at+1:], globSpecial); i >= 0 {
+		end = g.at + 1 + i
 	}
 	g.out.WriteString(regexp.QuoteMeta(g.in[g.at:end]))
 	g.at = end
@@ -102,10 +168,13 @@ func (g *globber) stars() {
 	for g.at < len(g.in) && g.in[g.at] == '*' {
 		g.at++
 	}
+	starts := start == 0 || g.in[start-1] == '/' ||
+		g.git && !strings.ContainsAny(g.in[:start], globSpecial) // git strips a plain prefix before it looks
+	ends := g.at == len(g.in) || g.in[g.at] == '/'
 	switch {
-	case g.at-start < 2 || !g.edge(start-1) || !g.edge(g.at):
+	case g.at-start < 2 || !starts || !ends:
 		g.out.WriteString(`[^/]*`)
-	case g.at < len(g.in) && g.in[g.at] == '/':
+	case g.at < len(g.in):
 		g.at++
 		g.out.WriteString(`(?:.*/)?`)
 	default:
@@ -113,11 +182,7 @@ func (g *globber) stars() {
 	}
 }
 
-// edge reports whether a component may end or start at the byte i: a slash, either end, or inside braces
-// what bounds an alternative.
-func (g *globber) edge(i int) bool {
-	return i < 0 || i >= len(g.in) || g.in[i] == '/' || g.braces && strings.ContainsRune("{,}", rune(g.in[i]))
-}
+var errClass = errors.New("a [ without its ]")
 
 // class takes a [...]. It never matches a slash.
 func (g *globber) class() error {
