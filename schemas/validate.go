@@ -31,7 +31,7 @@ const baseURL = "https://schema.invalid/"
 // Schema is a compiled JSON Schema. Safe for concurrent use.
 type Schema struct {
 	raw  []byte
-	more map[string]string // other documents by URL: nil but in the conformance tests
+	more map[string]string // the only other documents that a reference may lead to, by URL
 	doc  any               // raw, decoded: the words of the error texts
 	url  string            // of doc, as the validator's errors name it
 

@@ -1,0 +1,390 @@
+package schemas
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// ToolsFile is what a worker serves besides its own builtins. tools-file.json is its schema.
+type ToolsFile struct {
+	Tools []Entry // in the order of the file
+}
+
+// Entry is one tool and how it is run: exactly one of Exec and Builtin is set.
+type Entry struct {
+	// Tool has its defaults filled, but for an entry that lends a file builtin: what such an entry leaves
+	// open is the builtin's own promise, which the worker knows.
+	Tool
+	Exec    *Exec
+	Builtin string   // one of [FileBuiltins] or [DemoBuiltins]
+	Env     []string // names of environment variables that the tool gets to see
+	Line    int      // where the entry starts, from 1
+}
+
+// Exec runs a program for each call.
+type Exec struct {
+	Command []string // the program and its arguments; no shell
+}
+
+// The names that the key builtin knows. FileBuiltins bring a kind, a schema and a description of their
+// own; DemoBuiltins, for demos, tests and load runs, take those of the entry.
+var (
+	FileBuiltins = []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"}
+	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
+)
+
+// entryKeys is every key of an entry in the order in which errors list them. A nil reader means that the
+// key is known and not built yet.
+var entryKeys = []struct {
+	name    string
+	read    func(*entryReader, yamlNode)
+	instead string
+}{
+	{"name", (*entryReader).name, ""},
+	{"description", (*entryReader).description, ""},
+	{"kind", (*entryReader).kind, ""},
+	{"concurrency_safe", (*entryReader).concurrencySafe, ""},
+	{"input_schema", (*entryReader).inputSchema, ""},
+	{"timeout", (*entryReader).timeout, ""},
+	{"on_crash", (*entryReader).onCrash, ""},
+	{"pool", (*entryReader).pool, ""},
+	{"max_output", (*entryReader).maxOutput, ""},
+	{"truncate", (*entryReader).truncate, ""},
+	{"env", (*entryReader).env, ""},
+	{"exec", (*entryReader).exec, ""},
+	{"builtin", (*entryReader).builtin, ""},
+	{"http", nil, "; use exec with a program that makes the request"},
+	{"check", nil, "; use on_crash: idempotent or on_crash: once"},
+	{"cwd", nil, "; let the program change its directory"},
+	{"retry", nil, ""},
+	{"limits", nil, "; put bounds into input_schema"},
+}
+
+var (
+	environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	byteSize        = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
+)
+
+// ParseToolsFile reads a tools file (YAML). name stands in the errors, which tell every mistake at once, one
+// [FileError] each, joined.
+func ParseToolsFile(name string, data []byte) (ToolsFile, error) {
+	m := &mistakes{file: name}
+	root := parseYAML(data, m)
+	if len(m.all) > 0 {
+		return ToolsFile{}, m.err()
+	}
+	file := m.toolsFile(root)
+	if err := m.err(); err != nil {
+		return ToolsFile{}, err
+	}
+	return file, nil
+}
+
+func (m *mistakes) toolsFile(root yamlNode) ToolsFile {
+	var file ToolsFile
+	members, ok := root.value.([]yamlMember)
+	if !ok {
+		m.add(root.position, "want a mapping with the key tools, got %s", root.typeName())
+		return file
+	}
+	found := false
+	for _, member := range members {
+		switch member.key {
+		case "tools":
+			found = true
+			file.Tools = m.entries(member.node)
+		case "mcp_servers":
+			m.add(member.position, "mcp_servers is not in this version")
+		default:
+			m.add(member.position, "unknown key %q; the key of a tools file is tools", clip(member.key))
+		}
+	}
+	if !found && len(m.all) == 0 {
+		m.add(root.position, "the key tools is missing")
+	}
+	return file
+}
+
+func (m *mistakes) entries(n yamlNode) []Entry {
+	items, ok := n.value.([]yamlNode)
+	if !ok {
+		m.add(n.position, "tools: want a list of tools, got %s", n.typeName())
+		return nil
+	}
+	var entries []Entry
+	first := map[string]int{} // line of each name
+	for _, item := range items {
+		entry, ok := m.entry(item)
+		if !ok {
+			continue
+		}
+		if line, twice := first[entry.Name]; twice && entry.Name != "" {
+			m.add(item.position, "a tool named %q is there already, in line %d", entry.Name, line)
+		}
+		first[entry.Name] = entry.Line
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// entryReader reads one entry, key by key.
+type entryReader struct {
+	*mistakes
+	entry Entry
+	at    map[string]position // the keys that are there
+}
+
+func (m *mistakes) entry(n yamlNode) (Entry, bool) {
+	members, ok := n.value.([]yamlMember)
+	if !ok {
+		m.add(n.position, "want a tool: a mapping with name, input_schema and exec or builtin, got %s", n.typeName())
+		return Entry{}, false
+	}
+	before := len(m.all)
+	r := &entryReader{m, Entry{Line: n.line}, map[string]position{}}
+	for _, member := range members {
+		r.at[member.key] = member.position
+		r.read(member)
+	}
+	r.whole(n.position)
+	if len(m.all) > before {
+		return r.entry, true // its name still counts
+	}
+	if !slices.Contains(FileBuiltins, r.entry.Builtin) {
+		tool, err := r.entry.WithDefaults()
+		if err != nil { // each field has been checked, so this is about none of them
+			m.add(n.position, "%v", err)
+		}
+		r.entry.Tool = tool
+	}
+	return r.entry, true
+}
+
+func (r *entryReader) read(member yamlMember) {
+	var names []string
+	for _, key := range entryKeys {
+		switch {
+		case key.name != member.key:
+			if key.read != nil {
+				names = append(names, key.name)
+			}
+		case key.read == nil:
+			r.add(member.position, "%s is not in this version%s", key.name, key.instead)
+			return
+		default:
+			key.read(r, member.node)
+			return
+		}
+	}
+	r.add(member.position, "unknown key %q; the keys of a tool are %s", clip(member.key), strings.Join(names, ", "))
+}
+
+// whole checks what no single key can say.
+func (r *entryReader) whole(at position) {
+	has := func(key string) bool { _, ok := r.at[key]; return ok }
+	if !has("name") {
+		r.add(at, "name is missing")
+	}
+	switch {
+	case has("exec") && has("builtin"):
+		r.add(r.at["builtin"], "a tool is run by exec or by builtin, not by both")
+	case !has("exec") && !has("builtin") && !has("http"):
+		r.add(at, `how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of %s`, strings.Join(builtins(), ", "))
+	}
+	if has("exec") && !has("input_schema") {
+		r.add(at, "input_schema is missing: write the JSON Schema of the arguments, at least {type: object}")
+	}
+	if has("on_crash") && (r.entry.Kind == messages.Read || r.entry.Kind == messages.Compute) {
+		r.add(r.at["on_crash"], "on_crash is for writes; a %s may always be run again", r.entry.Kind)
+	}
+	if has("env") && !has("exec") {
+		r.add(r.at["env"], "env is for exec; a builtin reads no environment variables")
+	}
+}
+
+func (r *entryReader) name(n yamlNode) {
+	r.entry.Name = r.matching(n, "name", toolName, "1 to 64 of [a-zA-Z0-9_-]")
+}
+
+func (r *entryReader) pool(n yamlNode) {
+	r.entry.Pool = r.matching(n, "pool", poolName, "1 to 32 of [a-zA-Z0-9_-]")
+}
+
+func (r *entryReader) description(n yamlNode) {
+	r.entry.Description, _ = r.text(n, "description", "text for the model")
+}
+
+func (r *entryReader) kind(n yamlNode) {
+	r.entry.Kind = oneOf(r, n, "kind", messages.Read, messages.Write, messages.Compute)
+}
+
+func (r *entryReader) truncate(n yamlNode) {
+	r.entry.Truncate = oneOf(r, n, "truncate", TruncateHead, TruncateMiddle, TruncateTail)
+}
+
+func (r *entryReader) onCrash(n yamlNode) {
+	if n.value == string(messages.Checkable) {
+		r.add(n.position, "on_crash: checkable is not in this version; use idempotent or once")
+		return
+	}
+	r.entry.OnCrash = oneOf(r, n, "on_crash", messages.Idempotent, messages.Once)
+}
+
+func (r *entryReader) builtin(n yamlNode) {
+	r.entry.Builtin = oneOf(r, n, "builtin", builtins()...)
+}
+
+func builtins() []string { return slices.Concat(FileBuiltins, DemoBuiltins) }
+
+func (r *entryReader) concurrencySafe(n yamlNode) {
+	switch v := n.value.(type) {
+	case bool:
+		r.entry.ConcurrencySafe = &v
+	case string:
+		r.add(n.position, "concurrency_safe: want true or false; an expression is not in this version")
+	default:
+		r.add(n.position, "concurrency_safe: want true or false, got %s", n.typeName())
+	}
+}
+
+func (r *entryReader) inputSchema(n yamlNode) {
+	members, ok := n.value.([]yamlMember)
+	if !ok {
+		r.add(n.position, "input_schema: want a JSON Schema such as {type: object, properties: {...}}, got %s", n.typeName())
+		return
+	}
+	isObject := slices.ContainsFunc(members, func(m yamlMember) bool { return m.key == "type" && m.node.value == "object" })
+	if !isObject {
+		r.add(n.position, "input_schema: its root must have type: object, because the arguments of a call are one")
+		return
+	}
+	r.entry.InputSchema = n.json()
+	if _, err := Compile(r.entry.InputSchema); err != nil {
+		r.add(n.position, "input_%v", err)
+	}
+}
+
+func (r *entryReader) timeout(n yamlNode) {
+	text, ok := r.text(n, "timeout", `a duration such as "5s", "500ms" or "2m"`)
+	if !ok {
+		return
+	}
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		r.add(n.position, `timeout: %q is no duration; want one such as "5s", "500ms" or "2m"`, clip(text))
+	case d < time.Millisecond:
+		r.add(n.position, "timeout: want at least 1ms")
+	default:
+		r.entry.TimeoutMS = d.Milliseconds()
+	}
+}
+
+// maxOutput reads bytes. A KB is 1,024 of them, whichever way it is written.
+func (r *entryReader) maxOutput(n yamlNode) {
+	parts := byteSize.FindStringSubmatch(fmt.Sprint(n.value))
+	if parts == nil {
+		r.add(n.position, "max_output: want a number of bytes such as 10000 or 256KB, got %s", n.typeName())
+		return
+	}
+	size, _ := strconv.ParseInt(parts[1], 10, 64) // at most 12 digits
+	switch parts[2] {
+	case "KB", "KiB":
+		size <<= 10
+	case "MB", "MiB":
+		size <<= 20
+	}
+	if size < 1 || size > math.MaxInt32 {
+		r.add(n.position, "max_output: want 1 byte to 2047MB")
+		return
+	}
+	r.entry.MaxOutput = int(size)
+}
+
+func (r *entryReader) env(n yamlNode) {
+	for _, item := range r.texts(n, "env", "a list of names such as [DB_URL]") {
+		name := item.value.(string)
+		switch {
+		case !environmentName.MatchString(name):
+			r.add(item.position, "env: %q is no name of an environment variable; values are not written here", clip(name))
+		case strings.HasPrefix(name, "TOOLFLEET_"):
+			r.add(item.position, "env: %s is set by toolfleet itself", clip(name))
+		default:
+			r.entry.Env = append(r.entry.Env, name)
+		}
+	}
+}
+
+func (r *entryReader) exec(n yamlNode) {
+	const want = "exec: want {command: [./program, argument]}"
+	members, ok := n.value.([]yamlMember)
+	if !ok {
+		r.add(n.position, want+", got %s", n.typeName())
+		return
+	}
+	r.entry.Exec = &Exec{}
+	for _, member := range members {
+		if member.key != "command" {
+			r.add(member.position, "unknown key %q; "+want, clip(member.key))
+			continue
+		}
+		for _, item := range r.texts(member.node, "command", `a list such as [./program, argument] or [sh, -c, "a | b"]`) {
+			r.entry.Exec.Command = append(r.entry.Exec.Command, item.value.(string))
+		}
+		if items, isList := member.node.value.([]yamlNode); isList && (len(items) == 0 || items[0].value == "") {
+			r.add(member.node.position, "command: the program is missing")
+		}
+	}
+	if !slices.ContainsFunc(members, func(m yamlMember) bool { return m.key == "command" }) {
+		r.add(n.position, "command is missing; "+want)
+	}
+}
+
+// text is a text value; anything else is a mistake.
+func (r *entryReader) text(n yamlNode, key, want string) (string, bool) {
+	s, ok := n.value.(string)
+	if !ok {
+		r.add(n.position, "%s: want %s, got %s", key, want, n.typeName())
+	}
+	return s, ok
+}
+
+func (r *entryReader) matching(n yamlNode, key string, pattern *regexp.Regexp, want string) string {
+	s, ok := r.text(n, key, want)
+	if ok && !pattern.MatchString(s) {
+		r.add(n.position, "%s: %q is not %s", key, clip(s), want)
+	}
+	return s
+}
+
+// texts is the items of a list of text that are text.
+func (r *entryReader) texts(n yamlNode, key, want string) []yamlNode {
+	items, ok := n.value.([]yamlNode)
+	if !ok {
+		r.add(n.position, "%s: want %s, got %s", key, want, n.typeName())
+	}
+	return slices.DeleteFunc(slices.Clone(items), func(item yamlNode) bool {
+		_, isText := r.text(item, key, "text (put it into quotes)")
+		return !isText
+	})
+}
+
+func oneOf[T ~string](r *entryReader, n yamlNode, key string, allowed ...T) T {
+	words := make([]string, 0, len(allowed))
+	for _, a := range allowed {
+		words = append(words, string(a))
+	}
+	want := "one of " + strings.Join(words, ", ")
+	s, ok := r.text(n, key, want)
+	if ok && !slices.Contains(words, s) {
+		r.add(n.position, "%s: %q is not %s", key, clip(s), want)
+	}
+	return T(s)
+}
