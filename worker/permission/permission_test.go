@@ -1,0 +1,361 @@
+package permission
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+var (
+	bash   = schemas.Tool{Name: "Bash", ShellCommand: "command"}
+	read   = schemas.Tool{Name: "Read", InputSchema: json.RawMessage(`{"type":"object","properties":{"file_path":{"type":"string"}}}`)}
+	grep   = schemas.Tool{Name: "Grep", InputSchema: json.RawMessage(`{"type":"object","properties":{"path":{"type":"string"}}}`)}
+	lookup = schemas.Tool{Name: "lookup_order"}
+)
+
+func command1(line string) json.RawMessage {
+	return messages.MustMarshal(map[string]string{"command": line})
+}
+
+func mustNew(t testing.TB, cfg Config) Rules {
+	t.Helper()
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// holds reports whether a rule of this effect, alone, decides the call.
+func holds(t testing.TB, effect Effect, short string, tool schemas.Tool, input json.RawMessage) bool {
+	t.Helper()
+	rule, err := Parse(effect, "", short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mustNew(t, Config{Rules: []Rule{rule}, Roots: []string{"/srv/app", "/home/link"}}).Decide(tool, input).Matched
+}
+
+func TestShell(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, line string
+		allow, deny   bool
+	}{
+		{"git status:*", "git status", true, true},
+		{"git status:*", "git status --short", true, true},
+		{"git status:*", "git statusx", false, false},
+		{"git status:*", "git  'status'", true, true},
+		{"git status:*", "git status && rm -rf x", false, true},
+		{"git status:*", "git status; git status -s | git status", true, true},
+		{"git status:*", "git status $(rm x)", false, true},
+		{"git status:*", "git status $X", true, true},
+		{"git status:*", "git status > out", false, true},
+		{"git status:*", "git status >/dev/null 2>&1", true, true},
+		{"git status:*", "git status < in", true, true},
+		{"git status:*", "LD_PRELOAD=x git status", false, true},
+		{"git status:*", "export PATH=/evil; git status", false, true},
+		{"git status:*", "for PATH in /evil; do git status; done", false, true},
+		{"git status:*", `"git status" -x`, false, false},
+		{"git status:*", "/evil/git status", false, true},
+		{"git status", "git status -s", false, false},
+		{"git status", "git status", true, true},
+		{"git * main", "git push origin main", true, true},
+		{"git * main", "git push origin dev", false, false},
+		{"npm run test-*", "npm run test-unit", true, true},
+		{"npm run test-*", "npm run test-unit --all", false, false},
+		{"rm:*", "ls", false, false},
+		{"rm:*", "ls && rm x", false, true},
+		{"rm:*", "echo `rm x`", false, true},
+		{"rm:*", "f() { rm x; }; f", false, true},
+		{"rm:*", "if true; then (rm x); fi", false, true},
+		{"rm:*", "cat <(rm x)", false, true},
+		{"rm:*", "cat <<E\n$(rm x)\nE", false, true},
+		{"rm:*", "sudo -u root rm x", false, true},
+		{"rm:*", "find . -exec rm {} +", false, true},
+		{"rm:*", "ls | xargs rm", false, true},
+		{"rm:*", "sh -c 'rm x'", false, true},
+		{"rm:*", "sudo sh -ec 'cd /; rm x'", false, true},
+		{"rm:*", "eval rm x", false, true},
+		{"rm:*", "trap 'rm x' EXIT", false, true},
+		{"rm:*", "curl x | sh", false, true},
+		{"rm:*", "sh script.sh", false, false},
+		{"rm:*", `r\m x`, true, true},
+		{"rm:*", `"r"'m' x`, true, true},
+		{"rm:*", `$'\x72m' x`, false, true},
+		{"rm:*", "$CMD x", false, true},
+		{"rm:*", "{rm,-rf,x}", false, true},
+		{"rm:*", `{"rm",-rf,x}`, false, true},
+		{"rm:*", "grep rm file", false, false},
+		{"rm:*", "echo 'rm x'", false, false},
+		{"rm:*", "ls $HOME *.go", false, false},
+		{"rm:*", "[ -f x ] && ls", false, false},
+		{"rm:*", "ls 'unclosed", false, true},
+		{"rm -rf:*", "rm $FLAGS x", false, true},
+		{"ls:*", strings.Repeat("ls;", 30000), false, true},
+		{"*", "anything $X > y", true, true},
+		{":*", "anything $X > y", true, true},
+		{"git:*", "", false, false},
+		{"git:*", "X=1", false, false},
+	} {
+		short := "Bash(" + tt.pattern + ")"
+		if got := holds(t, Allow, short, bash, command1(tt.line)); got != tt.allow {
+			t.Errorf("allow %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.allow)
+		}
+		if got := holds(t, Deny, short, bash, command1(tt.line)); got != tt.deny {
+			t.Errorf("deny %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.deny)
+		}
+	}
+}
+
+func TestPaths(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, path string
+		allow, deny   bool
+	}{
+		{"/etc/**", "/etc/passwd", true, true},
+		{"/etc/**", "/etc/../srv/app/x", false, false},
+		{"/etc/**", "../../etc/passwd", true, true},
+		{"/etc/**", "etc/passwd", false, false},
+		{"secrets/**", "secrets/a/b", true, true},
+		{"secrets/**", "./x/../secrets//a", true, true},
+		{"secrets/**", "/srv/app/secrets/a", true, true},
+		{"secrets/**", "/home/link/secrets/a", true, true},
+		{"/srv/app/secrets/**", "/home/link/secrets/a", true, true},
+		{"/srv/app/secrets/**", "secrets/a", true, true},
+		{"secrets/**", "secretsx/a", false, false},
+		{"secrets/**", "/srv/app2/secrets/a", false, false},
+		{"secrets/**", "secrets", true, true},
+		{"secrets/**", ".", false, true},
+		{"secrets/**", "", false, true},
+		{"src/secrets/**", "src", false, true},
+		{"src/secrets/**", "src/other", false, false},
+		{"**", "../x", false, true},
+		{"**/*.go", "a/b/c.go", true, true},
+		{"**/*.go", "a/b", false, false},
+		{"*.go", "a/c.go", false, false},
+		{"{a,b}/*", "b/x", true, true},
+		{"./a=b/*", "a=b/x", true, true},
+		{"[", "x", false, true},
+		{"file_path=*.go", "a/c.go", true, true},
+	} {
+		input := messages.MustMarshal(map[string]string{"file_path": tt.path})
+		if got := holds(t, Allow, "Read("+tt.pattern+")", read, input); got != tt.allow {
+			t.Errorf("allow Read(%s) on %q: matches = %v, want %v", tt.pattern, tt.path, got, tt.allow)
+		}
+		if got := holds(t, Deny, "Read("+tt.pattern+")", read, input); got != tt.deny {
+			t.Errorf("deny Read(%s) on %q: matches = %v, want %v", tt.pattern, tt.path, got, tt.deny)
+		}
+	}
+	for _, input := range []string{`{}`, `{"path":null}`, `{"path":7}`} {
+		if !holds(t, Deny, "Grep(secrets/**)", grep, json.RawMessage(input)) {
+			t.Errorf("deny Grep(secrets/**) does not match %s, which searches the whole root", input)
+		}
+	}
+}
+
+func TestPathsWithoutRoot(t *testing.T) {
+	rules := mustNew(t, Config{Layers: []Layer{{Deny: []string{"Read(/etc/**)"}}}})
+	for name, denied := range map[string]bool{"/etc/passwd": true, "/usr/x": false, "x": true, "../x": true} {
+		if d := rules.Decide(read, messages.MustMarshal(map[string]string{"file_path": name})); d.Matched != denied {
+			t.Errorf("deny Read(/etc/**) on %q with no root: matches = %v, want %v", name, d.Matched, denied)
+		}
+	}
+}
+
+func TestOtherArguments(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, input string
+		want           bool
+	}{
+		{"id=ORD-*", `{"id":"ORD-7"}`, true},
+		{"id=ORD-*", `{"id":"X-7"}`, false},
+		{"id=ORD-*", `{"ID":"ORD-7"}`, false},
+		{"id=7", `{"id":7}`, true},
+		{"id=*", `{}`, false},
+		{`where={"a":1,"b":*}`, `{"where":{"b":[2],"a":1}}`, true},
+		{`{"id":*}`, `{ "id" : 9007199254740993 }`, true},
+		{`{"id":9007199254740993}`, `{"id":9007199254740993}`, true},
+		{`*<&>*`, `{"x":"a<&>b"}`, true},
+		{`(x)=1`, `{"x":1}`, false},
+	} {
+		for _, effect := range []Effect{Allow, Deny} {
+			if got := holds(t, effect, "lookup_order("+tt.pattern+")", lookup, json.RawMessage(tt.input)); got != tt.want {
+				t.Errorf("%s lookup_order(%s) on %s: matches = %v, want %v", effect, tt.pattern, tt.input, got, tt.want)
+			}
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	r, err := Parse(Deny, "platform", " Bash(echo (x):*) ")
+	if want := (Rule{Deny, "Bash", "echo (x):*", "Bash(echo (x):*)", "platform"}); err != nil || r != want {
+		t.Errorf("got %+v, %v, want %+v", r, err, want)
+	}
+	if got, want := r.String(), "deny Bash(echo (x):*) (platform)"; got != want {
+		t.Errorf("String() = %q, want %q", got, want)
+	}
+	for _, bad := range []string{"", "Bash(", "Bash()", "Bash(x", "a b", "(x)", "[", "tool(x) y"} {
+		if r, err := Parse(Deny, "", bad); err == nil {
+			t.Errorf("Parse(%q) = %+v, want an error", bad, r)
+		}
+	}
+}
+
+func TestNewNamesEveryProblem(t *testing.T) {
+	_, err := New(Config{Default: "maybe", Roots: []string{"x"}, Layers: []Layer{{Deny: []string{"a("}, Allow: []string{"b("}}}, Rules: []Rule{{Effect: "no", Tool: "x"}}})
+	for _, want := range []string{"permissions.default", `root "x"`, `deny rule "a("`, `allow rule "b("`, `effect "no"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not mention %s", err, want)
+		}
+	}
+}
+
+// A deny wins from any layer, and the decision names it.
+func TestLayers(t *testing.T) {
+	rules := mustNew(t, Config{Layers: []Layer{
+		{Source: "platform", Deny: []string{"mcp__*"}, Allow: []string{"Bash(git:*)"}},
+		{Source: "tools file", Deny: []string{"Bash(git push:*)"}, Ask: []string{"Bash(git commit:*)"}, Allow: []string{"mcp__x", "*"}},
+	}})
+	for _, tt := range []struct {
+		tool schemas.Tool
+		line string
+		want string
+	}{
+		{bash, "git log", "allow Bash(git:*) (platform)"},
+		{bash, "git push", "deny Bash(git push:*) (tools file)"},
+		{bash, "git commit; git push", "deny Bash(git push:*) (tools file)"},
+		{bash, "git commit", "ask Bash(git commit:*) (tools file)"},
+		{schemas.Tool{Name: "mcp__x"}, "", "deny mcp__* (platform)"},
+	} {
+		d := rules.Decide(tt.tool, command1(tt.line))
+		if got := d.Rule.String(); got != tt.want || d.Effect != d.Rule.Effect {
+			t.Errorf("%s %q: decided by %q (%s), want %q", tt.tool.Name, tt.line, got, d.Effect, tt.want)
+		}
+		if denied, ok := rules.Denied(tt.tool, command1(tt.line)); ok != (d.Effect == Deny) || (ok && denied != d) {
+			t.Errorf("%s %q: Denied = %+v, %v beside %+v", tt.tool.Name, tt.line, denied, ok, d)
+		}
+	}
+	if !rules.DeniesTool("mcp__x") || rules.DeniesTool("Bash") {
+		t.Error("DeniesTool: want it for mcp__x alone")
+	}
+}
+
+func TestDefault(t *testing.T) {
+	for def, want := range map[Effect]Effect{"": Allow, Allow: Allow, Ask: Ask, Deny: Deny} {
+		d := mustNew(t, Config{Default: def, Layers: []Layer{{Allow: []string{"known"}}}}).Decide(lookup, json.RawMessage(`{}`))
+		if d.Effect != want || d.Matched {
+			t.Errorf("default %q: got %+v, want %s", def, d, want)
+		}
+	}
+	if d := (Rules{}).Decide(lookup, nil); d.Effect != Allow {
+		t.Errorf("no rules: got %s, want allow", d.Effect)
+	}
+}
+
+// slowDecide is the precedence as one would explain it: ask each effect in turn.
+func slowDecide(def Effect, layers []Layer, t schemas.Tool) Effect {
+	hit := func(lists ...[]string) bool {
+		for _, list := range lists {
+			for _, name := range list {
+				if name == t.Name || name == "*" {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	var deny, ask, allow [][]string
+	for _, l := range layers {
+		deny, ask, allow = append(deny, l.Deny), append(ask, l.Ask), append(allow, l.Allow)
+	}
+	switch {
+	case hit(deny...):
+		return Deny
+	case hit(ask...):
+		return Ask
+	case hit(allow...), def == "":
+		return Allow
+	}
+	return def
+}
+
+func TestPrecedenceAgainstBruteForce(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	names := []string{"a", "b", "c", "d", "*"}
+	pick := func() (list []string) {
+		for range rng.IntN(3) {
+			list = append(list, names[rng.IntN(len(names))])
+		}
+		return list
+	}
+	for range 5000 {
+		var layers []Layer
+		for i := range rng.IntN(4) {
+			layers = append(layers, Layer{Source: fmt.Sprint(i), Deny: pick(), Ask: pick(), Allow: pick()})
+		}
+		def := []Effect{"", Allow, Ask, Deny}[rng.IntN(4)]
+		rules := mustNew(t, Config{Default: def, Layers: layers})
+		for _, name := range names[:4] {
+			tool := schemas.Tool{Name: name}
+			if got, want := rules.Decide(tool, json.RawMessage(`{}`)).Effect, slowDecide(def, layers, tool); got != want {
+				t.Fatalf("default %q, layers %+v, tool %s: got %s, want %s", def, layers, name, got, want)
+			}
+		}
+	}
+}
+
+// An allow that certainly matches is also seen by a deny of the same pattern.
+func FuzzShell(f *testing.F) {
+	f.Add("git status:*", "git status && rm -rf x")
+	f.Add("rm * x", "sudo rm $A x")
+	f.Add("*a*", "eval 'a b' | sh -c \"$X\"")
+	f.Fuzz(func(t *testing.T, pattern, line string) {
+		words := strings.Fields(spread(pattern))
+		s := parseScript(line, 0)
+		if s.all(words) && !s.any(words) {
+			t.Errorf("pattern %q, line %q: an allow covers it and a deny does not", pattern, line)
+		}
+	})
+}
+
+func FuzzPath(f *testing.F) {
+	f.Add("secrets/**", "./secrets/../secrets/a")
+	f.Add("/srv/**", "/srv/app/../../etc")
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		roots := []string{"/srv/app"}
+		if matchPath(pattern, name, roots, true) && !matchPath(pattern, name, roots, false) {
+			t.Errorf("pattern %q, path %q: an allow covers it and a deny does not", pattern, name)
+		}
+		rel, abs := locate(name, roots)
+		if rel2, abs2 := locate(rel, roots); rel2 != rel || abs2 != abs {
+			t.Errorf("path %q: canonical form %q, %q becomes %q, %q", name, rel, abs, rel2, abs2)
+		}
+	})
+}
+
+func FuzzWildcard(f *testing.F) {
+	f.Add("a*b*", "axxbyy")
+	f.Fuzz(func(t *testing.T, pattern, s string) {
+		if len(pattern) > 12 || len(s) > 12 {
+			return
+		}
+		if got, want := wildcard(pattern, s), slowWildcard(pattern, s); got != want {
+			t.Errorf("wildcard(%q, %q) = %v, want %v", pattern, s, got, want)
+		}
+	})
+}
+
+func slowWildcard(pattern, s string) bool {
+	if pattern == "" {
+		return s == ""
+	}
+	if pattern[0] == '*' {
+		return slowWildcard(pattern[1:], s) || (s != "" && slowWildcard(pattern, s[1:]))
+	}
+	return s != "" && s[0] == pattern[0] && slowWildcard(pattern[1:], s[1:])
+}

@@ -1,0 +1,306 @@
+package permission
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Bounds on the shell text that is analysed. Beyond them a command line is unclear: no pattern but "*"
+// allows it and every deny matches it.
+const (
+	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
+	maxNested = 4        // sh -c inside sh -c
+)
+
+// script is the simple commands of a shell command line, those inside substitutions, functions and
+// compound commands included.
+//
+// A pattern for them is words. A word "*" stands for any number of words, and a "*" inside a word for any
+// characters of it; ":*" at the end is the familiar spelling of " *". A word whose value only the running
+// shell knows (variables, substitutions, file globs) is covered by the word "*" alone when allowing, and
+// may be anything when denying.
+type script struct {
+	commands []command
+	// sideways: it does what no simple command shows, such as assigning variables, writing through
+	// a redirection or running in a loop. Only "*" allows that.
+	sideways bool
+	// unclear: it could not be read to the end, or runs text that is not here to be read.
+	unclear bool
+}
+
+// command is the words of a simple command.
+type command []word
+
+type word struct {
+	text  string
+	known bool
+}
+
+// parseScript reads a command line as bash would.
+func parseScript(line string, depth int) *script {
+	s := &script{}
+	if len(line) > maxScript || depth > maxNested {
+		s.unclear = true
+		return s
+	}
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(line), "")
+	if err != nil {
+		s.unclear = true
+		return s
+	}
+	syntax.Walk(file, func(node syntax.Node) bool {
+		s.visit(node, depth)
+		return true
+	})
+	return s
+}
+
+func (s *script) visit(node syntax.Node, depth int) {
+	switch n := node.(type) {
+	case *syntax.CallExpr:
+		s.sideways = s.sideways || len(n.Assigns) > 0
+		if len(n.Args) > 0 {
+			s.add(wordsOf(n.Args), depth)
+		}
+	case *syntax.DeclClause: // export, declare, local and their like
+		s.sideways = true
+		s.add(command{{n.Variant.Value, true}, {}}, depth)
+	case *syntax.Redirect:
+		s.sideways = s.sideways || writes(n)
+	case *syntax.ForClause, *syntax.ArithmCmd, *syntax.LetClause, *syntax.CoprocClause:
+		s.sideways = true
+	}
+}
+
+// add takes in a command, and what it visibly runs in turn: sh -c "..." and eval "...".
+func (s *script) add(c command, depth int) {
+	s.commands = append(s.commands, c)
+	for i, w := range c {
+		if i > 0 && !runsOthers(c[0]) {
+			break
+		}
+		if !w.known {
+			continue
+		}
+		var text word
+		switch name, args := path.Base(w.text), c[i+1:]; {
+		case name == "eval" && len(args) > 0:
+			text = join(args)
+		case name == "trap" && len(args) > 0:
+			text = args[0]
+		case slices.Contains(shells, name):
+			text = scriptOf(args)
+		default:
+			continue
+		}
+		if !text.known {
+			s.unclear = true
+			continue
+		}
+		inner := parseScript(text.text, depth+1)
+		s.commands = append(s.commands, inner.commands...)
+		s.sideways = s.sideways || inner.sideways
+		s.unclear = s.unclear || inner.unclear
+	}
+}
+
+var (
+	shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh"}
+	// wrappers run the command that is among their arguments.
+	wrappers = []string{"builtin", "chroot", "command", "doas", "env", "exec", "find", "flock", "ionice", "nice",
+		"nohup", "parallel", "setsid", "stdbuf", "strace", "sudo", "time", "timeout", "watch", "xargs"}
+)
+
+func runsOthers(w word) bool { return w.known && slices.Contains(wrappers, path.Base(w.text)) }
+
+// scriptOf is the text that a shell with these arguments runs: the word after -c, and nothing for the
+// name of a file. Without either it reads its input, which is not known.
+func scriptOf(args command) word {
+	for i, a := range args {
+		switch {
+		case !a.known:
+			return word{}
+		case strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, "c"):
+			if i+1 < len(args) {
+				return args[i+1]
+			}
+			return word{}
+		case !strings.HasPrefix(a.text, "-"):
+			return word{known: true}
+		}
+	}
+	return word{}
+}
+
+func join(words command) word {
+	var texts []string
+	for _, w := range words {
+		if !w.known {
+			return word{}
+		}
+		texts = append(texts, w.text)
+	}
+	return word{strings.Join(texts, " "), true}
+}
+
+// all reports whether the pattern covers every simple command for certain, so that an allow holds.
+func (s *script) all(pattern []string) bool {
+	if everything(pattern) {
+		return true
+	}
+	if s.unclear || s.sideways || len(s.commands) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.commands, func(c command) bool { return !c.matches(pattern, true) })
+}
+
+// any reports whether the pattern may cover one of the simple commands, so that a deny or ask holds. The
+// folder of a program does not hide it, nor does a wrapper such as sudo or xargs.
+func (s *script) any(pattern []string) bool {
+	if everything(pattern) || s.unclear {
+		return true
+	}
+	return slices.ContainsFunc(s.commands, func(c command) bool {
+		for i := range c {
+			if i > 0 && !runsOthers(c[0]) {
+				break
+			}
+			bare := slices.Clone(c[i:])
+			bare[0].text = path.Base(bare[0].text)
+			if c[i:].matches(pattern, false) || bare.matches(pattern, false) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func everything(pattern []string) bool { return len(pattern) == 1 && pattern[0] == "*" }
+
+// matches runs the pattern over the words as an automaton; state p: the first p words of the pattern are
+// used up. Without certain a word of unknown value may be any number of any words.
+func (c command) matches(pattern []string, certain bool) bool {
+	at := make([]bool, len(pattern)+1)
+	at[0] = true
+	skip(at, pattern)
+	for _, w := range c {
+		next := make([]bool, len(at))
+		for p := range at {
+			if !at[p] {
+				continue
+			}
+			guess := !w.known && !certain
+			if guess {
+				for q := p; q < len(at); q++ {
+					next[q] = true
+				}
+			}
+			if p == len(pattern) {
+				continue
+			}
+			if pattern[p] == "*" {
+				next[p] = true
+			} else if w.known && wildcard(pattern[p], w.text) {
+				next[p+1] = true
+			}
+		}
+		skip(next, pattern)
+		at = next
+	}
+	return at[len(pattern)]
+}
+
+// skip lets a "*" stand for no word.
+func skip(at []bool, pattern []string) {
+	for p, w := range pattern {
+		if at[p] && w == "*" {
+			at[p+1] = true
+		}
+	}
+}
+
+// writes reports whether a redirection may change a file.
+func writes(r *syntax.Redirect) bool {
+	switch r.Op {
+	case syntax.RdrIn, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
+		return false
+	}
+	target := wordOf(r.Word)
+	if r.Op == syntax.DplOut && target.known && strings.Trim(target.text, "0123456789-") == "" {
+		return false // 2>&1
+	}
+	return !target.known || target.text != "/dev/null"
+}
+
+func wordsOf(words []*syntax.Word) command {
+	c := make(command, len(words))
+	for i, w := range words {
+		c[i] = wordOf(w)
+	}
+	return c
+}
+
+// wordOf is a word without its quotes. Its value is known when no expansion has a part in it.
+func wordOf(w *syntax.Word) word {
+	var b, unquoted strings.Builder
+	for _, part := range w.Parts {
+		switch p := part.(type) {
+		case *syntax.Lit:
+			unquoted.WriteString(p.Value)
+			b.WriteString(unescape(p.Value, ""))
+		case *syntax.SglQuoted:
+			if p.Dollar && strings.Contains(p.Value, `\`) {
+				return word{}
+			}
+			b.WriteString(p.Value)
+		case *syntax.DblQuoted:
+			for _, part := range p.Parts {
+				lit, ok := part.(*syntax.Lit)
+				if !ok {
+					return word{}
+				}
+				b.WriteString(unescape(lit.Value, "$`\"\\"))
+			}
+		default:
+			return word{}
+		}
+	}
+	if expands(unquoted.String()) {
+		return word{}
+	}
+	return word{b.String(), true}
+}
+
+// expands reports whether the unquoted part of a word may become another word or several: file globs, braces, a
+// home folder. An escaped character that looks like one errs on the side of "not known".
+func expands(lit string) bool {
+	return strings.ContainsAny(lit, "*?") || strings.HasPrefix(lit, "~") ||
+		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
+		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
+}
+
+// unescape takes out the backslashes that the shell would: all of them, or only those before one of the
+// given characters. A backslash before a line break goes together with it.
+func unescape(lit, only string) string {
+	if !strings.Contains(lit, `\`) {
+		return lit
+	}
+	var b strings.Builder
+	for i := 0; i < len(lit); i++ {
+		switch {
+		case lit[i] != '\\' || i+1 == len(lit):
+			b.WriteByte(lit[i])
+		case lit[i+1] == '\n':
+			i++
+		case only == "" || strings.IndexByte(only, lit[i+1]) >= 0:
+			i++
+			b.WriteByte(lit[i])
+		default:
+			b.WriteByte('\\')
+		}
+	}
+	return b.String()
+}

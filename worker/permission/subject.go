@@ -1,0 +1,192 @@
+package permission
+
+import (
+	"encoding/json"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// subject is one call as the rules see it. What is costly to read is read when a rule first asks.
+type subject struct {
+	tool  schemas.Tool
+	input json.RawMessage
+	roots []string
+
+	members map[string]json.RawMessage
+	script  *script
+}
+
+func (s *subject) matches(r Rule) bool {
+	return r.matchesTool(s.tool.Name) && (r.Argument == "" || s.argument(r.Argument, r.Effect == Allow))
+}
+
+var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
+
+// argument reads the pattern by the family of the tool:
+//
+//   - a shell tool (schemas.Tool.ShellCommand): words of simple commands, see [script];
+//   - "field=glob": the text of one property of the input, or the canonical JSON of one that is no string;
+//     "*" stands for any characters. A path with "=" in its name is written "./a=b";
+//   - a file tool, one whose schema has the property file_path or else path: a doublestar glob, see matchPath;
+//   - any other: the canonical JSON of the whole input, "*" as above.
+//
+// Certain says whether the pattern has to match for sure (allow) or already counts when it may (deny, ask).
+func (s *subject) argument(pattern string, certain bool) bool {
+	if s.tool.ShellCommand != "" {
+		return s.shell(pattern, certain)
+	}
+	if field := fieldForm.FindStringSubmatch(pattern); field != nil {
+		value, ok := s.member(field[1])
+		return ok && wildcard(field[2], textOf(value))
+	}
+	if property := pathProperty(s.tool.InputSchema); property != "" {
+		raw, given := s.member(property)
+		var name string
+		if given && json.Unmarshal(raw, &name) != nil {
+			return !certain // no string: not known where it points
+		}
+		return matchPath(pattern, name, s.roots, certain)
+	}
+	return wildcard(pattern, textOf(s.input))
+}
+
+func (s *subject) member(name string) (json.RawMessage, bool) {
+	if s.members == nil {
+		s.members, _ = messages.Object(s.input)
+	}
+	value, ok := s.members[name]
+	return value, ok
+}
+
+func (s *subject) shell(pattern string, certain bool) bool {
+	if s.script == nil {
+		raw, _ := s.member(s.tool.ShellCommand)
+		var line string
+		s.script = &script{unclear: true}
+		if json.Unmarshal(raw, &line) == nil {
+			s.script = parseScript(line, 0)
+		}
+	}
+	if certain {
+		return s.script.all(strings.Fields(spread(pattern)))
+	}
+	return s.script.any(strings.Fields(spread(pattern)))
+}
+
+// spread writes the ":*" at the end of a shell pattern, the familiar spelling, as the word it means.
+func spread(pattern string) string {
+	if head, ok := strings.CutSuffix(pattern, ":*"); ok {
+		return head + " *"
+	}
+	return pattern
+}
+
+// pathProperty is the property of a file tool that names the file; "" for a tool of another family.
+func pathProperty(schema json.RawMessage) string {
+	var s struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	_ = json.Unmarshal(schema, &s) // a schema that cannot be read has no properties
+	for _, name := range []string{"file_path", "path"} {
+		if _, ok := s.Properties[name]; ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// matchPath holds a path against a doublestar glob, both cleaned. A glob that starts with "/" is held
+// against the absolute path, any other against the path from the root. An empty name is the root itself.
+//
+// For an allow the path has to be inside the root unless the glob is absolute. A deny or ask also matches
+// a folder above the glob's fixed part: a search that starts there would get in ("." for "secrets/**").
+// A glob with nothing fixed ("**/.env") cannot tell such folders.
+func matchPath(pattern, name string, roots []string, certain bool) bool {
+	target, abs := locate(name, roots)
+	if path.IsAbs(pattern) {
+		target = abs
+	} else if certain && (target == ".." || strings.HasPrefix(target, "../")) {
+		return false
+	}
+	if target == "" {
+		return !certain
+	}
+	pattern = path.Clean(pattern)
+	if ok, err := doublestar.Match(pattern, target); err != nil || ok {
+		return ok || !certain // a malformed glob allows nothing and denies everything
+	}
+	base, _ := doublestar.SplitPattern(pattern)
+	return !certain && base != "." && base != "/" && above(target, base)
+}
+
+// locate is the path from the root and the absolute path, cleaned, each "" where it cannot be known. An
+// absolute path counts from the spelling of the root that it is under.
+func locate(name string, roots []string) (rel, abs string) {
+	if len(roots) == 0 {
+		if path.IsAbs(name) {
+			return "", path.Clean(name)
+		}
+		return path.Clean(name), ""
+	}
+	root := roots[0]
+	abs = path.Join(root, name)
+	if path.IsAbs(name) {
+		abs = path.Clean(name)
+		if i := slices.IndexFunc(roots, func(r string) bool { return above(r, abs) }); i >= 0 {
+			root = roots[i]
+		}
+	}
+	rel, err := filepath.Rel(root, abs)
+	if err != nil {
+		return "", abs
+	}
+	return rel, path.Join(roots[0], rel)
+}
+
+// above reports whether dir is name or a folder above it. Both are cleaned; whole components count.
+func above(dir, name string) bool {
+	return dir == name || dir == "." || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// textOf is a JSON string's text, and any other value's canonical JSON.
+func textOf(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil && messages.TypeOf(raw) == "a string" {
+		return s
+	}
+	canonical, err := messages.CanonicalJSON(raw)
+	if err != nil {
+		return string(raw)
+	}
+	return string(canonical)
+}
+
+// wildcard matches the whole of s; "*" stands for any characters, everything else for itself.
+func wildcard(pattern, s string) bool {
+	star, mark := -1, 0
+	p, i := 0, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, i
+			p++
+		case p < len(pattern) && pattern[p] == s[i]:
+			p++
+			i++
+		case star >= 0:
+			mark++
+			p, i = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
