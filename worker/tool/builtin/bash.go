@@ -129,14 +129,9 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		Merge: true, Limit: maxBashOutput, OnStdout: lines.Add,
 	})
 	lines.Flush()
-	return bashOutput(result, err)
-}
-
-// bashOutput is what the model reads of a command that ended, or that was ended.
-func bashOutput(result process.Result, err error) (tool.Output, error) {
 	printed := strings.ToValidUTF8(string(result.Stdout.Bytes()), "\uFFFD")
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		// Both are true of it: the error is a timeout to whoever asks, and its words hold the output.
 		message := withOutput(fmt.Sprintf("no end within %s, killed", result.Duration.Round(time.Millisecond)), printed)
 		return tool.Output{}, fmt.Errorf("%w: %w", &messages.Error{Code: messages.CodeTimeout, Message: message}, err)

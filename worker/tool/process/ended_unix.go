@@ -1,0 +1,19 @@
+//go:build unix
+
+package process
+
+import (
+	"os"
+	"syscall"
+)
+
+// ended is the exit status and the signal, if one ended the command.
+func ended(state *os.ProcessState) (code int, signal string) {
+	if state == nil {
+		return -1, ""
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return -1, ws.Signal().String()
+	}
+	return state.ExitCode(), ""
+}

@@ -1,0 +1,92 @@
+package process
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of what is told while a command runs.
+const (
+	// ReportEvery is the shortest time between two reports of a command's output.
+	ReportEvery = 200 * time.Millisecond
+	// MaxReport is how many bytes one report holds at most: the newest.
+	MaxReport = 2000
+)
+
+// Lines turns chunks of output into reports for whoever watches: the first line at once, then what came
+// since the last report, at most every [ReportEvery]. Only whole lines are told until [Lines.Flush], and
+// of a flood only the newest [MaxReport] bytes. Its methods may be called from any goroutine.
+type Lines struct {
+	report func(text string)
+
+	mu      sync.Mutex
+	pending []byte      // not told yet. guarded by mu
+	timer   *time.Timer // runs while a report is owed. guarded by mu
+	last    time.Time   // of the last report. guarded by mu
+	done    bool        // flushed. guarded by mu
+}
+
+// NewLines reports through the function, which must not block; nil reports nothing.
+func NewLines(report func(text string)) *Lines {
+	if report == nil {
+		report = func(string) {}
+	}
+	return &Lines{report: report}
+}
+
+// Add takes the next chunk. It does not keep the slice.
+func (l *Lines) Add(chunk []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending = append(l.pending, chunk...)
+	if over := len(l.pending) - 2*MaxReport; over > 0 {
+		l.pending = append(l.pending[:0], l.pending[over:]...)
+	}
+	if l.done || l.timer != nil || bytes.IndexByte(l.pending, '\n') < 0 {
+		return
+	}
+	if wait := ReportEvery - time.Since(l.last); wait > 0 {
+		l.timer = time.AfterFunc(wait, l.due)
+		return
+	}
+	l.tell(false)
+}
+
+func (l *Lines) due() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer = nil
+		l.tell(false)
+	}
+}
+
+// Flush reports the rest and ends: nothing is reported after it returned.
+func (l *Lines) Flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	if !l.done {
+		l.tell(true)
+	}
+	l.done = true
+}
+
+// tell reports the whole lines, or all there is. To be called with mu held.
+func (l *Lines) tell(all bool) {
+	end := len(l.pending)
+	if !all {
+		end = bytes.LastIndexByte(l.pending, '\n') + 1
+	}
+	text := strings.ToValidUTF8(strings.TrimRight(string(l.pending[max(0, end-MaxReport):end]), "\n"), "\uFFFD")
+	l.pending = append(l.pending[:0], l.pending[end:]...)
+	if text != "" {
+		l.last = time.Now()
+		l.report(text)
+	}
+}

@@ -1,0 +1,176 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// Output is what a stream carried: all of it, or its head and its tail when it was over the limit.
+type Output struct {
+	Head, Tail []byte
+	Dropped    int64 // bytes left out between the two
+}
+
+// Bytes is the output as it came; where bytes were left out, a line says how many.
+func (o Output) Bytes() []byte {
+	if o.Dropped == 0 {
+		return append(o.Head[:len(o.Head):len(o.Head)], o.Tail...)
+	}
+	cut := fmt.Appendf(o.Head[:len(o.Head):len(o.Head)], "\n[... %d bytes left out ...]\n", o.Dropped)
+	return append(cut, o.Tail...)
+}
+
+// keeper collects an Output within a limit. Its memory grows with what it holds, up to the limit.
+type keeper struct {
+	half    int // bytes for the head, and again for the tail
+	head    []byte
+	tail    []byte // a ring once it is full
+	next    int    // where the ring goes on
+	dropped int64
+}
+
+func newKeeper(limit int) *keeper {
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	return &keeper{half: max(min(limit, maxLimit)/2, 1)}
+}
+
+func (k *keeper) add(p []byte) {
+	n := min(k.half-len(k.head), len(p))
+	k.head = append(k.head, p[:n]...)
+	p = p[n:]
+	if over := len(p) - k.half; over > 0 {
+		k.dropped += int64(over)
+		p = p[over:]
+	}
+	n = min(k.half-len(k.tail), len(p))
+	k.tail = append(k.tail, p[:n]...)
+	p = p[n:]
+	k.dropped += int64(len(p))
+	for len(p) > 0 {
+		n := copy(k.tail[k.next:], p)
+		k.next = (k.next + n) % k.half
+		p = p[n:]
+	}
+}
+
+func (k *keeper) output() Output {
+	tail := append(k.tail[k.next:len(k.tail):len(k.tail)], k.tail[:k.next]...)
+	return Output{Head: k.head, Tail: tail, Dropped: k.dropped}
+}
+
+// pipes are our ends of the command's streams, and the goroutines that serve them.
+type pipes struct {
+	stdin          *os.File // nil without input
+	stdout, stderr *os.File // stderr is nil when merged
+	theirs         []*os.File
+	out, err       *keeper
+	wg             sync.WaitGroup
+}
+
+// connect makes the pipes and hands the command its ends of them.
+func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
+	p := &pipes{out: newKeeper(c.Limit), err: newKeeper(c.LimitStderr)}
+	open := func(read **os.File, write **os.File) error {
+		r, w, err := os.Pipe()
+		if err != nil {
+			p.abandon()
+			return err
+		}
+		*read, *write = r, w
+		return nil
+	}
+	var in, out *os.File
+	if err := open(&p.stdout, &out); err != nil {
+		return nil, err
+	}
+	p.theirs = append(p.theirs, out)
+	cmd.Stdout, cmd.Stderr = out, out
+	if !c.Merge {
+		var errs *os.File
+		if err := open(&p.stderr, &errs); err != nil {
+			return nil, err
+		}
+		p.theirs = append(p.theirs, errs)
+		cmd.Stderr = errs
+	}
+	if len(c.Stdin) > 0 {
+		if err := open(&in, &p.stdin); err != nil {
+			return nil, err
+		}
+		p.theirs = append(p.theirs, in)
+		cmd.Stdin = in
+	}
+	return p, nil
+}
+
+// begin serves the streams of the command that has just started.
+func (p *pipes) begin(c Command) {
+	closeAll(p.theirs)
+	p.theirs = nil
+	p.read(p.stdout, p.out, c.OnStdout)
+	if p.stderr != nil {
+		p.read(p.stderr, p.err, c.OnStderr)
+	}
+	if p.stdin != nil {
+		p.wg.Go(func() {
+			// A command need not read its input: a broken pipe is its own choice.
+			_, _ = p.stdin.Write(c.Stdin)
+			_ = p.stdin.Close()
+		})
+	}
+}
+
+func (p *pipes) read(from *os.File, to *keeper, observe func([]byte)) {
+	p.wg.Go(func() {
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(buf)
+			if n > 0 {
+				to.add(buf[:n])
+				if observe != nil {
+					observe(buf[:n])
+				}
+			}
+			if err != nil && !errors.Is(err, io.ErrNoProgress) {
+				return
+			}
+		}
+	})
+}
+
+// finish reads what is left, for at most the given time, and ends all goroutines.
+func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
+	deadline := time.Now().Add(within)
+	for _, f := range []*os.File{p.stdout, p.stderr} {
+		if f != nil {
+			_ = f.SetReadDeadline(deadline)
+		}
+	}
+	if p.stdin != nil {
+		_ = p.stdin.SetWriteDeadline(deadline)
+	}
+	p.wg.Wait()
+	p.abandon()
+	return p.out.output(), p.err.output()
+}
+
+// abandon closes everything; closing twice does no harm.
+func (p *pipes) abandon() {
+	closeAll(p.theirs)
+	closeAll([]*os.File{p.stdin, p.stdout, p.stderr})
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}

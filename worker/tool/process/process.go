@@ -1,0 +1,130 @@
+// Package process runs a command for a tool and leaves nothing of it running.
+//
+//	Run --start--> command --fork--> children, grandchildren, daemons
+//	     |  the command ended, or ctx did
+//	     +--kill the tree--> SIGKILL to its process group, and to whatever else of it is found
+//
+// When [Run] returns, the command and everything it started are dead, whether it ended by itself, ran
+// into its deadline or was cancelled: a call that has a result must not change the world any more.
+// There is no SIGTERM first. A deadline with a grace behind it is a later deadline, and a worker that
+// lost its claim has no grace to give.
+//
+// How the tree is found differs by system. On Linux: the process group, the session, living
+// descendants, and every younger process that inherited the run's marker in its environment or holds
+// one of its streams, which finds daemons too (setsid, double fork). One thing escapes: a process that
+// left the session, lost its parent, emptied its environment and redirected its streams, all four, or
+// that another user's daemon starts for the command. A PID namespace would hold the first as well, but
+// what runs inside it sees other process ids, is its init and, for want of privileges, another user, and
+// container runtimes mostly refuse it. On other Unix systems only the process group dies, on Windows only
+// the command itself.
+//
+// Output is kept within a bound, its head and its tail; nothing blocks on a reader that is gone.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// Command is what to run. Only Args is required.
+type Command struct {
+	Args  []string // the program, absolute or looked up in PATH, and its arguments; no shell is involved
+	Dir   string   // working directory; "" is this process's own
+	Env   []string // the whole environment, as NAME=value
+	Stdin []byte
+	// Merge sends stderr where stdout goes, in the order in which they were written.
+	Merge bool
+	// Limit is how many bytes of stdout are kept, half of them for the head; LimitStderr the same of
+	// stderr. Default 1 MiB, at most 16 MiB.
+	Limit, LimitStderr int
+	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
+	// after Run returned, and must not keep the slice. They must be quick: the command waits for them.
+	OnStdout, OnStderr func(chunk []byte)
+}
+
+const (
+	defaultLimit = 1 << 20
+	maxLimit     = 16 << 20
+	// drain is how long output may still be on its way once the whole tree was killed. Only a process
+	// that escaped can use it up.
+	drain = time.Second
+)
+
+// Result is how a command ended.
+type Result struct {
+	Stdout, Stderr Output
+	// ExitCode is the exit status, or -1 when a signal ended the command.
+	ExitCode int
+	Signal   string // the signal that ended it, in the system's words; "" for an exit
+	Duration time.Duration
+	// Survivors counts processes of the tree that could not be killed: they belong to another user.
+	Survivors int
+}
+
+// Status is the end in words: "exit status 3", "signal: killed".
+func (r Result) Status() string {
+	if r.Signal != "" {
+		return "signal: " + r.Signal
+	}
+	return fmt.Sprintf("exit status %d", r.ExitCode)
+}
+
+// Run runs the command to its end or to the end of ctx, then kills what is left of its process tree.
+// A command that ran has a Result; when ctx ended first, the error is ctx's cause and the Result says
+// what was seen until then. Any other error means that the command never ran.
+func Run(ctx context.Context, c Command) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, context.Cause(ctx)
+	}
+	if len(c.Args) == 0 {
+		return Result{}, errors.New("no command to run")
+	}
+	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	cmd.Dir = c.Dir
+	pipes, err := connect(cmd, c)
+	if err != nil {
+		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
+	}
+	tree := newTree(cmd, c.Env)
+	defer tree.release()
+	started := time.Now()
+	if err := tree.start(cmd); err != nil {
+		pipes.abandon()
+		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], startError(err))
+	}
+	killed := make(chan struct{})
+	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
+	pipes.begin(c)
+	// The pipes are files of ours, so Wait waits for the command alone. A child in the background that
+	// holds them is killed before they are read to their end.
+	_ = cmd.Wait()
+	stopped := !undo()
+	if stopped {
+		<-killed
+	}
+	result := Result{Duration: time.Since(started), Survivors: tree.kill()}
+	result.Stdout, result.Stderr = pipes.finish(drain)
+	result.ExitCode, result.Signal = ended(cmd.ProcessState)
+	if stopped && result.ExitCode != 0 {
+		return result, context.Cause(ctx)
+	}
+	return result, nil
+}
+
+// startError is why a program could not be started, without the operation and the path that the caller
+// names anyway.
+func startError(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	var lookup *exec.Error
+	if errors.As(err, &lookup) {
+		return lookup.Err
+	}
+	return err
+}

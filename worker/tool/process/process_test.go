@@ -1,0 +1,263 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+func needs(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed", program)
+		}
+	}
+}
+
+// sh runs a script with PATH alone in its environment.
+func sh(ctx context.Context, script string, change func(*Command)) (Result, error) {
+	c := Command{Args: []string{"sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH")}}
+	if change != nil {
+		change(&c)
+	}
+	return Run(ctx, c)
+}
+
+func TestRunReportsStreamsAndStatus(t *testing.T) {
+	needs(t, "sh")
+	for _, test := range []struct {
+		script, stdin  string
+		merge          bool
+		stdout, stderr string
+		status         string
+	}{
+		{script: "echo out; echo err >&2", stdout: "out\n", stderr: "err\n", status: "exit status 0"},
+		{script: "echo 1; echo 2 >&2; echo 3", merge: true, stdout: "1\n2\n3\n", status: "exit status 0"},
+		{script: "cat", stdin: "a\x00b\xff", stdout: "a\x00b\xff", status: "exit status 0"},
+		{script: "cat", status: "exit status 0"},
+		{script: "exec <&-; exit 3", stdin: strings.Repeat("x", 1<<20), status: "exit status 3"},
+		{script: "kill -TERM $$", status: "signal: terminated"},
+	} {
+		r, err := sh(t.Context(), test.script, func(c *Command) { c.Stdin, c.Merge = []byte(test.stdin), test.merge })
+		if err != nil {
+			t.Errorf("%s: %v", test.script, err)
+		}
+		got := []string{string(r.Stdout.Bytes()), string(r.Stderr.Bytes()), r.Status()}
+		if diff := cmp.Diff([]string{test.stdout, test.stderr, test.status}, got); diff != "" {
+			t.Errorf("%s: %s", test.script, diff)
+		}
+	}
+}
+
+func TestRunNamesWhatCouldNotStart(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"no-such-program-here": "run no-such-program-here: executable file not found in $PATH",
+		plain:                  "run " + plain + ": permission denied",
+	} {
+		if _, err := Run(t.Context(), Command{Args: []string{name}}); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := Run(t.Context(), Command{}); err == nil {
+		t.Error("a command without a program ran")
+	}
+}
+
+// escapes are ways of starting something that outlives its starter. HOLD runs for ever, wait_up ends once
+// it runs.
+var escapes = map[string]string{
+	"foreground":          `HOLD`,
+	"background":          `HOLD & wait_up`,
+	"nohup":               `nohup HOLD >/dev/null 2>&1 & wait_up`,
+	"setsid":              `setsid HOLD >/dev/null 2>&1 </dev/null & wait_up`,
+	"daemon":              `(setsid sh -c '(HOLD) &' >/dev/null 2>&1 </dev/null &) ; wait_up`,
+	"holds our stdout":    `(setsid sh -c '(HOLD) &' &) ; wait_up`,
+	"ignores signals":     `trap '' TERM HUP INT; HOLD & wait_up`,
+	"emptied environment": `env -i "$(command -v setsid)" "$(command -v sh)" -c 'PATH=/usr/bin:/bin; HOLD' & wait_up`,
+}
+
+// hold is a script with HOLD and wait_up filled in, and the file to which HOLD writes its process id.
+func hold(t *testing.T, escape string) (script, pidFile string) {
+	t.Helper()
+	pidFile = filepath.Join(t.TempDir(), "pid")
+	holder := filepath.Join(t.TempDir(), "hold")
+	body := fmt.Sprintf("echo $$ > %[1]s.new; mv %[1]s.new %[1]s; while :; do sleep 1000; done", pidFile)
+	if err := os.WriteFile(holder, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script = fmt.Sprintf("wait_up() { while [ ! -e %s ]; do sleep 0.01; done; }\n", pidFile)
+	return script + strings.ReplaceAll(escape, "HOLD", "sh "+holder), pidFile
+}
+
+func TestNothingOutlivesTheCommand(t *testing.T) {
+	needs(t, "sh", "setsid", "nohup", "env")
+	if _, err := os.Stat("/proc/self/environ"); err != nil {
+		t.Skip("only /proc shows what left the process group")
+	}
+	for name, escape := range escapes {
+		for _, end := range []string{"normal", "cancelled"} {
+			if end == "normal" && !strings.Contains(escape, "wait_up") {
+				continue
+			}
+			t.Run(name+"/"+end, func(t *testing.T) {
+				script, pidFile := hold(t, escape)
+				if end == "cancelled" {
+					script += "\nwhile :; do sleep 1000; done"
+				}
+				ctx, cancel := context.WithCancelCause(t.Context())
+				stop := errors.New("stop")
+				if end == "cancelled" {
+					go func() { // as soon as it is known to run
+						for ctx.Err() == nil {
+							if pid, _ := os.ReadFile(pidFile); len(pid) > 0 {
+								cancel(stop)
+							}
+							time.Sleep(time.Millisecond)
+						}
+					}()
+				}
+				r, err := sh(ctx, script, nil)
+				if end == "cancelled" && !errors.Is(err, stop) || end == "normal" && err != nil {
+					t.Fatalf("got %v", err)
+				}
+				if r.Survivors != 0 {
+					t.Errorf("%d survivors", r.Survivors)
+				}
+				raw, err := os.ReadFile(pidFile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if cmdline, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(raw)) + "/cmdline"); len(cmdline) > 0 {
+					t.Errorf("process %s still runs: %q", raw, cmdline)
+				}
+				cancel(nil)
+			})
+		}
+	}
+}
+
+func TestRunOfAnEndedContextStartsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	mark := filepath.Join(t.TempDir(), "mark")
+	if _, err := sh(ctx, "touch "+mark, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+func TestKeeperKeepsHeadAndTail(t *testing.T) {
+	var all []byte
+	for i := range 300 {
+		all = fmt.Appendf(all, "%d,", i)
+	}
+	for _, limit := range []int{1, 2, 7, 64, 500, len(all) - 1, len(all), 5000} {
+		for _, step := range []int{1, 3, 10, 1000} {
+			k := newKeeper(limit)
+			for rest := all; len(rest) > 0; {
+				n := min(step, len(rest))
+				k.add(rest[:n])
+				rest = rest[n:]
+			}
+			out := k.output()
+			half := max(limit/2, 1)
+			if len(all) <= 2*half {
+				if string(out.Bytes()) != string(all) || out.Dropped != 0 {
+					t.Errorf("limit %d step %d: got %d bytes, %d dropped", limit, step, len(out.Bytes()), out.Dropped)
+				}
+				continue
+			}
+			if string(out.Head) != string(all[:half]) || string(out.Tail) != string(all[len(all)-half:]) || out.Dropped != int64(len(all)-2*half) {
+				t.Errorf("limit %d step %d: got %q ... %q, %d dropped", limit, step, out.Head, out.Tail, out.Dropped)
+			}
+		}
+	}
+}
+
+func TestFloodIsBounded(t *testing.T) {
+	needs(t, "sh", "head", "tr")
+	var seen int
+	r, err := sh(t.Context(), "head -c 5000000 /dev/zero | tr '\\000' x", func(c *Command) {
+		c.Limit, c.OnStdout = 1000, func(p []byte) { seen += len(p) }
+	})
+	if err != nil || seen != 5_000_000 || len(r.Stdout.Head)+len(r.Stdout.Tail) != 1000 || r.Stdout.Dropped != 4_999_000 {
+		t.Errorf("got %v, %d seen, %d dropped", err, seen, r.Stdout.Dropped)
+	}
+}
+
+func TestLinesReportAtABoundedRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		l := NewLines(func(s string) { told = append(told, s) })
+		l.Add([]byte("one\ntw"))
+		l.Add([]byte("o\nthree\n"))
+		l.Add([]byte("fo"))
+		time.Sleep(ReportEvery)
+		synctest.Wait()
+		l.Add([]byte("ur"))
+		l.Flush()
+		l.Add([]byte("late\n"))
+		l.Flush()
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"one", "two\nthree", "four"}, told); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestLinesKeepTheNewestOfAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		l := NewLines(func(s string) { told = append(told, s) })
+		for i := range 100_000 {
+			l.Add(fmt.Appendf(nil, "line %d\n", i))
+		}
+		l.Flush()
+		if len(told) != 2 || len(told[1]) > MaxReport || !strings.HasSuffix(told[1], "line 99999") {
+			t.Errorf("got %d reports, the last of %d bytes", len(told), len(told[len(told)-1]))
+		}
+		NewLines(nil).Add([]byte("nobody listens\n"))
+	})
+}
+
+func TestEnvironIsScrubbed(t *testing.T) {
+	t.Setenv("PATH", "/bin")
+	t.Setenv("HOME", "/home")
+	t.Setenv("LANG", "C")
+	t.Setenv("NATS_CREDS", "secret")
+	t.Setenv("DB_URL", "db")
+	t.Setenv("TOOLFLEET_DEADLINE", "secret")
+	call := tool.Call{Session: "s \n=", Batch: "b", ID: "c", Index: 2, Attempt: 3, IdempotencyKey: "ab", Fence: 1 << 63}
+	got, err := Environ(call, []string{"DB_URL", "NOT_SET", "TOOLFLEET_DEADLINE"})
+	want := []string{
+		"PATH=/bin", "HOME=/home", "LANG=C", "DB_URL=db", "TOOLFLEET_SESSION=s \n=", "TOOLFLEET_BATCH=b", "TOOLFLEET_CALL_ID=c",
+		"TOOLFLEET_INDEX=2", "TOOLFLEET_ATTEMPT=3", "TOOLFLEET_IDEMPOTENCY_KEY=ab", "TOOLFLEET_FENCE=9223372036854775808",
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	call.Batch = "b\x00"
+	var refused *messages.Error
+	if _, err := Environ(call, nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "TOOLFLEET_BATCH holds a NUL") {
+		t.Errorf("got %v", err)
+	}
+}

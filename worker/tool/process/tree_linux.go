@@ -1,0 +1,199 @@
+package process
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// markerName is the environment variable that everything a command starts inherits.
+const markerName = "TOOLFLEET_PROCESS_TREE"
+
+// tree is a command and everything that it started.
+type tree struct {
+	marker []byte          // NAME=value, unique to this run
+	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
+	locked bool            // start's goroutine holds its thread
+	pid    int
+	born   uint64 // start of the command, in clock ticks since boot: older processes are not ours
+}
+
+func newTree(cmd *exec.Cmd, env []string) *tree {
+	marker := markerName + "=" + rand.Text()
+	cmd.Env = append(env[:len(env):len(env)], marker)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		// A killed worker takes the command with it. What the command itself started is not covered.
+		Pdeathsig: syscall.SIGKILL,
+	}
+	t := &tree{marker: []byte(marker), pipes: map[string]bool{}}
+	for _, stream := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
+		if f, ok := stream.(*os.File); ok {
+			if info, err := f.Stat(); err == nil {
+				t.pipes[fmt.Sprintf("pipe:[%d]", info.Sys().(*syscall.Stat_t).Ino)] = true
+			}
+		}
+	}
+	return t
+}
+
+// start starts the command. The kernel ties Pdeathsig to the thread that forked, so that thread is kept
+// until release.
+func (t *tree) start(cmd *exec.Cmd) error {
+	runtime.LockOSThread()
+	t.locked = true
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	t.pid = cmd.Process.Pid
+	if st, err := readStat(t.pid); err == nil {
+		t.born = st.born
+	}
+	return nil
+}
+
+// release ends what newTree and start began. To be called from start's goroutine.
+func (t *tree) release() {
+	if t.locked {
+		runtime.UnlockOSThread()
+	}
+}
+
+// kill ends the tree and reports how many processes of it could not be killed. New ones may be forked
+// while it looks, so it looks until it finds none.
+func (t *tree) kill() (survivors int) {
+	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
+	for deadline := time.Now().Add(drain); time.Now().Before(deadline); {
+		found := t.members()
+		survivors = 0
+		for _, st := range found {
+			if err := syscall.Kill(st.pid, syscall.SIGKILL); err == syscall.EPERM {
+				survivors++
+			}
+		}
+		t.reap(found)
+		if len(found) == survivors {
+			return survivors
+		}
+		time.Sleep(time.Millisecond) // the dying need a moment
+	}
+	return len(t.members())
+}
+
+// reap collects orphans that became our own children: we are their reaper when we are a container's
+// first process. It never waits.
+func (t *tree) reap(found []stat) {
+	if os.Getpid() != 1 {
+		return
+	}
+	for _, st := range found {
+		if st.parent == 1 && st.pid != t.pid {
+			_, _ = syscall.Wait4(st.pid, nil, syscall.WNOHANG, nil)
+		}
+	}
+}
+
+// members lists the living processes of the tree, except the command itself once it ended.
+func (t *tree) members() []stat {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var young []stat
+	ours := map[int]bool{t.pid: true}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.born < t.born || st.dead() {
+			continue
+		}
+		if st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
+			ours[pid] = true
+		}
+		young = append(young, st)
+	}
+	for grew := true; grew; { // descendants of what was found, however they left the session
+		grew = false
+		for _, st := range young {
+			if !ours[st.pid] && ours[st.parent] {
+				ours[st.pid], grew = true, true
+			}
+		}
+	}
+	var found []stat
+	for _, st := range young {
+		if ours[st.pid] {
+			found = append(found, st)
+		}
+	}
+	return found
+}
+
+// marked reports whether the process started with this run's marker. The environment of another user's
+// process cannot be read.
+func (t *tree) marked(pid int) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && bytes.Contains(env, t.marker)
+}
+
+// holds reports whether the process holds a stream of the command.
+func (t *tree) holds(pid int) bool {
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(dir + fd.Name()); err == nil && t.pipes[to] {
+			return true
+		}
+	}
+	return false
+}
+
+// stat is the part of /proc/<pid>/stat that says where a process belongs.
+type stat struct {
+	pid, parent, group, session int
+	state                       string
+	born                        uint64 // clock ticks since boot
+}
+
+func (s stat) dead() bool { return s.state == "Z" || s.state == "X" }
+
+func readStat(pid int) (stat, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(pid, string(raw))
+}
+
+// parseStat reads the fields behind the command's name, which is in parentheses and may hold anything.
+func parseStat(pid int, raw string) (stat, error) {
+	fields := strings.Fields(raw[strings.LastIndexByte(raw, ')')+1:])
+	if len(fields) < 20 {
+		return stat{}, fmt.Errorf("stat of process %d: %d fields", pid, len(fields))
+	}
+	st := stat{pid: pid, state: fields[0]}
+	var errs [4]error
+	st.parent, errs[0] = strconv.Atoi(fields[1])
+	st.group, errs[1] = strconv.Atoi(fields[2])
+	st.session, errs[2] = strconv.Atoi(fields[3])
+	st.born, errs[3] = strconv.ParseUint(fields[19], 10, 64)
+	for _, err := range errs {
+		if err != nil {
+			return stat{}, err
+		}
+	}
+	return st, nil
+}

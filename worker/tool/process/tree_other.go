@@ -1,0 +1,34 @@
+//go:build !unix
+
+package process
+
+import (
+	"os"
+	"os/exec"
+)
+
+// tree is the command alone: this system gives no handle on what it starts.
+type tree struct{ process *os.Process }
+
+func newTree(cmd *exec.Cmd, env []string) *tree {
+	cmd.Env = env
+	return &tree{}
+}
+
+func (t *tree) start(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	t.process = cmd.Process
+	return nil
+}
+
+func (t *tree) release() {}
+
+func (t *tree) kill() (survivors int) {
+	_ = t.process.Kill()
+	return 0
+}
+
+// ended is the exit status; there are no signals here.
+func ended(state *os.ProcessState) (code int, signal string) { return state.ExitCode(), "" }

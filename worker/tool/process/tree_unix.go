@@ -1,0 +1,32 @@
+//go:build unix && !linux
+
+package process
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// tree is a command and the processes that stayed in its process group.
+type tree struct{ pid int }
+
+func newTree(cmd *exec.Cmd, env []string) *tree {
+	cmd.Env = env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return &tree{}
+}
+
+func (t *tree) start(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	t.pid = cmd.Process.Pid
+	return nil
+}
+
+func (t *tree) release() {}
+
+func (t *tree) kill() (survivors int) {
+	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
+	return 0
+}
