@@ -1,0 +1,262 @@
+package schemas
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func parseFile(t testing.TB, name string) ToolsFile {
+	t.Helper()
+	file, err := ParseToolsFile(name, readFile(t, filepath.Join("testdata", name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// asJSON is a YAML file as its schema sees it.
+func asJSON(t testing.TB, data []byte) []byte {
+	t.Helper()
+	m := &mistakes{file: "file.yaml"}
+	root := parseYAML(data, m)
+	if err := m.err(); err != nil {
+		t.Fatal(err)
+	}
+	return root.json()
+}
+
+func TestParseToolsFileFillsDefaults(t *testing.T) {
+	file := parseFile(t, "tools-orders.yaml")
+	if len(file.Tools) != 2 {
+		t.Fatalf("got %d tools, want 2", len(file.Tools))
+	}
+	lookup, refund := file.Tools[0], file.Tools[1]
+	if lookup.Digest == "" || refund.Digest == "" || lookup.Digest == refund.Digest {
+		t.Errorf("digests %q and %q, want two different ones", lookup.Digest, refund.Digest)
+	}
+	lookup.Digest, refund.Digest = "", ""
+	want := Entry{
+		Tool: Tool{
+			Name:        "lookup_order",
+			Description: "Fetch order details by id. Use it before any other order tool; returns the items, the state and the amount.",
+			Kind:        messages.Read, TimeoutMS: 90_000, Pool: "default", MaxOutput: 256 << 10, Truncate: TruncateMiddle,
+			InputSchema: []byte(`{"additionalProperties":false,"properties":{"at_most":{"exclusiveMinimum":-1e3,"maximum":9007199254740993,"type":"integer"},` +
+				`"order_id":{"pattern":"^ORD-\\d+$","type":"string"},"with items":{"type":"boolean"}},"required":["order_id"],"type":"object"}`),
+		},
+		Exec: &Exec{Command: []string{"./lookup", "--json"}},
+		Env:  []string{"DB_URL", "LOOKUP_TOKEN"},
+		Line: 3,
+	}
+	if diff := cmp.Diff(want, lookup); diff != "" {
+		t.Errorf("lookup_order:\n%s", diff)
+	}
+	if refund.Kind != messages.Write || refund.OnCrash != messages.Idempotent || refund.TimeoutMS != 30_000 || refund.Pool != "payments" || refund.Line != 23 ||
+		refund.Description != "Pay the amount back.\nNever without the user's word.\n" {
+		t.Errorf("refund: got %+v", refund)
+	}
+}
+
+func TestParseToolsFileLeavesFileBuiltinsTheirPromise(t *testing.T) {
+	file := parseFile(t, "tools-builtins.yaml")
+	concurrent := false
+	want := []Entry{
+		{Tool: Tool{Name: "Read"}, Builtin: "Read", Line: 2},
+		{Tool: Tool{Name: "sh", Kind: messages.Write, TimeoutMS: 120_000, MaxOutput: 20_000}, Builtin: "Bash", Line: 4},
+		{Tool: Tool{Name: "echo", Kind: messages.Compute, TimeoutMS: 2000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), ConcurrencySafe: &concurrent}, Builtin: "noop", Line: 9},
+		{Tool: Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: 1 << 20}, Builtin: "sleep", Line: 14},
+		{Tool: Tool{Name: "breaks", Kind: messages.Write, OnCrash: messages.Once, TimeoutMS: 30_000, Pool: "default", InputSchema: []byte(`{"type":"object"}`)}, Builtin: "fail", Line: 15},
+		{Tool: Tool{Name: "big", Kind: messages.Read, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), Truncate: TruncateTail}, Builtin: "blob", Line: 17},
+	}
+	for i := range file.Tools {
+		file.Tools[i].Digest = ""
+	}
+	if diff := cmp.Diff(want, file.Tools); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestGoodFilesSatisfyTheSchema(t *testing.T) {
+	files, _ := filepath.Glob(filepath.Join("testdata", "tools-*.yaml"))
+	examples, _ := filepath.Glob(filepath.Join("..", "examples", "*tools*.yaml"))
+	s, err := For("tools-file")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, path := range append(files, examples...) {
+		body := readFile(t, path)
+		if _, err := ParseToolsFile(path, body); err != nil {
+			t.Error(err)
+			continue
+		}
+		if err := s.Validate(asJSON(t, body)); err != nil {
+			t.Errorf("%s breaks tools-file.json: %v", path, err)
+		}
+	}
+}
+
+// toolWith is a file with one tool: lines are added to its name, schema and exec.
+func toolWith(lines ...string) string {
+	return "tools:\n- name: x\n  input_schema: {type: object}\n  exec: {command: [./x]}\n  " + strings.Join(lines, "\n  ") + "\n"
+}
+
+func TestParseToolsFileNamesEveryMistake(t *testing.T) {
+	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, pool, max_output, truncate, env, exec, builtin"
+	const run = "Read, Glob, Grep, Write, Edit, Bash, noop, sleep, fail, blob"
+	for _, tt := range []struct {
+		name, file string
+		laxSchema  bool // only the parser can know
+		want       []string
+	}{
+		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},
+		{"a list", "- name: x\n", false, []string{"f:1:1: want a mapping with the key tools, got a list"}},
+		{"no tools", "{}\n", false, []string{"f:1:1: the key tools is missing"}},
+		{"tools is a mapping", "tools:\n  x: {}\n", false, []string{"f:2:3: tools: want a list of tools, got a mapping"}},
+		{"no YAML", "tools: [\n", true, []string{"f:1:8: not valid YAML: sequence end token ']' not found"}},
+		{"two documents", "tools: []\n---\ntools: []\n", true, []string{"f:3:1: a second document starts here; put everything into one"}},
+		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; the key of a tools file is tools`}},
+		{"mcp_servers", "tools: []\nmcp_servers: {}\n", true, []string{"f:2:1: mcp_servers is not in this version"}},
+		{"entry is text", "tools: [Read]\n", false, []string{"f:1:9: want a tool: a mapping with name, input_schema and exec or builtin, got text"}},
+		{"nothing but a name", "tools:\n- name: x\n", false, []string{
+			"f:2:3: how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of " + run}},
+		{"no name", "tools:\n- builtin: noop\n", false, []string{"f:2:3: name is missing"}},
+		{"no schema", "tools:\n- name: x\n  exec: {command: [./x]}\n", false, []string{
+			"f:2:3: input_schema is missing: write the JSON Schema of the arguments, at least {type: object}"}},
+		{"unknown key", toolWith("timeuot: 5s"), false, []string{`f:5:3: unknown key "timeuot"; the keys of a tool are ` + keys}},
+		{"duplicate key", toolWith("pool: a", "pool: b"), true, []string{`f:6:3: key "pool" is there twice, first in line 5`}},
+		{"duplicate tool", "tools:\n- {name: x, builtin: noop}\n- {name: x, builtin: fail}\n", true, []string{`f:3:3: a tool named "x" is there already, in line 2`}},
+		{"name", "tools:\n- name: a b\n  builtin: noop\n", false, []string{`f:2:9: name: "a b" is not 1 to 64 of [a-zA-Z0-9_-]`}},
+		{"name is a number", "tools:\n- name: 7\n  builtin: noop\n", false, []string{"f:2:9: name: want 1 to 64 of [a-zA-Z0-9_-], got a number"}},
+		{"kind", toolWith("kind: Read"), false, []string{`f:5:9: kind: "Read" is not one of read, write, compute`}},
+		{"kind is empty", toolWith("kind:"), false, []string{"f:5:9: kind: want one of read, write, compute, got nothing"}},
+		{"concurrency_safe", toolWith("concurrency_safe: input.n > 1"), true, []string{
+			"f:5:21: concurrency_safe: want true or false; an expression is not in this version"}},
+		{"concurrency_safe is a number", toolWith("concurrency_safe: 1"), false, []string{"f:5:21: concurrency_safe: want true or false, got a number"}},
+		{"timeout without unit", toolWith("timeout: 5"), false, []string{`f:5:12: timeout: want a duration such as "5s", "500ms" or "2m", got a number`}},
+		{"timeout", toolWith("timeout: 5 seconds"), false, []string{`f:5:12: timeout: "5 seconds" is no duration; want one such as "5s", "500ms" or "2m"`}},
+		{"timeout is negative", toolWith("timeout: -5s"), false, []string{"f:5:12: timeout: want at least 1ms"}},
+		{"on_crash", toolWith("on_crash: retry"), false, []string{`f:5:13: on_crash: "retry" is not one of idempotent, once`}},
+		{"on_crash: checkable", toolWith("on_crash: checkable", "check: {command: [./probe]}"), true, []string{
+			"f:5:13: on_crash: checkable is not in this version; use idempotent or once",
+			"f:6:3: check is not in this version; use on_crash: idempotent or on_crash: once"}},
+		{"on_crash of a read", toolWith("on_crash: once", "kind: read"), true, []string{"f:5:3: on_crash is for writes; a read may always be run again"}},
+		{"pool", toolWith("pool: a.b"), false, []string{`f:5:9: pool: "a.b" is not 1 to 32 of [a-zA-Z0-9_-]`}},
+		{"max_output", toolWith("max_output: lots"), false, []string{"f:5:15: max_output: want a number of bytes such as 10000 or 256KB, got text"}},
+		{"max_output of nothing", toolWith("max_output: 0"), false, []string{"f:5:15: max_output: want 1 byte to 2047MB"}},
+		{"max_output over the limit", toolWith("max_output: 2048MB"), true, []string{"f:5:15: max_output: want 1 byte to 2047MB"}},
+		{"truncate", toolWith("truncate: start"), false, []string{`f:5:13: truncate: "start" is not one of head, middle, tail`}},
+		{"env with values", toolWith("env: {A: b}"), false, []string{"f:5:8: env: want a list of names such as [DB_URL], got a mapping"}},
+		{"env names", toolWith("env: [A=b, TOOLFLEET_FENCE, 1]"), false, []string{
+			`f:5:9: env: "A=b" is no name of an environment variable; values are not written here`,
+			"f:5:14: env: TOOLFLEET_FENCE is set by toolfleet itself",
+			"f:5:31: env: want text (put it into quotes), got a number"}},
+		{"env of a builtin", "tools:\n- {name: x, builtin: Bash, env: [A]}\n", false, []string{"f:2:28: env is for exec; a builtin reads no environment variables"}},
+		{"exec is text", "tools:\n- {name: x, input_schema: {type: object}, exec: ./x}\n", false, []string{"f:2:49: exec: want {command: [./program, argument]}, got text"}},
+		{"command is text", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: ./x}}\n", false, []string{
+			`f:2:59: command: want a list such as [./program, argument] or [sh, -c, "a | b"], got text`}},
+		{"command is empty", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: []}}\n", false, []string{"f:2:59: command: the program is missing"}},
+		{"no command", "tools:\n- {name: x, input_schema: {type: object}, exec: {cmd: [a]}}\n", false, []string{
+			"f:2:49: command is missing; exec: want {command: [./program, argument]}",
+			`f:2:50: unknown key "cmd"; exec: want {command: [./program, argument]}`}},
+		{"command with a number", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: [head, -3]}}\n", false, []string{
+			"f:2:66: command: want text (put it into quotes), got a number"}},
+		{"builtin", "tools:\n- {name: x, builtin: bash}\n", false, []string{`f:2:22: builtin: "bash" is not one of ` + run}},
+		{"two runners", toolWith("builtin: noop"), false, []string{"f:5:3: a tool is run by exec or by builtin, not by both"}},
+		{"http", "tools:\n- name: x\n  input_schema: {type: object}\n  http: {url: https://example.com}\n", true, []string{
+			"f:4:3: http is not in this version; use exec with a program that makes the request"}},
+		{"not yet", toolWith("cwd: /", "retry: {}", "limits: {}"), true, []string{
+			"f:5:3: cwd is not in this version; let the program change its directory", "f:6:3: retry is not in this version",
+			"f:7:3: limits is not in this version; put bounds into input_schema"}},
+		{"schema is text", "tools:\n- {name: x, builtin: noop, input_schema: object}\n", false, []string{
+			"f:2:42: input_schema: want a JSON Schema such as {type: object, properties: {...}}, got text"}},
+		{"schema of text", "tools:\n- {name: x, builtin: noop, input_schema: {type: string}}\n", false, []string{
+			"f:2:42: input_schema: its root must have type: object, because the arguments of a call are one"}},
+		{"schema is broken", "tools:\n- name: x\n  builtin: noop\n  input_schema:\n    type: object\n    required: a\n", true, []string{
+			"f:5:5: input_schema: /required: expected array, but got string"}},
+		{"schema loads", "tools:\n- {name: x, builtin: noop, input_schema: {type: object, $ref: 'file:///etc/passwd'}}\n", true, []string{
+			`f:2:42: input_schema: "file:///etc/passwd" is outside of this schema, and nothing is loaded`}},
+		{"anchors", "tools:\n- &a {name: x, builtin: noop}\n- *a\n- {<<: *a, name: y}\n", true, []string{
+			"f:2:3: anchors and aliases are not read; write the value out", "f:3:3: anchors and aliases are not read; write the value out",
+			"f:4:4: want text as the key (anchors, aliases and << are not read)"}},
+		{"tags and infinities", "tools:\n- name: !!str x\n  timeout: .inf\n", true, []string{
+			"f:2:9: tags are not read; write the value without it", "f:3:12: want a JSON value: text, number, true, false, null, a list or a mapping"}},
+		{"nesting", "tools: " + strings.Repeat("[", 5000), true, []string{"f:1:136: nested more than 128 deep"}},
+		{"nesting of mappings", "tools: " + strings.Repeat("{a: ", 5000), true, []string{"f:1:520: nested more than 128 deep"}},
+		{"size", strings.Repeat("#", MaxFileBytes+1), true, []string{"f: 1048577 bytes long (limit 1048576)"}},
+		{"all at once", "tools:\n- {name: x y, builtin: noop, kind: z}\n- {name: b, timeout: 1, builtin: fail}\nx: 1\n", false, []string{
+			`f:2:10: name: "x y" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:2:36: kind: "z" is not one of read, write, compute`,
+			`f:3:22: timeout: want a duration such as "5s", "500ms" or "2m", got a number`, `f:4:1: unknown key "x"; the key of a tools file is tools`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := ParseToolsFile("f", []byte(tt.file))
+			if err == nil {
+				t.Fatal("was accepted")
+			}
+			if diff := cmp.Diff(tt.want, strings.Split(err.Error(), "\n")); diff != "" {
+				t.Error(diff)
+			}
+			var mistake *FileError
+			if !errors.As(err, &mistake) {
+				t.Errorf("got %T, want FileErrors inside", err)
+			}
+			if tt.laxSchema {
+				return
+			}
+			s, err := For("tools-file")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Validate(asJSON(t, []byte(tt.file))) == nil {
+				t.Error("tools-file.json accepts it")
+			}
+		})
+	}
+}
+
+// FuzzParseToolsFile: no file gets a panic through; one that is accepted satisfies its schema, is the
+// same when read again, and makes a catalog.
+func FuzzParseToolsFile(f *testing.F) {
+	files, _ := filepath.Glob(filepath.Join("testdata", "tools-*.yaml"))
+	for _, path := range files {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(body))
+	}
+	f.Add(toolWith("timeout: 1h2.5m", "max_output: 3 KiB", "env: [_A]"))
+	f.Add("%YAML 1.2\n---\ntools: [{? name : 'x', builtin: \"noop\"}]\n...\n")
+	s, err := For("tools-file")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data string) {
+		file, err := ParseToolsFile("f", []byte(data))
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		if err := s.Validate(asJSON(t, []byte(data))); err != nil {
+			t.Errorf("accepted, but breaks tools-file.json: %v", err)
+		}
+		again, err := ParseToolsFile("f", []byte(data))
+		if diff := cmp.Diff(file, again); err != nil || diff != "" {
+			t.Errorf("read again: %v\n%s", err, diff)
+		}
+		var tools []Tool
+		for _, e := range file.Tools {
+			tools = append(tools, e.Tool)
+		}
+		if _, err := NewCatalog(tools...); err != nil {
+			t.Errorf("accepted, but no catalog: %v", err)
+		}
+	})
+}
