@@ -1,0 +1,273 @@
+// Package config gathers the settings of a process from flags, the environment and a file, and hands each
+// package the Config that it owns.
+//
+//	flag  >  TOOLFLEET_<KEY>  >  toolfleet.yaml  >  default
+//
+// One table (settings.go) holds every setting: its key, environment names, default, bounds and description. The
+// file's reader, its JSON Schema, the help of flags, `config print` and the file that `init` writes are made
+// from that table, so they cannot disagree.
+//
+// The file is strict. An unknown key, a duplicate and a value of the wrong kind are errors with file, line
+// and column, and all of them are told at once. Paths in a file are relative to it. The file is the one
+// given, else toolfleet.yaml in the current folder where there is one, as `make` and `docker compose` do it.
+//
+// What the settings mean is the business of the packages that they are for.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// FileName is the file that is read from the current folder when none is named.
+const FileName = "toolfleet.yaml"
+
+// NoFile, given for the file's name, means that none is read.
+const NoFile = "none"
+
+// Values that are text with a meaning of its own.
+type (
+	// Path is relative to the file that names it, or to the current folder.
+	Path string
+	// Secret is not shown.
+	Secret string
+	// Size is a number of bytes, written 10MB or 10MiB; 0 is no bound.
+	Size int64
+	// Interval is a time after which data is synced to the disk; 0 is always.
+	Interval time.Duration
+)
+
+// Pool is what is set about the workers of one pool.
+type Pool struct {
+	MaxInFlight int // calls in flight at once, fleet-wide
+}
+
+// Config is every setting with its value in effect. settings.go says what each of them means.
+type Config struct {
+	NATS struct {
+		URL             string
+		Creds, NKey     Path
+		User            string
+		Password, Token Secret
+		TLSCA, TLSCert  Path
+		TLSKey          Path
+		InboxPrefix     string
+		Timeout         time.Duration
+	}
+	Prefix, Tenant string
+
+	AckWait, Lease, Grace, Poll  time.Duration
+	QueueTimeout, StartWait      time.Duration
+	BatchTTL, ReplyTTL, AuditTTL time.Duration
+	DeadTTL, WorkerTTL           time.Duration
+	Window, CoordinatorSlots     int
+	CoordinatorDrain             time.Duration
+	Replicas, MaxBatches         int
+	MaxBytes                     map[string]Size
+
+	Name            string
+	Slots           int
+	Announce, Drain time.Duration
+	Tools, Root     Path
+	Pools           map[string]Pool
+	Permissions     struct {
+		Default          string
+		Deny, Ask, Allow []string
+	}
+
+	Log    struct{ Level, Format string }
+	HTTP   string
+	Server struct {
+		Listen     string
+		Data       Path
+		Sync       Interval
+		MaxPayload Size
+	}
+
+	file    string            // that was read; "" none
+	origins map[string]string // where a setting that is no default comes from, by key
+	strange []string          // TOOLFLEET_ variables that mean nothing
+}
+
+// Flag is a setting that was given on the command line, as text.
+type Flag struct {
+	Name string // as it is typed: --slots
+	Key  string
+	Text string
+}
+
+// Sources are where settings come from. The zero value reads the real environment and the file of the
+// current folder.
+type Sources struct {
+	File     string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
+	Flags    []Flag
+	Environ  func() []string              // nil: os.Environ
+	ReadFile func(string) ([]byte, error) // nil: os.ReadFile
+}
+
+// Load reads the settings. The error joins everything that is wrong with them, each with its place.
+func Load(s Sources) (*Config, error) {
+	if s.Environ == nil {
+		s.Environ = os.Environ
+	}
+	if s.ReadFile == nil {
+		s.ReadFile = os.ReadFile
+	}
+	env := map[string]string{}
+	for _, pair := range s.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		env[name] = value
+	}
+	c := &Config{origins: map[string]string{}}
+	errs := c.setDefaults()
+	errs = append(errs, c.loadFile(s, env)...)
+	errs = append(errs, c.loadEnv(env)...)
+	for _, f := range s.Flags {
+		if err := c.set(f.Key, f.Text, f.Name); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		c.derive()
+		errs = c.validate()
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return c, nil
+}
+
+// File is the path of the file that was read; "" when there was none.
+func (c *Config) File() string { return c.file }
+
+// Given reports whether a setting was made by anybody, default aside.
+func (c *Config) Given(key string) bool { return c.origins[key] != "" }
+
+// Strange lists environment variables that look like settings and are none.
+func (c *Config) Strange() []string { return c.strange }
+
+func (c *Config) setDefaults() (errs []error) {
+	for _, s := range settings {
+		if s.standard == "" {
+			continue
+		}
+		if err := s.readText(c, s.standard); err != nil {
+			errs = append(errs, fmt.Errorf("default of %s: %w", s.key, err))
+		}
+	}
+	return errs
+}
+
+func (c *Config) loadFile(s Sources, env map[string]string) []error {
+	name, wanted := s.File, s.File != ""
+	if !wanted && env[ConfigEnv] != "" {
+		name, wanted = env[ConfigEnv], true
+	}
+	if !wanted {
+		name = FileName
+	}
+	if name == NoFile {
+		return nil
+	}
+	body, err := s.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && !wanted {
+		return nil
+	}
+	if err != nil {
+		return []error{fmt.Errorf("read the settings: %w; `toolfleet init` writes a file to start from, --config names another", err)}
+	}
+	c.file = name
+	return c.readFile(name, body)
+}
+
+// loadEnv also finds variables that look like ours and are not.
+func (c *Config) loadEnv(env map[string]string) (errs []error) {
+	known := map[string]bool{ConfigEnv: true}
+	for _, s := range settings {
+		for _, name := range slices.Backward(s.envNames()) { // the first wins
+			known[name] = true
+			if text, ok := env[name]; ok && text != "" {
+				if err := c.set(s.key, text, name); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofTools[name] {
+			c.strange = append(c.strange, name)
+		}
+	}
+	return errs
+}
+
+// ofTools are the variables that exec tools see: toolfleet may run inside one.
+var ofTools = map[string]bool{
+	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
+	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,
+}
+
+// set reads one setting from text that comes from a flag or from the environment.
+func (c *Config) set(key, text, from string) error {
+	s, ok := lookup(key)
+	if !ok {
+		return fmt.Errorf("%s: there is no setting %q", from, key)
+	}
+	if err := s.readText(c, text); err != nil {
+		return fmt.Errorf("%s: %w", from, err)
+	}
+	c.origins[key] = from
+	return nil
+}
+
+// derive fills the settings whose default follows from another.
+func (c *Config) derive() {
+	if c.Poll == 0 {
+		c.Poll = c.AckWait / 3
+	}
+	if c.Grace == 0 {
+		c.Grace = min(2*time.Second, c.Lease/5)
+	}
+}
+
+// validate checks what no single setting can say.
+func (c *Config) validate() (errs []error) {
+	if c.Grace > c.Lease/3 {
+		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", c.Grace, c.Lease))
+	}
+	if !messages.IsToken(c.Tenant) {
+		errs = append(errs, fmt.Errorf("tenant %.80q: want 1 to 64 of [A-Za-z0-9_-]", c.Tenant))
+	}
+	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
+		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))
+	}
+	if c.Server.MaxPayload < 1<<10 || c.Server.MaxPayload > 64<<20 {
+		errs = append(errs, fmt.Errorf("server.max_payload is %v: want 1KB to 64MB", c.Server.MaxPayload))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
+		if !messages.IsToken(name) {
+			errs = append(errs, fmt.Errorf("pools: %.80q is no name of a pool; want 1 to 64 of [A-Za-z0-9_-]", name))
+		}
+	}
+	if _, err := c.rules(); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// resolve makes a path that a file names relative to that file.
+func resolve(file string, p Path) Path {
+	if p == "" || filepath.IsAbs(string(p)) || file == "" {
+		return p
+	}
+	return Path(filepath.Join(filepath.Dir(file), string(p)))
+}

@@ -1,0 +1,83 @@
+package config
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/permission"
+)
+
+// Bus is how to connect, under a name for the server's list of connections.
+func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
+	n := c.NATS
+	return bus.Options{
+		URL: n.URL, Name: name,
+		Creds: string(n.Creds), NKey: string(n.NKey), User: n.User, Password: string(n.Password), Token: string(n.Token),
+		TLSCA: string(n.TLSCA), TLSCert: string(n.TLSCert), TLSKey: string(n.TLSKey),
+		Prefix: c.Prefix, InboxPrefix: n.InboxPrefix, Logger: log, Timeout: n.Timeout,
+	}
+}
+
+// Provision is what the streams and buckets are made with.
+func (c *Config) Provision() bus.Provision {
+	p := bus.Provision{
+		Replicas: c.Replicas, BatchTTL: c.BatchTTL, ReplyTTL: c.ReplyTTL, AuditTTL: c.AuditTTL, DeadTTL: c.DeadTTL,
+		WorkerTTL: c.WorkerTTL, MaxBatches: int64(c.MaxBatches), MaxBytes: map[string]int64{},
+	}
+	for stream, bound := range c.MaxBytes {
+		p.MaxBytes[stream] = int64(bound)
+	}
+	return p
+}
+
+// Coordinator is the tunables of a coordinator.
+func (c *Config) Coordinator(log *slog.Logger, metrics *coordinator.Metrics) coordinator.Config {
+	return coordinator.Config{
+		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
+		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
+		Provision: c.Provision(), Logger: log, Metrics: metrics,
+	}
+}
+
+// Devserver is the NATS server of dev and nats.
+func (c *Config) Devserver(log *slog.Logger) devserver.Options {
+	s := c.Server
+	return devserver.Options{
+		Listen: s.Listen, DataDir: string(s.Data), SyncInterval: time.Duration(s.Sync), MaxPayload: int32(s.MaxPayload), Logger: log,
+	}
+}
+
+// Rules is the policy of the permissions, for tools that start from root ("": none of them does).
+func (c *Config) Rules(roots ...string) (permission.Rules, error) {
+	source := c.file
+	if source == "" {
+		source = "settings"
+	}
+	p := c.Permissions
+	return permission.New(permission.Config{
+		Default: permission.Effect(p.Default), Roots: roots,
+		Layers: []permission.Layer{{Source: source, Deny: p.Deny, Ask: p.Ask, Allow: p.Allow}},
+	})
+}
+
+func (c *Config) rules() (permission.Rules, error) { return c.Rules() }
+
+// Worker is the tunables of a worker whose file tools start from roots, the canonical spelling first.
+func (c *Config) Worker(log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
+	rules, err := c.Rules(roots...)
+	if err != nil {
+		return worker.Config{}, err
+	}
+	w := worker.Config{
+		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
+		Rules: rules, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+	}
+	for name, pool := range c.Pools {
+		w.Pools[name] = pool.MaxInFlight
+	}
+	return w, nil
+}

@@ -1,0 +1,186 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Effective is a setting as it is in effect.
+type Effective struct {
+	Key   string `json:"key"`
+	Value string `json:"value"` // as in a file; what is secret is hidden
+	From  string `json:"from"`  // "default", a file and line, a variable, a flag
+	Env   string `json:"env"`
+	About string `json:"about"`
+}
+
+// Effective lists every setting in the order of the table.
+func (c *Config) Effective() []Effective {
+	list := make([]Effective, len(settings))
+	for i, s := range settings {
+		list[i] = Effective{s.key, s.show(c), cmp.Or(c.origins[s.key], "default"), Env(s.key), s.about}
+	}
+	return list
+}
+
+// Print writes the settings in effect as a file that could be read again, each with where it comes from.
+func (c *Config) Print(w io.Writer) error {
+	var out strings.Builder
+	section := ""
+	for _, e := range c.Effective() {
+		s, _ := lookup(e.Key)
+		line := header(&out, &section, e.Key) + ": " + e.Value
+		note := e.From
+		if note == "default" && s.standard == "" && s.derived != "" {
+			note += ": " + s.derived
+		}
+		fmt.Fprintf(&out, "%-42s # %s\n", line, note)
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// header writes the section of a key where it changes, and returns the key as it stands there.
+func header(out *strings.Builder, section *string, key string) string {
+	first, rest, nested := strings.Cut(key, ".")
+	if !nested {
+		*section = ""
+		return key
+	}
+	if *section != first {
+		fmt.Fprintf(out, "%s:\n", first)
+		*section = first
+	}
+	return "  " + rest
+}
+
+// Starter is a file to start from: every setting with what it means, its default commented out.
+func Starter(set map[string]string) []byte {
+	var out strings.Builder
+	out.WriteString("# Settings of toolfleet. A flag or a TOOLFLEET_ variable goes before what stands here;\n" +
+		"# `toolfleet config print` shows what is in effect, `toolfleet config schema` the JSON Schema of this file.\n")
+	section := ""
+	for _, s := range settings {
+		first, rest, nested := strings.Cut(s.key, ".")
+		indent, name, mark := "", s.key, "# "
+		if value, ok := set[s.key]; ok {
+			s.standard, mark = value, ""
+		}
+		if nested {
+			indent, name = "  ", rest
+			if section != first {
+				fmt.Fprintf(&out, "\n%s:\n", first)
+			}
+			section = first
+		} else {
+			section = ""
+			out.WriteByte('\n')
+		}
+		fmt.Fprintf(&out, "%s# %s.%s\n", indent, strings.TrimSuffix(s.about, "."), defaultNote(s))
+		fmt.Fprintf(&out, "%s%s%s: %s\n", indent, mark, name, s.example())
+	}
+	return []byte(out.String())
+}
+
+func defaultNote(s setting) string {
+	if s.derived == "" {
+		return ""
+	}
+	return " Default: " + s.derived + "."
+}
+
+// example is a value as the starter file shows it.
+func (s setting) example() string {
+	c := &Config{}
+	c.setDefaults()
+	c.derive()
+	if s.standard != "" {
+		_ = s.readText(c, s.standard) // the caller's own, and the tests read it
+	}
+	return s.show(c)
+}
+
+// Schema is the JSON Schema of the file.
+func Schema() []byte {
+	root := object("Settings of toolfleet")
+	for _, s := range settings {
+		section, name := root, s.key
+		if first, rest, nested := strings.Cut(s.key, "."); nested {
+			properties := root["properties"].(map[string]any)
+			if properties[first] == nil {
+				properties[first] = object("")
+			}
+			section, name = properties[first].(map[string]any), rest
+		}
+		section["properties"].(map[string]any)[name] = s.schema()
+	}
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = "toolfleet.yaml"
+	return messages.MustMarshal(root)
+}
+
+func object(about string) map[string]any {
+	o := map[string]any{"type": []string{"object", "null"}, "additionalProperties": false, "properties": map[string]any{}}
+	if about != "" {
+		o["description"] = about
+	}
+	return o
+}
+
+const durationPattern = `^\+?([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
+
+// schema is the JSON Schema of one value.
+func (s setting) schema() map[string]any {
+	about := s.about + ". Environment: " + strings.Join(s.envNames(), ", ") + "."
+	if s.derived != "" {
+		about += " Default: " + s.derived + "."
+	}
+	v := map[string]any{"description": about}
+	switch s.field(&Config{}).(type) {
+	case *int:
+		v["type"], v["minimum"] = "integer", s.least
+	case *time.Duration:
+		v["type"], v["pattern"] = "string", durationPattern
+	case *Interval:
+		v["type"], v["pattern"] = "string", "^always$|"+durationPattern
+	case *Size:
+		v["anyOf"] = sizeSchema()
+	case *[]string:
+		v["type"], v["items"] = "array", map[string]any{"type": "string"}
+	case *map[string]Pool:
+		pool := object("")
+		pool["type"] = "object"
+		pool["properties"] = map[string]any{"max_in_flight": map[string]any{"type": "integer", "minimum": 1}}
+		v["type"], v["additionalProperties"] = "object", pool
+	case *map[string]Size:
+		v["type"], v["additionalProperties"] = "object", map[string]any{"anyOf": sizeSchema()}
+	default:
+		v["type"] = "string"
+		if len(s.enum) > 0 {
+			v["enum"] = s.enum
+		}
+	}
+	if s.standard != "" {
+		v["default"] = s.standardValue()
+	}
+	return v
+}
+
+func sizeSchema() []any {
+	return []any{map[string]any{"type": "string", "pattern": sizePattern.String()}, map[string]any{"type": "integer", "minimum": 0, "maximum": 999999999}}
+}
+
+// standardValue is the default as the schema has it.
+func (s setting) standardValue() any {
+	c := &Config{}
+	_ = s.readText(c, s.standard)
+	if n, ok := s.field(c).(*int); ok {
+		return *n
+	}
+	return s.standard
+}

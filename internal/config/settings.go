@@ -1,0 +1,171 @@
+package config
+
+import (
+	"strings"
+)
+
+const (
+	envPrefix = "TOOLFLEET_"
+	// ConfigEnv names the file when no flag does.
+	ConfigEnv = envPrefix + "CONFIG"
+)
+
+// setting is one row of the table. Its type is that of the field it fills: see values.go.
+type setting struct {
+	key   string
+	about string // one sentence, without the default
+	field func(*Config) any
+	// standard is the default as text; "": the zero value.
+	standard string
+	// derived says, for people, what the default follows from.
+	derived string
+	env     []string // names besides TOOLFLEET_<KEY>
+	enum    []string
+	least   int // of a whole number
+}
+
+// settings is the table, in the order in which files and listings have it.
+var settings = []setting{
+	{key: "nats.url", field: func(c *Config) any { return &c.NATS.URL }, env: []string{"NATS_URL"},
+		about: "NATS server, or several with commas between them. Without one, run, dev and plan need no server"},
+	{key: "nats.creds", field: func(c *Config) any { return &c.NATS.Creds }, env: []string{"NATS_CREDS"},
+		about: "File with NATS credentials"},
+	{key: "nats.nkey", field: func(c *Config) any { return &c.NATS.NKey }, env: []string{"NATS_NKEY"},
+		about: "File with an nkey seed"},
+	{key: "nats.user", field: func(c *Config) any { return &c.NATS.User }, env: []string{"NATS_USER"},
+		about: "User at the NATS server"},
+	{key: "nats.password", field: func(c *Config) any { return &c.NATS.Password }, env: []string{"NATS_PASSWORD"},
+		about: "Password of the user; better in the environment than in a file or a flag"},
+	{key: "nats.token", field: func(c *Config) any { return &c.NATS.Token }, env: []string{"NATS_TOKEN"},
+		about: "Token, for servers that ask for one"},
+	{key: "nats.tls_ca", field: func(c *Config) any { return &c.NATS.TLSCA }, env: []string{"NATS_CA"},
+		about: "File with the certificate authorities that the server's certificate may come from"},
+	{key: "nats.tls_cert", field: func(c *Config) any { return &c.NATS.TLSCert }, env: []string{"NATS_CERT"},
+		about: "File with our TLS certificate"},
+	{key: "nats.tls_key", field: func(c *Config) any { return &c.NATS.TLSKey }, env: []string{"NATS_KEY"},
+		about: "File with the key of our TLS certificate"},
+	{key: "nats.inbox_prefix", field: func(c *Config) any { return &c.NATS.InboxPrefix },
+		about: "Where answers come in, for users that may only listen there", derived: "_INBOX"},
+	{key: "nats.timeout", field: func(c *Config) any { return &c.NATS.Timeout }, standard: "10s",
+		about: "How long to try to connect"},
+	{key: "prefix", field: func(c *Config) any { return &c.Prefix }, standard: "toolfleet",
+		about: "First token of every subject, and of the names of streams and buckets"},
+	{key: "tenant", field: func(c *Config) any { return &c.Tenant }, standard: "_",
+		about: "Tenant whose batches run and batch get speak of"},
+
+	{key: "ack_wait", field: func(c *Config) any { return &c.AckWait }, standard: "10s",
+		about: "How long the broker waits for a sign of life before it delivers again"},
+	{key: "lease", field: func(c *Config) any { return &c.Lease }, standard: "10s",
+		about: "How long the claim on a write holds without being renewed"},
+	{key: "grace", field: func(c *Config) any { return &c.Grace }, derived: "2s, at most lease/5",
+		about: "Between the end of a tool and the end of its lease, and from there until others hold it to have lapsed"},
+	{key: "poll", field: func(c *Config) any { return &c.Poll }, derived: "ack_wait/3",
+		about: "Between two looks of a coordinator into the journal of a batch that waits"},
+	{key: "queue_timeout", field: func(c *Config) any { return &c.QueueTimeout }, standard: "60s",
+		about: "How long a call may wait for a worker"},
+	{key: "start_wait", field: func(c *Config) any { return &c.StartWait }, standard: "30s",
+		about: "How long a batch waits for the first tool that a starting fleet announces"},
+	{key: "batch_ttl", field: func(c *Config) any { return &c.BatchTTL }, standard: "1h",
+		about: "Past it nothing of a batch is started. Its records are kept twice as long"},
+	{key: "reply_ttl", field: func(c *Config) any { return &c.ReplyTTL }, standard: "24h",
+		about: "How long a reply can be fetched, and its batch id is remembered"},
+	{key: "audit_ttl", field: func(c *Config) any { return &c.AuditTTL }, standard: "720h",
+		about: "How long the audit record is kept"},
+	{key: "dead_ttl", field: func(c *Config) any { return &c.DeadTTL }, standard: "168h",
+		about: "How long messages are kept that could not be processed"},
+	{key: "worker_ttl", field: func(c *Config) any { return &c.WorkerTTL }, standard: "30s",
+		about: "How long a worker counts as present after its last word"},
+	{key: "window", field: func(c *Config) any { return &c.Window }, standard: "8", least: 1,
+		about: "Calls of one batch that run at once"},
+	{key: "coordinator_slots", field: func(c *Config) any { return &c.CoordinatorSlots }, standard: "1024", least: 1,
+		about: "Batches that one coordinator drives at once"},
+	{key: "coordinator_drain", field: func(c *Config) any { return &c.CoordinatorDrain }, standard: "5s",
+		about: "How long a coordinator goes on with its batches after it was told to end; others take over the rest"},
+	{key: "replicas", field: func(c *Config) any { return &c.Replicas }, standard: "1", least: 1,
+		about: "Copies of every stream; 3 survive the loss of a server. Matters when the streams are made"},
+	{key: "max_batches", field: func(c *Config) any { return &c.MaxBatches },
+		about: "Batches that may wait and run at once, fleet-wide; further ones are refused. 0: no bound"},
+	{key: "max_bytes", field: func(c *Config) any { return &c.MaxBytes },
+		about: "Bound of each stream by its name, for example {CALLS: 10GB}. A full one refuses; it never forgets"},
+
+	{key: "name", field: func(c *Config) any { return &c.Name }, derived: "host and a random part",
+		about: "Name of a worker in records, events and status"},
+	{key: "slots", field: func(c *Config) any { return &c.Slots }, standard: "10", least: 1,
+		about: "Calls of one pool that a worker runs at once"},
+	{key: "announce", field: func(c *Config) any { return &c.Announce }, standard: "10s",
+		about: "Between two words of a worker that it is there"},
+	{key: "drain", field: func(c *Config) any { return &c.Drain }, standard: "30s",
+		about: "How long running calls may go on after their worker was told to end"},
+	{key: "tools", field: func(c *Config) any { return &c.Tools },
+		about: "Tools file: what a worker serves besides the builtin tools"},
+	{key: "root", field: func(c *Config) any { return &c.Root },
+		about: "Folder of the builtin tools Read, Glob, Grep, Write, Edit and Bash. Bash starts there and is not confined to it"},
+	{key: "pools", field: func(c *Config) any { return &c.Pools },
+		about: "Fleet-wide bound of each pool, for example {gpu: {max_in_flight: 4}}"},
+	{key: "permissions.default", field: func(c *Config) any { return &c.Permissions.Default }, standard: "allow", enum: []string{"allow", "ask", "deny"},
+		about: "What holds for calls that no rule matches"},
+	{key: "permissions.deny", field: func(c *Config) any { return &c.Permissions.Deny },
+		about: "Calls that are never run, for example [\"Bash(rm:*)\", \"Write(/etc/**)\"]"},
+	{key: "permissions.ask", field: func(c *Config) any { return &c.Permissions.Ask },
+		about: "Calls that a person decides on. Nobody can be asked in this version, so they are denied"},
+	{key: "permissions.allow", field: func(c *Config) any { return &c.Permissions.Allow },
+		about: "Calls that are run whatever the default says"},
+
+	{key: "log.level", field: func(c *Config) any { return &c.Log.Level }, standard: "info", enum: []string{"debug", "info", "warn", "error"},
+		about: "What is logged on stderr. run logs warnings unless it is set"},
+	{key: "log.format", field: func(c *Config) any { return &c.Log.Format }, standard: "auto", enum: []string{"auto", "text", "json"},
+		about: "auto is text on a terminal and JSON elsewhere"},
+	{key: "http", field: func(c *Config) any { return &c.HTTP },
+		about: "Address for /metrics, /healthz and /readyz, for example :8080"},
+	{key: "server.listen", field: func(c *Config) any { return &c.Server.Listen }, standard: "127.0.0.1:4222",
+		about: "Where the NATS server of dev and nats listens. It has no passwords"},
+	{key: "server.data", field: func(c *Config) any { return &c.Server.Data }, derived: "a temporary folder",
+		about: "Where the NATS server of dev and nats keeps its data"},
+	{key: "server.sync", field: func(c *Config) any { return &c.Server.Sync }, standard: "always",
+		about: "How long an acknowledged message may be lost to a power failure: always syncs before each acknowledgement"},
+	{key: "server.max_payload", field: func(c *Config) any { return &c.Server.MaxPayload }, standard: "1MB",
+		about: "Largest message that the NATS server of dev and nats takes"},
+}
+
+func lookup(key string) (setting, bool) {
+	for _, s := range settings {
+		if s.key == key {
+			return s, true
+		}
+	}
+	return setting{}, false
+}
+
+// Env is the environment name of a key: TOOLFLEET_ACK_WAIT for ack_wait, TOOLFLEET_NATS_URL for nats.url.
+func Env(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// envNames is the variables that are read, the strongest first.
+func (s setting) envNames() []string { return append([]string{Env(s.key)}, s.env...) }
+
+// fallback is the default in words; "" when there is none.
+func (s setting) fallback() string {
+	if s.standard != "" {
+		return s.standard
+	}
+	return s.derived
+}
+
+// Help is the text that the flag of each setting shows, by key with underscores for dots: what it means, its
+// default and its environment names.
+func Help() map[string]string {
+	help := map[string]string{}
+	for _, s := range settings {
+		text := s.about
+		if s.fallback() != "" {
+			text += " (default " + s.fallback() + ")"
+		}
+		env := s.envNames()[0]
+		if len(s.env) > 0 {
+			env = s.env[0]
+		}
+		help[strings.ReplaceAll(s.key, ".", "_")] = text + " [$" + env + "]."
+	}
+	return help
+}

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin"
+	"github.com/toolfleet/toolfleet/worker/tool/exectool"
+)
+
+// OpenTools registers the tools of a tools file, whose programs are relative to dir, and the file tools
+// (Read, Glob, Grep, Write, Edit, Bash) where there is a root. A tool of the file goes before a builtin of
+// the same name. The error joins everything that is wrong, with the lines of the file.
+func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *builtin.Root) error {
+	var errs []error
+	for _, entry := range entries(file, root != nil) {
+		if err := open(reg, entry, dir, root); err != nil {
+			if entry.Line > 0 {
+				err = fmt.Errorf("line %d: %w", entry.Line, err)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Promises is what OpenTools would register, without starting or looking for anything: for plans and lists.
+func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
+	var tools []schemas.Tool
+	for _, entry := range entries(file, root) {
+		promise, err := promiseOf(entry).WithDefaults()
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", entry.Line, err)
+		}
+		tools = append(tools, promise)
+	}
+	return tools, nil
+}
+
+// entries is the tools of the file and, with a root, the file tools that it does not name itself.
+func entries(file schemas.ToolsFile, root bool) []schemas.Entry {
+	all := slices.Clone(file.Tools)
+	if !root {
+		return all
+	}
+	for _, name := range builtin.Names() {
+		if !slices.ContainsFunc(file.Tools, func(e schemas.Entry) bool { return e.Name == name }) {
+			all = append(all, schemas.Entry{Tool: schemas.Tool{Name: name}, Builtin: name})
+		}
+	}
+	return all
+}
+
+func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Root) error {
+	var runner tool.Runner
+	var err error
+	if entry.Exec != nil {
+		runner, err = exectool.New(exectool.Config{Command: entry.Exec.Command, Dir: dir, Env: entry.Env})
+	} else {
+		runner, err = builtin.New(entry.Builtin, root)
+	}
+	if err != nil {
+		return fmt.Errorf("tool %s: %w", entry.Name, err)
+	}
+	return reg.Add(promiseOf(entry), runner)
+}
+
+// promiseOf is what the tool of an entry promises. A file tool keeps its own word where the entry says nothing.
+func promiseOf(entry schemas.Entry) schemas.Tool {
+	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
+		return entry.Tool
+	}
+	said := entry.Tool
+	own, _ := builtin.Promise(entry.Builtin)
+	own.Name = cmp.Or(said.Name, own.Name)
+	own.Description = cmp.Or(said.Description, own.Description)
+	own.Kind = cmp.Or(said.Kind, own.Kind)
+	own.TimeoutMS = cmp.Or(said.TimeoutMS, own.TimeoutMS)
+	own.OnCrash = cmp.Or(said.OnCrash, own.OnCrash)
+	own.Pool = cmp.Or(said.Pool, own.Pool)
+	own.MaxOutput = cmp.Or(said.MaxOutput, own.MaxOutput)
+	own.Truncate = cmp.Or(said.Truncate, own.Truncate)
+	own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
+	if said.InputSchema != nil {
+		own.InputSchema = said.InputSchema
+	}
+	return own
+}
