@@ -1,0 +1,152 @@
+package schemas
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func asyncapi(t *testing.T) map[string]any {
+	t.Helper()
+	body, err := fs.ReadFile(Files(), "asyncapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(asJSON(t, body)).(map[string]any)
+}
+
+// in is the member at the end of a path of keys.
+func in(t *testing.T, doc any, path ...string) any {
+	t.Helper()
+	v := lookup(doc, append([]string{""}, path...))
+	if v == nil {
+		t.Fatalf("asyncapi.yaml has no %s", strings.Join(path, "/"))
+	}
+	return v
+}
+
+func TestAsyncAPISubjectsAreOurs(t *testing.T) {
+	var n messages.Names
+	batch := messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+	const index = 77777
+	want := map[string]string{
+		"control": n.OfSession(messages.VerbControl, batch.Tenant, batch.Session), "ctl": n.OfSession(messages.VerbCtl, batch.Tenant, batch.Session),
+		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
+		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
+		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
+	}
+	for _, v := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbGet, messages.VerbReply, messages.VerbRefused,
+		messages.VerbEvent, messages.VerbPlan, messages.VerbFinal} {
+		want[string(v)] = n.Of(v, batch)
+	}
+	for _, v := range []messages.Verb{messages.VerbCall, messages.VerbHand, messages.VerbResult, messages.VerbStop} {
+		want[string(v)] = n.OfCall(v, batch.Call(index))
+	}
+	got := map[string]string{}
+	for name, c := range in(t, asyncapi(t), "channels").(map[string]any) {
+		channel := c.(map[string]any)
+		got[name], _ = channel["address"].(string)
+		var parameters []string
+		for _, p := range regexp.MustCompile(`\{(\w+)\}`).FindAllStringSubmatch(got[name], -1) {
+			parameters = append(parameters, p[1])
+		}
+		declared, _ := channel["parameters"].(map[string]any)
+		slices.Sort(parameters)
+		if want, got := fmt.Sprint(parameters), fmt.Sprint(messages.SortedKeys(declared)); got != want {
+			t.Errorf("channel %s declares the parameters %s, its address has %s", name, got, want)
+		}
+	}
+	for name := range want {
+		want[name] = strings.ReplaceAll(want[name], fmt.Sprint(index), "{index}")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("subjects of messages.Names and addresses:\n%s", diff)
+	}
+}
+
+func TestAsyncAPIReferencesResolve(t *testing.T) {
+	doc := asyncapi(t)
+	used := map[string]bool{}
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case []any:
+			for i, item := range v {
+				walk(fmt.Sprintf("%s/%d", path, i), item)
+			}
+		case map[string]any:
+			for key, member := range v {
+				walk(path+"/"+key, member)
+			}
+			ref, ok := v["$ref"].(string)
+			if !ok {
+				return
+			}
+			if local, isLocal := strings.CutPrefix(ref, "#"); isLocal {
+				if lookup(doc, strings.Split(local, "/")) == nil {
+					t.Errorf("%s: %s leads nowhere", path, ref)
+				}
+				return
+			}
+			name, isFile := strings.CutPrefix(ref, "./")
+			if _, err := fs.Stat(Files(), name); err != nil || !isFile {
+				t.Errorf("%s: there is no file %s", path, ref)
+			}
+			used[strings.TrimSuffix(name, ".json")] = true
+		}
+	}
+	walk("", doc)
+	for _, name := range Names() {
+		if !used[name] && name != "tools-file" {
+			t.Errorf("no message of asyncapi.yaml uses %s.json", name)
+		}
+	}
+}
+
+func TestAsyncAPIOperationsUseEveryChannel(t *testing.T) {
+	doc := asyncapi(t)
+	used := map[string]bool{}
+	refOf := func(v any) string { return v.(map[string]any)["$ref"].(string) }
+	check := func(name string, o map[string]any) {
+		channel := refOf(o["channel"])
+		for _, m := range o["messages"].([]any) {
+			if ref := refOf(m); !strings.HasPrefix(ref, channel+"/messages/") {
+				t.Errorf("operation %s uses %s, which is not of its channel %s", name, ref, channel)
+			} else {
+				used[ref] = true
+			}
+		}
+	}
+	for name, v := range in(t, doc, "operations").(map[string]any) {
+		o := v.(map[string]any)
+		check(name, o)
+		if reply, ok := o["reply"].(map[string]any); ok {
+			check(name, reply)
+		}
+	}
+	for channel, c := range in(t, doc, "channels").(map[string]any) {
+		for message := range c.(map[string]any)["messages"].(map[string]any) {
+			if !used["#/channels/"+channel+"/messages/"+message] {
+				t.Errorf("no operation uses the message %s of the channel %s", message, channel)
+			}
+		}
+	}
+}
+
+func TestAsyncAPIHeadersAreOurs(t *testing.T) {
+	schemas := in(t, asyncapi(t), "components", "schemas")
+	types := in(t, schemas, "eventHeaders", "properties", messages.EventHeader, "enum")
+	want := []any{string(messages.EventStart), string(messages.EventRunning), string(messages.EventProgress),
+		string(messages.EventEnd), string(messages.EventResult), string(messages.EventReply)}
+	if diff := cmp.Diff(want, types); diff != "" {
+		t.Errorf("event types:\n%s", diff)
+	}
+	in(t, schemas, "runHeaders", "allOf", "1", "properties", messages.ProgressHeader)
+}
