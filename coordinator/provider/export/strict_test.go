@@ -119,9 +119,14 @@ func TestCopiesAreNoWider(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tool.Name, err)
 		}
+		seen := map[string]bool{}
 		for _, p := range messages.Providers {
 			for _, strict := range []export.Strict{export.StrictOff, export.StrictExact, export.StrictNullable} {
 				def := prepare(t, p, string(tool.InputSchema), export.Options{Strict: strict})
+				if seen[string(def.Schema)] {
+					continue
+				}
+				seen[string(def.Schema)] = true
 				told, err := schemas.Compile(def.Schema)
 				if err != nil {
 					t.Fatalf("%s on %s: %v", tool.Name, p, err)
@@ -133,7 +138,7 @@ func TestCopiesAreNoWider(t *testing.T) {
 						continue
 					}
 					fits++
-					if strict == export.StrictNullable && def.Strict {
+					if strict == export.StrictNullable {
 						if input, err = export.DropNulls(tool.InputSchema, input); err != nil {
 							t.Fatal(err)
 						}

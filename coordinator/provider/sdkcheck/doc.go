@@ -10,5 +10,6 @@
 //     the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in ours)?
 //   - the same for the tool definitions that each codec exports.
 //
-// What an SDK itself is known to lose is said in [loss], and checked no further.
+// The one loss that is the SDKs' own, and is allowed for, is that of digits beyond 2^53: some hold numbers
+// as float64.
 package sdkcheck

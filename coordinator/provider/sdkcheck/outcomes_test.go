@@ -87,7 +87,7 @@ func TestOutcomes(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.sameCalls(t, turn, s.answered(t, reinjection))
-				same(t, reinjection, s.again(t, reinjection), s.loss)
+				same(t, reinjection, s.again(t, reinjection), s.floatResults)
 			})
 		}
 	}
