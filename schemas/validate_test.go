@@ -105,7 +105,9 @@ func TestKeywordsHaveWords(t *testing.T) {
 		{`{"properties":{"a":true},"unevaluatedProperties":false}`, `{"y":1}`, `/y: unexpected property`},
 		{`{"allOf":[{"$ref":"#/$defs/d"}],"$defs":{"d":{"minimum":1e2}}}`, `3`, `/: must be >= 1e2`},
 		{`{"$ref":"https://json-schema.org/draft/2020-12/schema"}`, `{"type":"SECRET"}`,
-			`/type: breaks the keyword enum of a schema that is referred to`},
+			`/type: breaks the keyword enum of the metaschema`},
+		{`{"properties":{"minContains":{"minLength":2,"pattern":"^x"}}}`, `{"minContains":""}`, `/minContains: does not match the pattern ^x; /minContains: must have at least 2 characters`},
+		{`{"properties":{"propertyNames":{"minLength":2}}}`, `{"propertyNames":""}`, `/propertyNames: must have at least 2 characters`},
 		{`{"$id":"https://example.com/s","properties":{"a":{"$id":"inner","minLength":2}}}`, `{"a":""}`, `/a: must have at least 2 characters`},
 	} {
 		s := mustCompile(t, tt.schema)
@@ -125,6 +127,19 @@ func TestValidationErrorCarriesTheList(t *testing.T) {
 	want := []Violation{{Pointer: "", Message: `missing property "a"`}}
 	if diff := cmp.Diff(want, invalid.Violations); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestOwnSchemasSpeakAcrossFiles(t *testing.T) {
+	reply, err := For("reply")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = reply.Validate([]byte(`{"v":1,"batch":"b","session":"s","provider":"p","status":"completed","digest":"SECRET","reinjection":null,"results":[{"v":1,"index":-1}]}`))
+	want := `/results/0/index: must be >= 0; /results/0: missing property "attempt"; /results/0: missing property "call_id"; ` +
+		`/results/0: missing property "duration_ms"; /results/0: missing property "queue_ms"; and 4 more`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
 

@@ -80,7 +80,7 @@ func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 		case "anyOf failed", "oneOf failed":
 			return x.union(err)
 		}
-		if !strings.HasSuffix(err.AbsoluteKeywordLocation, "/minContains") {
+		if !strings.HasPrefix(err.Message, "valid must be >= ") { // minContains: each item has its own reason
 			var all []leaf
 			for _, cause := range err.Causes {
 				all = append(all, x.leaves(cause)...)
@@ -138,7 +138,10 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 			}
 		}
 	}
-	l.Message = typeMessage(l.types, x.at(at))
+	l.Message = "has a wrong type"
+	if len(l.types) > 0 { // not all from a metaschema
+		l.Message = typeMessage(l.types, x.at(at))
+	}
 	return l
 }
 
@@ -146,7 +149,7 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	one := func(keyword, message string) []leaf {
-		if strings.Contains(err.KeywordLocation, "/propertyNames") {
+		if strings.Contains(strings.ReplaceAll(err.KeywordLocation, "/properties/propertyNames", ""), "/propertyNames") {
 			message = "this property name " + message
 		}
 		return []leaf{{Violation: Violation{at, message}, keyword: keyword}}
@@ -159,7 +162,7 @@ func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	}
 	owner, keyword, detail := x.keyword(err)
 	if owner == nil {
-		return one(keyword, "breaks the keyword "+keyword+" of a schema that is referred to")
+		return one(keyword, "breaks the keyword "+keyword+" of the metaschema")
 	}
 	arg := owner[keyword]
 	switch keyword {
@@ -233,7 +236,7 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 }
 
 // keyword finds where in the schema an error comes from: the subschema, its keyword, and for keywords
-// that have several parts which one. The subschema is nil when it is in another document.
+// that have several parts which one. The subschema is nil when it is in a built-in metaschema.
 func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]any, keyword, detail string) {
 	doc, fragment, _ := strings.Cut(err.AbsoluteKeywordLocation, "#")
 	tokens := strings.Split(pointerOf(fragment), "/")
@@ -243,6 +246,8 @@ func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]an
 	}
 	if doc == x.schema.url {
 		owner, _ = lookup(x.schema.doc, tokens[:last]).(map[string]any)
+	} else if text, ok := x.schema.more[doc]; ok {
+		owner, _ = lookup(decode([]byte(text)), tokens[:last]).(map[string]any)
 	}
 	if tokens[last] == "minContains" && owner["minContains"] == nil {
 		return owner, "contains", detail
