@@ -1,2 +1,151 @@
 // Package hook is user code that runs before or after a tool, in phases three and six.
+//
+// A hook gets a snapshot and answers with a value; nothing it does to the snapshot reaches the call. Before
+// a tool it may allow, deny or ask, hand back a changed input, add context for the model, or say that the
+// agent should stop. After a tool it may replace the output, add context, or say stop; it cannot turn what
+// was done into a failure.
+//
+// A hook that panics, errs or takes too long "could not run". That is a thing of its own, never an opinion:
+// a gate then refuses the call, an observer is counted and passed over.
+//
+// The package runs lists of hooks. What becomes of their answers is left to worker/pipeline.
 package hook
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Class says what it means when a hook could not run.
+type Class string
+
+// A gate fails closed, an observer fails open.
+const (
+	Gate    Class = "gate"
+	Observe Class = "observe"
+)
+
+// DefaultBudget is how long a hook may take that names no budget of its own.
+const DefaultBudget = 5 * time.Second
+
+// Hook is one piece of user code. At least one of Before and After is set; both may be called from many
+// goroutines.
+type Hook struct {
+	Name  string // unique in its set; decisions, logs and events carry it
+	Match string // a tool's name or a pattern of path.Match, such as mcp__*; "" matches every tool
+	// Priority orders the hooks of a set, lowest first; hooks of one priority run by name.
+	Priority int
+	Class    Class // default Gate
+	// Budget bounds one run of one function. Default [DefaultBudget]. A function that ignores its context
+	// is abandoned when the budget is spent.
+	Budget time.Duration
+	Before func(context.Context, Call) (Verdict, error)
+	After  func(context.Context, Call, Done) (Change, error)
+}
+
+// Call is a hook's own copy of what is known about a call.
+type Call struct {
+	Tenant  messages.TenantID
+	Session messages.SessionID
+	Batch   messages.BatchID
+	ID      messages.CallID
+	Index   int
+	Tool    string
+	Kind    messages.Kind // empty for a tool that nobody knows
+	// Input is the arguments: before, as the hooks so far left them; after, as they were frozen.
+	Input json.RawMessage
+}
+
+// Opinion is what a hook thinks of a call.
+type Opinion string
+
+// The opinions. Deny beats ask, ask beats allow; hooks without an opinion leave the call to the rules.
+const (
+	None  Opinion = ""
+	Allow Opinion = "allow"
+	Ask   Opinion = "ask"
+	Deny  Opinion = "deny"
+)
+
+// Verdict is a hook's answer before the tool. The zero value changes nothing.
+type Verdict struct {
+	Opinion Opinion
+	Reason  string // of the opinion, for the model and for people
+	// Input is a whole new input in place of the old one; nil keeps it. It is validated and checked
+	// again, and the permission rules decide on it.
+	Input json.RawMessage
+	// Stop says that the agent should not go on after this batch, with StopReason. The call itself runs
+	// unless the opinion is Deny.
+	Stop       bool
+	StopReason string
+	Context    string // told to the model beside the call's output
+}
+
+// Done is a hook's own copy of how a call ended.
+type Done struct {
+	Status   messages.Status
+	Outcome  messages.Outcome
+	Duration time.Duration // so far, all phases
+}
+
+// Change is a hook's answer after the tool. The zero value changes nothing.
+type Change struct {
+	// Output or Content replaces what the tool produced. Of a call that produced nothing (it failed
+	// or never ran) there is nothing to replace, and they are passed over.
+	Output     json.RawMessage
+	Content    []messages.Block
+	Stop       bool
+	StopReason string
+	Context    string
+}
+
+// Set is hooks in the order in which they run. The zero value is no hooks. Safe for concurrent use.
+type Set struct{ hooks []Hook }
+
+// NewSet checks and sorts hooks. The error joins everything that is wrong with them.
+func NewSet(hooks ...Hook) (Set, error) {
+	var errs []error
+	names := map[string]bool{}
+	set := Set{slices.Clone(hooks)}
+	for i := range set.hooks {
+		h := &set.hooks[i]
+		h.Class = cmp.Or(h.Class, Gate)
+		h.Budget = cmp.Or(h.Budget, DefaultBudget)
+		wrong := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("hook %.80q: %s", h.Name, fmt.Sprintf(format, args...)))
+		}
+		if h.Name == "" || names[h.Name] {
+			wrong("its name is empty or taken")
+		}
+		names[h.Name] = true
+		if _, err := path.Match(h.Match, ""); err != nil {
+			wrong("match %.80q is malformed", h.Match)
+		}
+		if h.Class != Gate && h.Class != Observe {
+			wrong("class %.20q: want gate or observe", h.Class)
+		}
+		if h.Budget < 0 {
+			wrong("its budget is negative")
+		}
+		if h.Before == nil && h.After == nil {
+			wrong("it has neither a before nor an after")
+		}
+	}
+	slices.SortFunc(set.hooks, func(a, b Hook) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
+	})
+	return set, errors.Join(errs...)
+}
+
+func (h Hook) matches(tool string) bool {
+	ok, _ := path.Match(h.Match, tool) // NewSet has seen the pattern
+	return ok || h.Match == ""
+}

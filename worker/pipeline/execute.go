@@ -1,0 +1,215 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Bounds on what an error carries to the model, for a tool without a MaxOutput of its own.
+const (
+	maxMessage = 10_000   // characters
+	maxDetails = 64 << 10 // bytes of JSON
+)
+
+// answer is what tool code came back with.
+type answer struct {
+	output tool.Output
+	err    error
+	broken bool // it panicked
+}
+
+// errLeftBehind stands for the error of tool code that did not come back.
+var errLeftBehind = errors.New("left behind")
+
+// execute is phase five: the tool itself, within its time and what is left of its batch's.
+func (c *call) execute(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
+	defer cancel()
+	own := c.toolCall()
+	var over atomic.Bool
+	own.Progress = func(p messages.Progress) {
+		if !over.Load() { // a tool that was left behind is heard no more
+			c.progress(p)
+		}
+	}
+	c.started = true
+	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
+	over.Store(true)
+	switch {
+	case a.broken:
+		return c.broken()
+	case a.err != nil && ctx.Err() != nil:
+		return c.stopped(ctx, a.err)
+	case a.err != nil:
+		return c.toolFailure(a.err)
+	}
+	c.ended = true
+	outcome, err := c.outcome(a.output)
+	if err != nil {
+		return err
+	}
+	c.result.Status = messages.StatusOK
+	if outcome.IsError {
+		c.result.Status = messages.StatusError
+	}
+	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+	return nil
+}
+
+// await runs tool code on a goroutine of its own. Code that does not heed the end of ctx is left behind
+// after a grace, so that it cannot hold a slot of the worker for ever.
+func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, error)) answer {
+	answers := make(chan answer, 1)
+	go func() {
+		a := answer{broken: true} // also where the goroutine ends without returning
+		defer func() {
+			if v := recover(); v != nil {
+				c.logPanic(phase, v)
+			}
+			answers <- a
+		}()
+		output, err := f()
+		a = answer{output: output, err: err}
+	}()
+	select {
+	case a := <-answers:
+		return a
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(c.cfg.KillGrace)
+	defer grace.Stop()
+	select {
+	case a := <-answers:
+		return a
+	case <-grace.C:
+		c.log.Error("a tool does not end when it is told to; it is left behind", "phase", phase, "grace", c.cfg.KillGrace)
+		c.cfg.LeftBehind(c.job.Tool)
+		return answer{err: errLeftBehind}
+	}
+}
+
+// toolFailure is the tool's own word that it failed. Whether trying again may help is for the tool to
+// say, and is passed on only where a second run can do no harm.
+func (c *call) toolFailure(err error) *failure {
+	said := messages.Error{Code: messages.CodeToolError}
+	var own *messages.Error
+	switch isOwn := errors.As(err, &own); {
+	case isOwn && own != nil:
+		said = *own
+	case !isOwn:
+		said.Message = err.Error()
+	}
+	if said.Code == "" {
+		said.Code = messages.CodeToolError
+	}
+	said.Message = c.readable(said.Message)
+	said.Details = c.details(said.Details)
+	said.Retryable = said.Retryable && c.repeatable()
+	status := messages.StatusError
+	if said.Code == messages.CodeOutcomeUnknown {
+		status = messages.StatusOutcomeUnknown
+	}
+	return &failure{status, &said}
+}
+
+// readable is an error's text, valid and no longer than the tool's output may be.
+func (c *call) readable(text string) string {
+	limit, keep := c.tool.MaxOutput, c.tool.Truncate
+	if limit == 0 {
+		limit, keep = maxMessage, schemas.TruncateTail
+	}
+	text, _ = cut(strings.ToValidUTF8(text, "\uFFFD"), limit, keep)
+	return text
+}
+
+// details is what a tool added to its error, as JSON; nothing when that cannot be written, or is too long.
+func (c *call) details(v any) (details any) {
+	if v == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			c.logPanic(Execute, p)
+			details = nil
+		}
+	}()
+	raw, err := messages.Marshal(v)
+	if err != nil || len(raw) > maxDetails {
+		c.log.Warn("the details of a tool's error are dropped", "bytes", len(raw), "unwritable", err != nil)
+		return nil
+	}
+	return json.RawMessage(raw)
+}
+
+// outcome is what the tool gave in the form of a result: one JSON value or blocks, bounded. What claims to
+// be JSON and is not, by the bounds of messages.Check, is text.
+func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
+	size := len(o.Value)
+	for _, b := range o.Content {
+		size += len(b.Text) + len(b.Data)
+		if b.Resource != nil {
+			size += len(b.Resource.Text) + len(b.Resource.Blob)
+		}
+	}
+	if size > c.cfg.MaxOutput {
+		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
+			"%s has run, but it gave %d bytes and the limit is %d, so its output is lost.%s", c.job.Tool, size, c.cfg.MaxOutput, c.hint())
+	}
+	switch {
+	case o.IsError && len(o.Content) == 0:
+		return messages.Outcome{}, c.toolFailure(errors.New(textOf(o.Value)))
+	case len(o.Content) > 0 && len(o.Value) == 0:
+		return messages.Outcome{Content: validText(o.Content), IsError: o.IsError}, nil
+	case len(o.Value) == 0:
+		return messages.Text(""), nil
+	}
+	return messages.Outcome{Output: value(o.Value)}, nil
+}
+
+func (c *call) hint() string {
+	if c.tool.Kind == messages.Write {
+		return " What it does is done: do not repeat it."
+	}
+	return " Ask for less."
+}
+
+func value(raw json.RawMessage) json.RawMessage {
+	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) { // text needs no closer look
+		return raw
+	}
+	if messages.Check(raw) == nil {
+		return raw
+	}
+	return messages.Quote(string(raw))
+}
+
+// textOf is a JSON string's text, and any other value as it is written.
+func textOf(raw json.RawMessage) string {
+	if text, ok := (messages.Outcome{Output: raw}).OutputString(); ok {
+		return text
+	}
+	return string(raw)
+}
+
+func validText(blocks []messages.Block) []messages.Block {
+	blocks = append([]messages.Block(nil), blocks...)
+	for i := range blocks {
+		b := &blocks[i]
+		b.Text = strings.ToValidUTF8(b.Text, "\uFFFD")
+		if b.Resource != nil {
+			own := *b.Resource
+			own.Text = strings.ToValidUTF8(own.Text, "\uFFFD")
+			b.Resource = &own
+		}
+	}
+	return blocks
+}

@@ -1,0 +1,378 @@
+// Package pipeline takes a call through its six phases, in this order, on the worker, at the call's turn:
+//
+//	1 validate       the arguments against the tool's schema
+//	2 semantic       the tool's own rules: paths, sizes, what a schema cannot say
+//	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2 again
+//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed before
+//	5 execute        the tool itself, within its time
+//	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
+//
+// A call that fails in one of the first four is answered with that and its tool never starts. Deny rules
+// are looked at once before any hook runs, too. Between four and five a call whose frozen input must run
+// alone but was planned otherwise is handed back, and the others are claimed.
+//
+// Whatever happens, panics included, the answer is a result. An error of Run means that there is none
+// here, because the call is, or will be, somebody else's. Post-hooks are then left to them as well.
+//
+// Queueing, leases, deliveries and retries are left to worker/lane.
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas/safety"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// The phases, as durations, logs and metrics name them.
+const (
+	Validate    = "validate"
+	Semantic    = "semantic"
+	PreHooks    = "pre-hooks"
+	Permissions = "permissions"
+	Execute     = "execute"
+	PostHooks   = "post-hooks"
+)
+
+var phases = []string{Validate, Semantic, PreHooks, Permissions, Execute, PostHooks}
+
+// ErrAborted is the cause to cancel a run's context with when its call is to end aborted. A run that is
+// cancelled with a cause of any other kind (a lost lease, a worker that goes away) ends without a result:
+// Run returns that cause.
+var ErrAborted = errors.New("the call was aborted")
+
+// Config is what a pipeline is made of. Only Registry is required.
+type Config struct {
+	Registry *tool.Registry
+	Hooks    hook.Set
+	Rules    permission.Rules
+	// MaxInput is how many bytes of arguments are read. Default 1 MiB.
+	MaxInput int
+	// MaxOutput is how many bytes a tool may give. Default 16 MiB. What the model gets to read of them
+	// is bounded by the tool's own MaxOutput.
+	MaxOutput int
+	// KillGrace is how long a tool may ignore the end of its context before it is left behind. Default 2 s.
+	KillGrace time.Duration
+	Logger    *slog.Logger // nil: silent
+	// Observe is told how long each phase of a call took that the call entered, in the order of the
+	// phases, when the call has ended. May be nil.
+	Observe func(phase string, took time.Duration)
+	// LeftBehind is told of each goroutine of a tool that was left running after its time. May be nil.
+	LeftBehind func(tool string)
+	// HookMessage is told what the hooks of a call did. It must not block. May be nil.
+	HookMessage func(messages.Job, hook.Message)
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxInput == 0 {
+		c.MaxInput = 1 << 20
+	}
+	if c.MaxOutput == 0 {
+		c.MaxOutput = 16 << 20
+	}
+	if c.KillGrace == 0 {
+		c.KillGrace = 2 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Observe == nil {
+		c.Observe = func(string, time.Duration) {}
+	}
+	if c.LeftBehind == nil {
+		c.LeftBehind = func(string) {}
+	}
+	if c.HookMessage == nil {
+		c.HookMessage = func(messages.Job, hook.Message) {}
+	}
+	return c
+}
+
+// Pipeline runs calls of the registry's tools. Safe for concurrent use.
+type Pipeline struct{ cfg Config }
+
+// New checks the config.
+func New(cfg Config) (*Pipeline, error) {
+	if cfg.Registry == nil {
+		return nil, errors.New("pipeline: there is no registry of tools")
+	}
+	if cfg.MaxInput < 0 || cfg.MaxOutput < 0 || cfg.KillGrace < 0 {
+		return nil, errors.New("pipeline: a limit is negative")
+	}
+	return &Pipeline{cfg.withDefaults()}, nil
+}
+
+// Frozen is a call whose input nobody changes any more. What was decided about it holds for these very bytes.
+type Frozen struct {
+	Tool            tool.Tool
+	Input           json.RawMessage
+	ArgsHash        string // hex SHA-256 of the canonical input
+	ConcurrencySafe bool   // by the frozen input
+	Reason          string // why
+}
+
+// Grant is the leave to run the tool.
+type Grant struct {
+	Attempt int // counts the claims, from 1
+	Fence   uint64
+	// IdempotencyKey is handed to the tool; "" stands for the job's own.
+	IdempotencyKey string
+}
+
+// Claim is called between phases four and five. Its error ends the run without a result.
+type Claim func(ctx context.Context, f Frozen) (Grant, error)
+
+// Stricter is the error of a call that was planned to run beside others and, as its frozen input shows,
+// must run alone. It was not run.
+type Stricter struct {
+	Reason   string
+	ArgsHash string
+}
+
+func (s *Stricter) Error() string {
+	return "planned to run beside others, but its input must run alone (" + s.Reason + ")"
+}
+
+// call is one call on its way through the phases. It is owned by the goroutine of Run.
+type call struct {
+	*Pipeline
+	job      messages.Job
+	tool     tool.Tool
+	input    json.RawMessage // as the hooks left it; nobody changes it after the freeze
+	frozen   Frozen
+	grant    Grant
+	hooks    hook.Result // of the pre-hooks
+	progress func(messages.Progress)
+	started  bool // the tool was started
+	ended    bool // and came back
+	took     map[string]time.Duration
+	result   messages.Result
+	log      *slog.Logger
+}
+
+// failure is the end of a call in one of the phases: an error that becomes the result.
+type failure struct {
+	status messages.Status
+	err    *messages.Error
+}
+
+func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
+
+// Run takes a job through the phases. The result lacks only what the lane knows: the worker, and the time
+// in the queue. Claim may be nil where nothing needs to be claimed, and so may progress, which never blocks.
+func (p *Pipeline) Run(ctx context.Context, job messages.Job, claim Claim, progress func(messages.Progress)) (messages.Result, error) {
+	c := p.call(job, progress)
+	err := c.stopped(ctx, nil) // a call that is over already enters no phase
+	entered := err == nil
+	if entered {
+		running, cancel := c.withDeadline(ctx)
+		err = c.phases(running, claim)
+		cancel()
+	}
+	if err := c.settle(err); err != nil {
+		return messages.Result{}, err
+	}
+	if entered {
+		c.postHooks(ctx)
+	}
+	c.result.DurationMS = float64(time.Since(c.result.Started)) / float64(time.Millisecond)
+	for _, phase := range phases {
+		if took, ok := c.took[phase]; ok {
+			p.cfg.Observe(phase, took)
+		}
+	}
+	return c.result, nil
+}
+
+func (p *Pipeline) call(job messages.Job, progress func(messages.Progress)) *call {
+	if progress == nil {
+		progress = func(messages.Progress) {}
+	}
+	return &call{
+		Pipeline: p, job: job, input: job.Input, progress: progress, took: map[string]time.Duration{},
+		log: p.cfg.Logger.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool),
+		result: messages.Result{
+			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
+		},
+	}
+}
+
+// withDeadline bounds the phases up to the tool's end by what is left of the batch's time.
+func (c *call) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.job.DeadlineMS > 0 {
+		return context.WithTimeout(ctx, time.Duration(c.job.DeadlineMS)*time.Millisecond)
+	}
+	return context.WithCancel(ctx)
+}
+
+// phases is one to five, and what happens between them. Its error is a *failure, or says that the call
+// ends elsewhere.
+func (c *call) phases(ctx context.Context, claim Claim) error {
+	for _, step := range []struct {
+		phase string
+		do    func(context.Context) error
+	}{
+		{Validate, c.validate},
+		{Semantic, c.semantic},
+		{Permissions, c.denied}, // the cheap look: no hook runs for a call that is denied anyway
+		{PreHooks, c.preHooks},
+		{Permissions, c.permissions},
+		{"", c.handBack},
+		{"", func(ctx context.Context) error { return c.claim(ctx, claim) }},
+		{Execute, c.execute},
+	} {
+		if err := c.stopped(ctx, nil); err != nil {
+			return err
+		}
+		if err := c.guard(step.phase, func() error { return step.do(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handBack refuses to run a call under a weaker lock than its frozen input needs.
+func (c *call) handBack(context.Context) error {
+	c.frozen.ConcurrencySafe, c.frozen.Reason = safety.Classify(c.tool.Tool, c.input)
+	if c.job.ConcurrencySafe && !c.frozen.ConcurrencySafe {
+		return &Stricter{Reason: c.frozen.Reason, ArgsHash: c.frozen.ArgsHash}
+	}
+	return nil
+}
+
+func (c *call) claim(ctx context.Context, claim Claim) error {
+	c.grant = Grant{Attempt: 1}
+	if claim != nil {
+		var err error
+		own := c.frozen
+		own.Input = clone(c.input)
+		if c.grant, err = claim(ctx, own); err != nil {
+			return err
+		}
+	}
+	if c.grant.IdempotencyKey == "" {
+		c.grant.IdempotencyKey = c.job.IdempotencyKey(c.frozen.ArgsHash)
+	}
+	c.result.Attempt = c.grant.Attempt
+	return nil
+}
+
+// settle makes the result of how the phases ended; an error that is no result is passed on.
+func (c *call) settle(err error) error {
+	var f *failure
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &f):
+		return err
+	}
+	c.result.Status, c.result.Outcome = f.status, messages.Outcome{Err: f.err}
+	return nil
+}
+
+// guard runs one step, adds its time to its phase, and makes a failure of a panic. The model is not told
+// what was in it; the log is told where it came from.
+func (c *call) guard(phase string, do func() error) (err error) {
+	began := time.Now()
+	defer func() {
+		if v := recover(); v != nil {
+			c.logPanic(phase, v)
+			err = c.broken()
+		}
+		if phase != "" {
+			c.took[phase] += time.Since(began)
+		}
+	}()
+	return do()
+}
+
+// broken is the failure after a panic.
+func (c *call) broken() *failure {
+	switch {
+	case c.ended:
+		return fail(messages.StatusError, messages.CodeInternal,
+			"%s has run, but what it gave could not be read. Do not repeat it if it changes anything.", c.job.Tool)
+	case c.started && !c.repeatable():
+		return c.unknown("it broke down while it ran")
+	case c.started:
+		return fail(messages.StatusError, messages.CodeInternal, "%s broke down while it ran.", c.job.Tool)
+	}
+	return fail(messages.StatusError, messages.CodeInternal, "The call failed inside the worker. It was not run.")
+}
+
+// logPanic leaves out the text of a panic, which may hold arguments, unless the runtime itself wrote it.
+func (c *call) logPanic(phase string, v any) {
+	what := fmt.Sprintf("%T", v)
+	if err, ok := v.(runtime.Error); ok {
+		what = err.Error()
+	}
+	c.log.Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
+}
+
+// stopped is how a call ends whose context has ended, and nil while it goes on. said is what the tool
+// came back with, if it did.
+func (c *call) stopped(ctx context.Context, said error) error {
+	cause := context.Cause(ctx)
+	late := errors.Is(cause, context.DeadlineExceeded)
+	var how string
+	switch {
+	case cause == nil:
+		return nil
+	case late && c.started:
+		how = fmt.Sprintf("it did not end within its time (%s) and was stopped", c.limit(ctx))
+	case late:
+		how = "there was no time left to start it"
+	case !errors.Is(cause, ErrAborted) && cause != context.Canceled:
+		return cause
+	case c.started:
+		how = "it was stopped while it ran"
+	default:
+		how = "it was stopped before it started"
+	}
+	f := fail(messages.StatusAborted, messages.CodeAborted, "%s: %s.", c.job.Tool, how)
+	switch {
+	case c.started && !c.repeatable():
+		f = c.unknown(how)
+	case late:
+		f = fail(messages.StatusTimeout, messages.CodeTimeout, "%s: %s.", c.job.Tool, how)
+		f.err.Retryable = true
+	}
+	var own *messages.Error
+	if errors.As(said, &own) && own != nil && own.Message != "" { // the last words often tell why it took so long
+		f.err.Message += "\n" + c.readable(own.Message)
+	}
+	return f
+}
+
+// limit is the whole time that the run had.
+func (c *call) limit(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return c.tool.Timeout()
+	}
+	return min(c.tool.Timeout(), deadline.Sub(c.result.Started)).Round(time.Millisecond)
+}
+
+// repeatable reports whether running the tool again can do no harm.
+func (c *call) repeatable() bool {
+	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute || c.tool.OnCrash == messages.Idempotent
+}
+
+func (c *call) unknown(how string) *failure {
+	return fail(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown,
+		"%s may or may not have happened: %s. Do not repeat it blindly: check with a read, or ask a person.", c.job.Tool, how)
+}
+
+func fail(status messages.Status, code messages.Code, format string, args ...any) *failure {
+	return &failure{status, &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}}
+}

@@ -1,0 +1,68 @@
+package pipeline
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// maxContext is how many characters hooks may add to what the model reads.
+const maxContext = 10_000
+
+// postHooks is phase six. It runs for every call that entered phase one, whatever became of it, also when
+// the call was cut off. It never makes a failure of what was done: hooks that fail are logged, and a
+// replacement that cannot be used leaves the output as it was.
+func (c *call) postHooks(ctx context.Context) {
+	before := c.result
+	if err := c.guard(PostHooks, func() error {
+		r := c.cfg.Hooks.After(context.WithoutCancel(ctx), c.hookCall(), hook.Done{
+			Status: c.result.Status, Outcome: c.result.Outcome, Duration: time.Since(c.result.Started),
+		})
+		c.tell(r)
+		c.replace(r)
+		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
+		return nil
+	}); err != nil {
+		c.result = before
+	}
+}
+
+// replace puts what hooks made of the output in its place, under the same bounds.
+func (c *call) replace(r hook.Result) {
+	if r.Output == nil && r.Content == nil {
+		return
+	}
+	outcome, err := c.outcome(tool.Output{Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil})
+	if err != nil {
+		c.log.Error("the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err)
+		return
+	}
+	outcome.IsError = c.result.IsError
+	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+}
+
+// withContext is an outcome with what hooks have to tell the model: blocks after the output, or lines
+// after the error's message.
+func withContext(o messages.Outcome, notes []string) messages.Outcome {
+	if len(notes) == 0 {
+		return o
+	}
+	note, _ := cut(strings.ToValidUTF8(strings.Join(notes, "\n"), "\uFFFD"), maxContext, schemas.TruncateHead)
+	if o.Err != nil {
+		err := *o.Err
+		err.Message += "\n" + note
+		o.Err = &err
+		return o
+	}
+	blocks := append([]messages.Block(nil), o.Content...)
+	if o.Content == nil {
+		blocks = append(blocks, messages.Block{Type: "text", Text: textOf(o.Output)})
+	}
+	o.Output, o.Content = nil, append(blocks, messages.Block{Type: "text", Text: note})
+	return o
+}

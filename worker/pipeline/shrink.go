@@ -1,0 +1,205 @@
+package pipeline
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// minPart is the length, in characters, below which a part of a value is rather left out than cut.
+const minPart = 200
+
+// node is a JSON value that can be cut: members keep their order, numbers their digits.
+type node struct {
+	open byte     // '{' or '['; 0 for a scalar
+	raw  string   // a scalar as it is written
+	keys []string // of an object, as they are written
+	kids []*node
+	size int // characters of its JSON
+}
+
+// shrink cuts a JSON value to about limit characters and leaves it valid JSON. The longest parts are cut
+// first, strings as text is; where the parts are too many for that, the last elements or members go (the
+// first, when the tail is to be kept), and one that counts them stands in their place. raw has been checked.
+func shrink(raw json.RawMessage, limit int, keep schemas.Truncate) (json.RawMessage, messages.Cut) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	s := shrinker{keep: keep}
+	root := read(dec)
+	if root.size <= limit {
+		return raw, messages.Cut{}
+	}
+	s.cut(root, limit)
+	var b bytes.Buffer
+	root.write(&b)
+	return b.Bytes(), s.missing
+}
+
+type shrinker struct {
+	keep    schemas.Truncate
+	missing messages.Cut
+}
+
+func (s *shrinker) cut(n *node, limit int) {
+	switch {
+	case n.size <= limit:
+	case n.open != 0:
+		s.container(n, limit)
+		n.measure()
+	case n.raw[0] == '"':
+		s.text(n, limit)
+		n.measure()
+	}
+}
+
+// text cuts a string. Escapes make its JSON longer than its text, so it is cut until the JSON fits.
+func (s *shrinker) text(n *node, limit int) {
+	full := textOf(json.RawMessage(n.raw))
+	keep, missing := limit-minPart/4, messages.Cut{}
+	for {
+		var text string
+		text, missing = cut(full, max(keep, 0), s.keep)
+		n.raw = string(messages.Quote(text))
+		n.measure()
+		if n.size <= limit || keep <= 0 {
+			break
+		}
+		keep -= n.size - limit
+	}
+	s.missing.Chars += missing.Chars
+	s.missing.Lines += missing.Lines
+}
+
+func (s *shrinker) container(n *node, limit int) {
+	sizes, frame := make([]int, len(n.kids)), n.size
+	for i, kid := range n.kids {
+		sizes[i] = kid.size
+		frame -= kid.size
+	}
+	least := min(minPart, limit/4)
+	if part := share(sizes, limit-frame); part >= least {
+		for _, kid := range n.kids {
+			s.cut(kid, part)
+		}
+		return
+	}
+	if s.keep == schemas.TruncateTail {
+		slices.Reverse(n.kids)
+		slices.Reverse(n.keys)
+	}
+	left, kept := limit-minPart/4, 0
+	for ; kept < len(n.kids); kept++ {
+		kid, around := n.kids[kept], 1
+		if n.open == '{' {
+			around += utf8.RuneCountInString(n.keys[kept]) + 1
+		}
+		if kid.size+around > left {
+			if left-around < least || (kid.open == 0 && kid.raw[0] != '"') {
+				break
+			}
+			s.cut(kid, left-around)
+		}
+		left -= kid.size + around
+	}
+	s.drop(n, kept)
+	if s.keep == schemas.TruncateTail {
+		slices.Reverse(n.kids)
+		slices.Reverse(n.keys)
+	}
+}
+
+// drop leaves out all but the first kept parts and puts their count there.
+func (s *shrinker) drop(n *node, kept int) {
+	gone := n.kids[kept:]
+	if len(gone) == 0 {
+		return
+	}
+	for _, kid := range gone {
+		s.missing.Chars += kid.size
+	}
+	count := fmt.Sprintf("%d more", len(gone))
+	n.kids = n.kids[:kept:kept]
+	if n.open == '[' {
+		n.kids = append(n.kids, scalar(string(messages.Quote("[truncated - "+count+" elements]"))))
+		return
+	}
+	key := `"[truncated]"`
+	for slices.Contains(n.keys, key) {
+		key = `"[` + strings.TrimPrefix(key, `"`)
+	}
+	n.keys = append(n.keys[:kept:kept], key)
+	n.kids = append(n.kids, scalar(string(messages.Quote(count+" members"))))
+}
+
+// share is the largest length to which every part can be cut so that all together fit into room.
+func share(sizes []int, room int) int {
+	sizes = slices.Clone(sizes)
+	slices.Sort(sizes)
+	for i, size := range sizes {
+		if part := room / (len(sizes) - i); part < size {
+			return part
+		}
+		room -= size
+	}
+	return room
+}
+
+// read is the next value of checked JSON.
+func read(dec *json.Decoder) *node {
+	tok, _ := dec.Token()
+	open, isDelim := tok.(json.Delim)
+	if !isDelim {
+		return scalar(string(messages.MustMarshal(tok)))
+	}
+	n := &node{open: byte(open)}
+	for dec.More() {
+		if open == '{' {
+			key, _ := dec.Token()
+			n.keys = append(n.keys, string(messages.MustMarshal(key)))
+		}
+		n.kids = append(n.kids, read(dec))
+	}
+	_, _ = dec.Token()
+	n.measure()
+	return n
+}
+
+func scalar(raw string) *node { return &node{raw: raw, size: utf8.RuneCountInString(raw)} }
+
+func (n *node) measure() {
+	n.size = utf8.RuneCountInString(n.raw)
+	if n.open == 0 {
+		return
+	}
+	n.size = 2 + max(len(n.kids)-1, 0)
+	for i, kid := range n.kids {
+		if n.open == '{' {
+			n.size += utf8.RuneCountInString(n.keys[i]) + 1
+		}
+		n.size += kid.size
+	}
+}
+
+func (n *node) write(b *bytes.Buffer) {
+	if n.open == 0 {
+		b.WriteString(n.raw)
+		return
+	}
+	b.WriteByte(n.open)
+	for i, kid := range n.kids {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if n.open == '{' {
+			b.WriteString(n.keys[i] + ":")
+		}
+		kid.write(b)
+	}
+	b.WriteByte(n.open + 2) // ']' and '}' stand two after their openers
+}

@@ -1,0 +1,46 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// validate is phase one. Nothing is coerced: what the schema does not allow is refused with the place and
+// what was expected there, so that the model can correct itself. The size is looked at before anything
+// reads the arguments.
+func (c *call) validate(context.Context) error {
+	var known bool
+	if c.tool, known = c.cfg.Registry.Lookup(c.job.Tool); !known {
+		return fail(messages.StatusUnknownTool, messages.CodeUnknownTool, "There is no tool named %.80q.", c.job.Tool)
+	}
+	c.result.Kind = c.tool.Kind
+	if len(c.input) > c.cfg.MaxInput {
+		return fail(messages.StatusValidationError, messages.CodeTooLarge,
+			"The arguments have %d bytes; the limit is %d.", len(c.input), c.cfg.MaxInput)
+	}
+	schema, err := schemas.Compile(c.tool.InputSchema) // remembered: the registry has compiled it once
+	if err != nil {
+		c.log.Error("the tool's schema cannot be used", "err", err)
+		return fail(messages.StatusError, messages.CodeInternal, "The schema of %s cannot be used. It was not run.", c.job.Tool)
+	}
+	if err := schema.Validate(c.input); err != nil {
+		f := fail(messages.StatusValidationError, messages.CodeInvalidArguments,
+			"The arguments do not fit the schema of %s: %v", c.job.Tool, err)
+		var violations *schemas.ValidationError
+		if errors.As(err, &violations) {
+			f.err.Details = json.RawMessage(messages.MustMarshal(violations))
+		}
+		return f
+	}
+	if _, err := messages.Object(c.input); err != nil { // a schema need not say so
+		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: %v.", err)
+	}
+	return nil
+}
+
+func clone(raw json.RawMessage) json.RawMessage { return bytes.Clone(raw) }
