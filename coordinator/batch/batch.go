@@ -106,7 +106,7 @@ type (
 		Record messages.CallRecord
 		Seq    uint64
 	}
-	// Ended tells of the stored result of a call that has no journal.
+	// Ended tells of the stored result of a call.
 	Ended struct {
 		Index  int
 		Result messages.Result
@@ -188,6 +188,9 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.recorded(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
+		if m.plan.Calls[ev.Index].Claims() { // a notice of what stands in the call's own journal
+			m.calls[ev.Index].recorded = true
+		}
 	case Running:
 		c := &m.calls[ev.Index]
 		c.since, c.ran = now, true

@@ -1,13 +1,55 @@
 // Package safety answers one question for both halves: may this call run beside others?
+//
+// For most tools the answer is declared. For a shell it depends on the command, and is found by parsing
+// it: "ls | grep x" may overlap, "rm x" may not. The classifier is an allow-list over the syntax tree,
+// never a match on strings: every node, command and flag must be known to change nothing, and whatever is
+// not known, or would be read differently by another shell, runs alone. A wrong "alone" costs time; a
+// wrong "safe" lets a write overlap what was planned around it.
+//
+// Safe means: it changes no file and no process outside its own process tree. It does not mean allowed
+// (a safe command may read a secret: that is a permission's business), nor that it ends.
+//
+// What it takes for granted of whoever runs the command: the shell is bash, not interactive, with a
+// scrubbed environment (no BASH_ENV, no exported functions, no GIT_* or PAGER that run programs), a UTF-8
+// or C locale, and a PATH whose programs are what their names say. Git runs what the configuration of the
+// repository names (text conversion, filters): that is its owner's doing, as PATH is; the builtin Bash
+// switches off the file system monitor and the optional index writes.
 package safety
 
 import (
 	"encoding/json"
 
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`.
+// Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`: the
+// parsed command of a shell, else what the tool declares, else its kind. The reason quotes no argument.
 func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
-	return false, ""
+	switch {
+	case t.ShellCommand != "":
+		return classifyShell(t.ShellCommand, input)
+	case t.ConcurrencySafe != nil && *t.ConcurrencySafe:
+		return true, "declared concurrency_safe"
+	case t.ConcurrencySafe != nil:
+		return false, "declared not concurrency_safe"
+	case t.Kind == messages.Read || t.Kind == messages.Compute:
+		return true, "kind " + string(t.Kind)
+	}
+	return false, "kind write runs alone"
+}
+
+func classifyShell(property string, input json.RawMessage) (safe bool, reason string) {
+	members, err := messages.Object(input)
+	if err != nil {
+		return false, "shell: the input is no object"
+	}
+	var command *string
+	if err := json.Unmarshal(members[property], &command); err != nil || command == nil {
+		return false, "shell: the input has no command"
+	}
+	if err := readOnly(*command); err != nil {
+		return false, "shell: " + err.Error()
+	}
+	return true, "read-only shell command"
 }

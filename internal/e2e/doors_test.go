@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// counted is a fleet with the tools echo (read) and count (a write that counts its runs).
+func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
+	f := newFleet(t, srv)
+	runs := new(atomic.Int32)
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) {
+		return tool.JSON(runs.Add(1))
+	})
+	f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 600_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		select {
+		case <-time.After(time.Minute):
+		case <-ctx.Done():
+		}
+		return tool.Text("rested"), nil
+	})
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	return f, runs
+}
+
+func TestTheSameBatchAgainRunsNothing(t *testing.T) {
+	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	b := canonical("s", "pay-1", call{"count", ""})
+	first := f.run(b)
+	again := f.run(b)
+	if a, b := messages.MustMarshal(first), messages.MustMarshal(again); string(a) != string(b) {
+		t.Errorf("the second reply is\n%s\nthe first was\n%s", b, a)
+	}
+	b.Message = json.RawMessage(`{"calls":[{"id":"c0","name":"count","input":{"other":1}}]}`)
+	_, err := f.client.Run(t.Context(), b, nil)
+	var refusal *messages.Refusal
+	if !errors.As(err, &refusal) || refusal.Class != messages.BatchConflict {
+		t.Errorf("the same id with another body: %v, want a batch_conflict", err)
+	}
+	if n := runs.Load(); n != 1 {
+		t.Errorf("the write ran %d times", n)
+	}
+}
+
+func TestGetKnowsHowABatchStands(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f, _ := counted(t, srv)
+		defer f.close()
+		ctx := context.Background()
+		if _, err := f.client.Get(ctx, "s", "never"); !errors.Is(err, client.ErrUnknown) {
+			t.Errorf("a batch that was never submitted: %v, want %v", err, client.ErrUnknown)
+		}
+		b := canonical("s", "long", call{"nap", ""}, call{"echo", `{"n":9007199254740993}`})
+		if err := f.client.Submit(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.client.Submit(ctx, b); err != nil {
+			t.Errorf("submitted again while it runs: %v", err)
+		}
+		if _, err := f.client.Get(ctx, "s", "long"); !errors.Is(err, client.ErrRunning) {
+			t.Errorf("while it runs: %v, want %v", err, client.ErrRunning)
+		}
+		waiting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		reply, err := f.client.Await(waiting, "s", "long")
+		if err != nil || reply.Status != messages.Completed {
+			t.Fatalf("awaited: %s, err %v", reply.Status, err)
+		}
+		if len(reply.Results[1].Output) != 0 {
+			t.Errorf("the results repeat the output %s", reply.Results[1].Output)
+		}
+		full, err := f.client.GetFull(ctx, "s", "long")
+		if err != nil || string(full.Results[1].Output) != `{"n":9007199254740993}` {
+			t.Errorf("with outputs: %s, err %v", full.Results[1].Output, err)
+		}
+	})
+}
+
+func TestEventsComeInOrder(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	var mu sync.Mutex
+	var watched []messages.Event
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		_ = f.client.Watch(ctx, "s", func(e messages.Event) { mu.Lock(); defer mu.Unlock(); watched = append(watched, e) })
+	}()
+	var events []string
+	_, err := f.client.Run(ctx, canonical("s", "b", call{"echo", ""}, call{"count", ""}, call{"nope", ""}, call{"echo", ""}),
+		func(e messages.Event) { events = append(events, fmt.Sprint(e.Type, e.Index)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := []string{"start0", "start1", "start2", "start3"}
+	if len(events) < 4 || !slices.Equal(events[:4], starts) {
+		t.Errorf("first events %v, want %v", events, starts)
+	}
+	last := []string{"result0", "result1", "result2", "result3", "reply-1"}
+	if n := len(events) - len(last); n < 0 || !slices.Equal(events[n:], last) {
+		t.Errorf("last events of %v, want %v", events, last)
+	}
+	for i := range 4 {
+		if !slices.Contains(events, fmt.Sprint("end", i)) {
+			t.Errorf("no end of call %d in %v", i, events)
+		}
+	}
+}
+
+// Ids are opaque: whatever is in them, sessions are independent and nothing of them is in a subject.
+func TestHostileIds(t *testing.T) {
+	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	var mu sync.Mutex
+	var subjects []string
+	watcher := f.connect("watcher")
+	defer watcher.Close()
+	if _, err := watcher.Subscribe("toolfleet.>", "", func(m bus.Msg) { mu.Lock(); defer mu.Unlock(); subjects = append(subjects, m.Subject) }); err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{"a.b", "a.>", "*", ">", "two words", "emoji 🙂", "a\tb\r\nc", "\x00", strings.Repeat("k", 4096), "=x", "..", "$JS.API.>", "plain"}
+	for i, session := range ids {
+		reply := f.run(canonical(session, "batch "+session, call{"count", ""}))
+		if string(reply.Session) != session || string(reply.Batch) != "batch "+session {
+			t.Errorf("reply to %q names session %q, batch %q", session, reply.Session, reply.Batch)
+		}
+		if n := int(runs.Load()); n != i+1 {
+			t.Errorf("after session %q the write has run %d times, want %d", session, n, i+1)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	var names messages.Names
+	for _, s := range subjects {
+		if strings.HasPrefix(s, "toolfleet.batch.") {
+			if _, _, err := names.Batch(s); err != nil {
+				t.Errorf("%v", err)
+			}
+		}
+		if strings.ContainsAny(s, "*> \t\r\n\x00") {
+			t.Errorf("subject %q", s)
+		}
+	}
+}
+
+// What a published subject may hold is not ours to choose: tokens are checked before they are used.
+func TestHostileSubjectsAreSetAside(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	body := messages.MustMarshal(canonical("s", "b", call{"echo", ""}))
+	for _, subject := range []string{"toolfleet.batch._.*.b", "toolfleet.batch._.s.>"} {
+		if _, err := f.conn.Append(t.Context(), subject, nil, body); err != nil {
+			continue // the server refuses some by itself
+		}
+	}
+	refused := make(chan bus.Msg, 1)
+	if _, err := f.conn.Subscribe("toolfleet.refused.>", "", func(m bus.Msg) { refused <- m }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.conn.Append(t.Context(), "toolfleet.batch._.other.b", nil, body); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case m := <-refused:
+		if !strings.Contains(string(m.Data), string(messages.SubjectMismatch)) || m.Subject != "toolfleet.refused._.other.b" {
+			t.Errorf("refused at %s with %s", m.Subject, m.Data)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a batch whose ids are not its subject's was not refused")
+	}
+	f.run(canonical("s", "b", call{"echo", ""})) // the fleet goes on
+}
+
+func TestHardValuesGoThroughUnharmed(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	for _, p := range messages.Providers {
+		for _, value := range []string{
+			`9007199254740993`, `"1e400"`, `1e400`, `3.14159265358979323846264338327950288`, `"<>&"`, `"\u0000"`, `"\ud800"`, `"é🙂 "`,
+			`{"a":{"b":[1,{"c":null}]}}`, `[]`, `""`,
+		} {
+			b := batchIn(p, "s", "hard "+string(p)+value, call{"echo", `{"v":` + value + `}`})
+			reply := f.run(b)
+			full, err := f.client.GetFull(t.Context(), b.Session, b.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(full.Results[0].Output); got != `{"v":`+value+`}` {
+				t.Errorf("%s: %s came back as %s", p, value, got)
+			}
+			inside := string(messages.Quote(`{"v":` + value + `}`))
+			if r := string(reply.Reinjection); !strings.Contains(r, `{"v":`+value+`}`) && !strings.Contains(r, inside[1:len(inside)-1]) {
+				t.Errorf("%s: %s is not in the reinjection %s", p, value, r)
+			}
+		}
+	}
+}
+
+func TestManyCallsAndLargeOutputs(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		var in struct{ N int }
+		if err := json.Unmarshal(c.Input, &in); err != nil {
+			return tool.Output{}, err
+		}
+		return tool.Text(strings.Repeat("x", in.N)), nil
+	})
+	f.worker(worker.Config{})
+	many := make([]call, 128)
+	for i := range many {
+		many[i] = call{"echo", fmt.Sprintf(`{"n":%d}`, i)}
+	}
+	if reply := f.run(canonical("s", "many", many...)); len(reply.Results) != 128 || strings.Count(string(reply.Reinjection), `"id"`) != 128 {
+		t.Errorf("128 calls: %d results", len(reply.Results))
+	}
+	for _, size := range []int{200_000, 700_000, 3_000_000} { // in one message; by reference; over the message limit
+		reply := f.run(canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"count", ""}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
+		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size {
+			t.Errorf("two outputs of %d bytes: %d came back", size, n)
+		}
+	}
+	tooMany := make([]call, 513)
+	for i := range tooMany {
+		tooMany[i] = call{"echo", ""}
+	}
+	_, err := f.client.Run(t.Context(), canonical("s", "too many", tooMany...), nil)
+	if err == nil || !strings.Contains(err.Error(), "513") || !strings.Contains(err.Error(), "512") {
+		t.Errorf("513 calls: %v, want a refusal with number and limit", err)
+	}
+	large := canonical("s", "too large", call{"echo", `{"v":"` + strings.Repeat("x", 1000_000) + `"}`})
+	_, err = f.client.Run(t.Context(), large, nil)
+	if err == nil || !strings.Contains(err.Error(), "983040") {
+		t.Errorf("a batch of a million bytes: %v, want a refusal with the limit", err)
+	}
+	// Past the client, as another program would: what fits into a message and is over the limit is refused by the coordinator.
+	reply, err := f.conn.Request(t.Context(), "toolfleet.run._.s.over", nil, []byte(`{"v":1,"id":"over","session":"s","provider":"canonical","message":{"calls":[{"id":"x","name":"echo","input":{"v":"`+strings.Repeat("x", 1000_000)+`"}}]}}`))
+	if err != nil || !strings.Contains(string(reply.Data), `"too_large"`) || !strings.Contains(string(reply.Data), "983040") {
+		t.Errorf("over the limit, past the client: %.300s, err %v", reply.Data, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	for _, tt := range []struct {
+		provider messages.Provider
+		message  string
+		want     messages.Class
+	}{
+		{"anthropic", `{"role":"user","content":"hi"}`, messages.MalformedMessage},
+		{"openai", `{}`, messages.UnsupportedProvider},
+		{"canonical", `{"calls":[{"id":"a","name":"count","input":{}},{"id":"a","name":"count","input":{}}]}`, messages.DuplicateID},
+		{"canonical", `{"calls":[{"name":"count","input":{}}]}`, messages.MissingID},
+		{"openai-chat", `{"role":"assistant","function_call":{"name":"count","arguments":"{}"}}`, ""},
+	} {
+		b := messages.Batch{ID: messages.BatchID(fmt.Sprint(tt.provider, tt.want)), Session: "s", Provider: tt.provider, Message: json.RawMessage(tt.message)}
+		reply, err := f.client.Run(t.Context(), b, nil)
+		var refusal *messages.Refusal
+		if !errors.As(err, &refusal) || reply.Status != messages.Refused || tt.want != "" && refusal.Class != tt.want {
+			t.Errorf("%s %s: %v, want %s", tt.provider, tt.message, err, tt.want)
+		}
+	}
+	if n := runs.Load(); n != 0 {
+		t.Errorf("refused batches ran %d calls", n)
+	}
+	reply := f.run(canonical("s", "nothing"))
+	if string(reply.Reinjection) != "null" || len(reply.Results) != 0 || reply.Status != messages.Completed {
+		t.Errorf("no calls: %s", messages.MustMarshal(reply))
+	}
+}
+
+func TestNobodyTakesTheCall(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f, runs := counted(t, srv)
+		defer f.close()
+		f.stops[0]() // the worker goes; its tools stay known
+		began := time.Now()
+		reply := f.run(canonical("s", "b", call{"echo", ""}, call{"count", ""}))
+		for _, r := range reply.Results {
+			if r.Status != messages.StatusExpired || r.Err.Code != messages.CodeQueueTimeout {
+				t.Errorf("call %d: %s %+v", r.Index, r.Status, r.Err)
+			}
+		}
+		if took := time.Since(began); took < 2*time.Minute || took > 3*time.Minute || runs.Load() != 0 {
+			t.Errorf("two calls that nobody took ended after %v of simulated time, %d runs; want a minute each and none", took, runs.Load())
+		}
+	})
+}

@@ -1,0 +1,203 @@
+// Package e2e runs whole fleets and checks what users care about: every call answered once, in order,
+// nothing lost. It also holds the test that imports point one way.
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// fleet is a server with coordinators and workers in this process. What is started ends with the test, or
+// when its stop is called; inside a bubble, close must be called before the bubble's function returns.
+type fleet struct {
+	t       testing.TB
+	srv     *devserver.Server
+	conn    *bus.Conn // of the agent
+	client  *client.Client
+	tools   *tool.Registry
+	running sync.WaitGroup
+	stops   []func()
+	log     *slog.Logger
+}
+
+// part is one daemon of a fleet.
+type part struct {
+	stop func() // asks it to end and waits for it
+}
+
+func newFleet(t testing.TB, srv *devserver.Server) *fleet {
+	t.Helper()
+	f := &fleet{t: t, srv: srv, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	f.conn = f.connect("agent")
+	f.client = client.Over(f.conn, "")
+	return f
+}
+
+func (f *fleet) connect(name string) *bus.Conn {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := bus.Connect(ctx, bus.Options{InProcess: f.srv, Name: name, Logger: f.log})
+	if err != nil {
+		f.t.Fatalf("connect %s: %v", name, err)
+	}
+	return conn
+}
+
+// start runs a daemon until it is stopped.
+func (f *fleet) start(conn *bus.Conn, run func(context.Context) error) part {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	f.running.Go(func() {
+		defer close(ended)
+		if err := run(ctx); err != nil {
+			f.t.Errorf("a daemon ended with: %v", err)
+		}
+	})
+	stop := sync.OnceFunc(func() {
+		cancel()
+		<-ended
+		conn.Close()
+	})
+	f.stops = append(f.stops, stop)
+	return part{stop}
+}
+
+func (f *fleet) coordinator(cfg coordinator.Config) part {
+	f.t.Helper()
+	conn := f.connect("coordinator")
+	cfg.Logger = f.log
+	c, err := coordinator.New(conn, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p := f.start(conn, c.Run)
+	f.until("the coordinator is ready", c.Ready)
+	return p
+}
+
+func (f *fleet) worker(cfg worker.Config) part {
+	f.t.Helper()
+	return f.workerWith(f.tools, cfg)
+}
+
+func (f *fleet) workerWith(tools *tool.Registry, cfg worker.Config) part {
+	f.t.Helper()
+	conn := f.connect("worker")
+	cfg.Logger = f.log
+	w, err := worker.New(conn, tools, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.start(conn, w.Run)
+}
+
+// tool registers a tool for every worker that is started after it.
+func (f *fleet) tool(promise schemas.Tool, run tool.Func) {
+	f.t.Helper()
+	if err := f.tools.Add(promise, run); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) close() {
+	for _, stop := range f.stops {
+		stop()
+	}
+	f.running.Wait()
+	f.conn.Close()
+}
+
+// until waits for something that becomes true by itself, soon.
+func (f *fleet) until(what string, is func() bool) {
+	f.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !is() {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("waited in vain until %s", what)
+		}
+		tick := time.NewTimer(2 * time.Millisecond)
+		<-tick.C
+	}
+}
+
+// run submits a batch and returns its reply.
+func (f *fleet) run(b messages.Batch) messages.Reply {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	reply, err := f.client.Run(ctx, b, nil)
+	if err != nil {
+		f.t.Fatalf("batch %s: %v", b.ID, err)
+	}
+	return reply
+}
+
+// call is a call of a batch in the canonical dialect.
+type call struct {
+	name  string
+	input string
+}
+
+// canonical is a batch of these calls, with the ids c0, c1...
+func canonical(session, id string, calls ...call) messages.Batch {
+	return batchIn(messages.Canonical, session, id, calls...)
+}
+
+// batchIn is a batch of these calls as the provider would have written them.
+func batchIn(p messages.Provider, session, id string, calls ...call) messages.Batch {
+	list := make([]string, len(calls))
+	wrap := func(format string) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(format, strings.Join(list, ",")))
+	}
+	b := messages.Batch{V: messages.Version, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: p}
+	for i, c := range calls {
+		id, name, input := fmt.Sprintf("c%d", i), c.name, c.input
+		if input == "" {
+			input = "{}"
+		}
+		quoted := messages.Quote(input)
+		switch p {
+		case messages.Anthropic:
+			list[i] = fmt.Sprintf(`{"type":"tool_use","id":%q,"name":%q,"input":%s}`, id, name, input)
+		case messages.OpenAIChat:
+			list[i] = fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%s}}`, id, name, quoted)
+		case messages.OpenAIResponses:
+			list[i] = fmt.Sprintf(`{"type":"function_call","call_id":%q,"name":%q,"arguments":%s}`, id, name, quoted)
+		case messages.Bedrock:
+			list[i] = fmt.Sprintf(`{"toolUse":{"toolUseId":%q,"name":%q,"input":%s}}`, id, name, input)
+		case messages.Gemini:
+			list[i] = fmt.Sprintf(`{"functionCall":{"id":%q,"name":%q,"args":%s}}`, id, name, input)
+		default:
+			list[i] = fmt.Sprintf(`{"id":%q,"name":%q,"input":%s}`, id, name, input)
+		}
+	}
+	switch p {
+	case messages.Anthropic, messages.Bedrock:
+		b.Message = wrap(`{"role":"assistant","content":[%s]}`)
+	case messages.OpenAIChat:
+		b.Message = wrap(`{"role":"assistant","content":null,"tool_calls":[%s]}`)
+	case messages.OpenAIResponses:
+		b.Message = wrap(`[%s]`)
+	case messages.Gemini:
+		b.Message = wrap(`{"role":"model","parts":[%s]}`)
+	default:
+		b.Message = wrap(`{"calls":[%s]}`)
+	}
+	return b
+}

@@ -1,0 +1,178 @@
+package safety
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// policy says how a command may be called and still change nothing.
+//
+// A program whose every option is harmless is free. For any other, each word that begins with "-", or
+// that might once it is expanded, must be an option listed here, wherever it stands: behind "--" and as
+// another option's value too. So nothing depends on knowing exactly which options take a value, on
+// getopt's reordering, or on its abbreviations (--outp=f is not in the list).
+type policy struct {
+	free bool
+	// short is the option letters without a value, in clusters too; valued those whose value follows, in
+	// the same word or the next.
+	short, valued string
+	// long is the long options without their dashes. Any may have "=value".
+	long []string
+	// operands is how many words may be there that are no options; default any. Where they are counted,
+	// options come first and "--" is refused: what stands behind is an operand to some, whatever it looks like.
+	operands *int
+	// check decides instead, or after the rest has been found good.
+	check func(w walker, args []arg) error
+}
+
+// at most n operands.
+func atMost(n int) *int { return &n }
+
+var safeName = regexp.MustCompile(`^[A-Za-z0-9_./+:@\[-]{1,40}$`)
+
+// call checks a simple command.
+func (w walker) call(c *syntax.CallExpr) error {
+	if len(c.Args) == 0 {
+		for _, a := range c.Assigns {
+			if err := w.assign(a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	args := make([]arg, len(c.Args))
+	for i, word := range c.Args {
+		var err error
+		if args[i], err = w.word(word); err != nil {
+			return err
+		}
+	}
+	for _, a := range c.Assigns {
+		if err := w.prefix(a, args[0].text); err != nil {
+			return err
+		}
+	}
+	return w.run(args)
+}
+
+// run checks a command by its words, the first of which is its name.
+func (w walker) run(args []arg) error {
+	w.depth++ // wrappers bring more of them
+	if w.depth > maxDepth {
+		return errors.New("nested too deep")
+	}
+	if len(args) == 0 || !args[0].exact {
+		return errors.New("the command's name is not known before it runs")
+	}
+	name := args[0].text
+	for _, dir := range []string{"/usr/bin/", "/bin/"} {
+		if base, ok := strings.CutPrefix(name, dir); ok && !strings.Contains(base, "/") {
+			name = base
+			break
+		}
+	}
+	p, known := commands[name]
+	switch {
+	case known:
+	case versions[name] && len(args) == 2 && args[1].exact && args[1].text == "--version":
+		return nil
+	case safeName.MatchString(name):
+		return fmt.Errorf("%s can change things", name)
+	default:
+		return errors.New("the command can change things")
+	}
+	if p.free {
+		return nil
+	}
+	return p.allows(w, name, args[1:])
+}
+
+// allows checks the words behind the command's name.
+func (p policy) allows(w walker, name string, args []arg) error {
+	if p.short != "" || p.valued != "" || p.long != nil || p.operands != nil {
+		if err := p.options(name, args); err != nil {
+			return err
+		}
+	}
+	if p.check != nil {
+		return p.check(w, args)
+	}
+	return nil
+}
+
+// options checks every word that is or could be an option, and counts the others.
+func (p policy) options(name string, args []arg) error {
+	operands := 0
+	for i, a := range args {
+		if !a.flag() {
+			switch {
+			case i > 0 && p.takesNext(args[i-1]) && a.one:
+			case !a.one:
+				operands += 2 // any number
+			default:
+				operands++
+			}
+			continue
+		}
+		late := p.operands != nil && (operands > 0 || a.text == "--")
+		if late || !p.option(a) {
+			if option, _, _ := strings.Cut(a.text, "="); a.exact && safeName.MatchString(option) {
+				return fmt.Errorf("%s %s is not known to be harmless", name, option)
+			}
+			return fmt.Errorf("%s with an option that is not known to be harmless", name)
+		}
+	}
+	if p.operands != nil && operands > *p.operands {
+		return fmt.Errorf("%s with so many operands can change things", name)
+	}
+	return nil
+}
+
+// option reports whether the word, which could be an option, can only be a listed one.
+func (p policy) option(a arg) bool {
+	switch {
+	case a.wild || !strings.HasPrefix(a.text, "-"):
+		return false
+	case a.exact && a.text == "--":
+		return true
+	case strings.HasPrefix(a.text, "--"):
+		name, _, valued := strings.Cut(a.text[2:], "=")
+		return (a.exact || valued) && slices.Contains(p.long, name)
+	}
+	for _, letter := range a.text[1:] {
+		if strings.ContainsRune(p.valued, letter) {
+			return true // the rest is its value
+		}
+		if !strings.ContainsRune(p.short, letter) {
+			return false
+		}
+	}
+	return a.exact
+}
+
+// takesNext reports whether the option's value is the next word. It only keeps values from being counted
+// as operands.
+func (p policy) takesNext(a arg) bool {
+	if !a.exact || len(a.text) < 2 || a.text[0] != '-' || a.text[1] == '-' {
+		return false
+	}
+	at := strings.IndexAny(a.text[1:], p.valued)
+	return p.valued != "" && at == len(a.text)-2
+}
+
+// exactly is the words' texts; false when one of them is not known.
+func exactly(args []arg) ([]string, bool) {
+	texts := make([]string, len(args))
+	for i, a := range args {
+		if !a.exact {
+			return nil, false
+		}
+		texts[i] = a.text
+	}
+	return texts, true
+}

@@ -1,0 +1,251 @@
+package safety
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Bounds of a command that is looked into at all; a longer or deeper one runs alone.
+const (
+	maxCommand = 16 << 10 // bytes
+	maxDepth   = 32       // statements inside statements
+)
+
+// readOnly reports what in the command could change something, or nil.
+func readOnly(command string) (reason error) {
+	defer func() {
+		if recover() != nil { // the parser met something its authors did not expect; neither do we
+			reason = errors.New("cannot be parsed")
+		}
+	}()
+	if err := plainText(command); err != nil {
+		return err
+	}
+	parser := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true))
+	file, err := parser.Parse(strings.NewReader(command), "")
+	if err != nil {
+		return errors.New("cannot be parsed")
+	}
+	if len(file.Stmts) == 0 {
+		return errors.New("holds no command")
+	}
+	if err := comments(file, command); err != nil {
+		return err
+	}
+	return walker{}.stmts(file.Stmts)
+}
+
+// plainText refuses bytes that shells and the parser may see differently: a carriage return is white
+// space to one and part of a name to the other.
+func plainText(command string) error {
+	if len(command) > maxCommand {
+		return errors.New("too long to look into")
+	}
+	if !utf8.ValidString(command) {
+		return errors.New("holds bytes that are no UTF-8")
+	}
+	for _, r := range command {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
+			return errors.New("holds a control character")
+		}
+	}
+	return nil
+}
+
+// comments refuses a "#" that is a comment only to one of two parsers: what follows it would be a command
+// to the other. Behind a blank, or alone on its line, it is a comment to all.
+func comments(file *syntax.File, command string) (reason error) {
+	syntax.Walk(file, func(node syntax.Node) bool {
+		if c, ok := node.(*syntax.Comment); ok {
+			at := int(c.Hash.Offset())
+			start := at == 0 || strings.ContainsRune(" \t\n;", rune(command[at-1]))
+			if !start || strings.HasSuffix(command[:at], "\\\n") {
+				reason = errors.New("a # that is not clearly a comment")
+			}
+		}
+		return true
+	})
+	return reason
+}
+
+// walker goes down the tree. Its value says where it is.
+type walker struct{ depth int }
+
+func (w walker) stmts(list []*syntax.Stmt) error {
+	w.depth++
+	if w.depth > maxDepth {
+		return errors.New("nested too deep")
+	}
+	for _, s := range list {
+		if err := w.stmt(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w walker) stmt(s *syntax.Stmt) error {
+	w.depth++
+	switch {
+	case w.depth > maxDepth:
+		return errors.New("nested too deep")
+	case s.Background, s.Coprocess, s.Disown:
+		return errors.New("starts something in the background")
+	}
+	for _, r := range s.Redirs {
+		if err := w.redirect(r); err != nil {
+			return err
+		}
+	}
+	if s.Cmd == nil {
+		return nil
+	}
+	return w.command(s.Cmd)
+}
+
+func (w walker) command(cmd syntax.Command) error {
+	switch cmd := cmd.(type) {
+	case *syntax.CallExpr:
+		return w.call(cmd)
+	case *syntax.BinaryCmd:
+		if err := w.stmt(cmd.X); err != nil {
+			return err
+		}
+		return w.stmt(cmd.Y)
+	case *syntax.Block:
+		return w.stmts(cmd.Stmts)
+	case *syntax.Subshell:
+		return w.stmts(cmd.Stmts)
+	case *syntax.IfClause:
+		for clause := cmd; clause != nil; clause = clause.Else {
+			if err := errors.Join(w.stmts(clause.Cond), w.stmts(clause.Then)); err != nil {
+				return first(err)
+			}
+		}
+		return nil
+	case *syntax.WhileClause:
+		return first(errors.Join(w.stmts(cmd.Cond), w.stmts(cmd.Do)))
+	case *syntax.ForClause:
+		return w.loop(cmd)
+	case *syntax.CaseClause:
+		return w.cases(cmd)
+	case *syntax.TestClause:
+		return w.test(cmd.X)
+	case *syntax.TimeClause:
+		if cmd.Stmt == nil {
+			return nil
+		}
+		return w.stmt(cmd.Stmt)
+	case *syntax.FuncDecl:
+		return errors.New("defines a function")
+	case *syntax.DeclClause:
+		return fmt.Errorf("%s can change how later commands behave", cmd.Variant.Value)
+	case *syntax.CoprocClause:
+		return errors.New("starts something in the background")
+	}
+	return errors.New("has a form that is not looked into")
+}
+
+// first is the first of joined errors: one reason is enough.
+func first(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()[0]
+	}
+	return err
+}
+
+func (w walker) loop(loop *syntax.ForClause) error {
+	iter, ok := loop.Loop.(*syntax.WordIter)
+	if !ok || loop.Select || loop.Braces {
+		return errors.New("has a loop that is not looked into")
+	}
+	if err := settable(iter.Name.Value); err != nil {
+		return err
+	}
+	if err := w.words(iter.Items); err != nil {
+		return err
+	}
+	return w.stmts(loop.Do)
+}
+
+func (w walker) cases(c *syntax.CaseClause) error {
+	if c.Braces {
+		return errors.New("has a form that is not looked into")
+	}
+	if _, err := w.word(c.Word); err != nil {
+		return err
+	}
+	for _, item := range c.Items {
+		if err := w.words(item.Patterns); err != nil {
+			return err
+		}
+		if err := w.stmts(item.Stmts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// test looks into [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can run
+// commands hidden in a value, and so does -v.
+func (w walker) test(x syntax.TestExpr) error {
+	switch x := x.(type) {
+	case *syntax.Word:
+		_, err := w.word(x)
+		return err
+	case *syntax.ParenTest:
+		return w.test(x.X)
+	case *syntax.UnaryTest:
+		if x.Op == syntax.TsVarSet || x.Op == syntax.TsRefVar {
+			return errors.New("[[ -v ]] evaluates its operand")
+		}
+		return w.test(x.X)
+	case *syntax.BinaryTest:
+		switch x.Op {
+		case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
+			return errors.New("[[ ]] evaluates its operands as arithmetic")
+		}
+		return first(errors.Join(w.test(x.X), w.test(x.Y)))
+	}
+	return errors.New("has a form that is not looked into")
+}
+
+var fdNumber = regexp.MustCompile(`^[0-9]$`)
+
+// redirect allows reading a file that is named, throwing output away, and duplicating descriptors.
+func (w walker) redirect(r *syntax.Redirect) error {
+	if r.N != nil && !fdNumber.MatchString(r.N.Value) {
+		return errors.New("redirects to a named descriptor")
+	}
+	if r.Hdoc != nil || r.Op == syntax.Hdoc || r.Op == syntax.DashHdoc {
+		return errors.New("has a here-document") // its end is where shells differ most
+	}
+	target, err := w.word(r.Word)
+	if err != nil {
+		return err
+	}
+	switch r.Op {
+	case syntax.WordHdoc:
+		return nil
+	case syntax.RdrIn:
+		// /dev/tcp and its like open connections, but only for a redirection.
+		if target.exact && target.text != "" && (target.text == "/dev/null" || !strings.HasPrefix(target.text, "/dev/")) {
+			return nil
+		}
+		return errors.New("reads from something that is not a named file")
+	case syntax.DplIn, syntax.DplOut:
+		if target.exact && (fdNumber.MatchString(target.text) || target.text == "-") {
+			return nil
+		}
+	case syntax.RdrOut, syntax.AppOut, syntax.RdrAll, syntax.AppAll:
+		if target.exact && target.text == "/dev/null" {
+			return nil
+		}
+	}
+	return errors.New("redirects to a file")
+}

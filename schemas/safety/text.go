@@ -1,0 +1,152 @@
+package safety
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+)
+
+var (
+	errSed = errors.New("sed with a script that is not known to be harmless")
+	errAwk = errors.New("awk with a program that is not known to be harmless")
+)
+
+// sed checks the script: printing, deleting and substituting go to stdout. Its commands e and w, the
+// flags of the same names, and files of commands run programs and write files. The options were checked
+// before, -i and -f among those refused.
+func sed(_ walker, args []arg) error {
+	var scripts []string
+	operand := false // the first one is the script unless -e gave it
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		text, isScript := "", false
+		switch {
+		case a.flag() && strings.HasPrefix(a.text, "--expression"):
+			text, isScript = strings.CutPrefix(a.text, "--expression=")
+			if !isScript {
+				return errSed
+			}
+		case a.flag() && !strings.HasPrefix(a.text, "--"):
+			at := strings.IndexByte(a.text, 'e')
+			switch {
+			case strings.IndexByte(a.text, 'l') >= 0:
+				return errSed // -l takes a value in GNU and none in BSD
+			case at < 0:
+				continue
+			case at == len(a.text)-1 && i+1 < len(args):
+				i++
+				a = args[i]
+				text, isScript = a.text, true
+			default:
+				text, isScript = a.text[at+1:], true
+			}
+		case !a.flag() && !operand:
+			operand = true
+			if len(scripts) > 0 {
+				continue
+			}
+			text, isScript = a.text, true
+		}
+		if !isScript {
+			continue
+		}
+		if !a.exact {
+			return errSed
+		}
+		scripts = append(scripts, text)
+	}
+	if len(scripts) == 0 {
+		return errSed
+	}
+	for _, script := range scripts {
+		if !sedScript(script) {
+			return errSed
+		}
+	}
+	return nil
+}
+
+// An address is a line number, the last line or a plain regular expression between slashes.
+const sedAddress = `(?:[0-9]+|\$|/(?:[^/\\\n]|\\[^\n])*/I?)`
+
+var (
+	sedRange   = regexp.MustCompile(`^[ \t]*(?:` + sedAddress + `(?:[ \t]*,[ \t]*[+~]?` + sedAddress + `)?)?[ \t]*!?[ \t]*`)
+	sedCommand = regexp.MustCompile(`^(?:[pd=]|q[0-9]*)[ \t]*(?:[;\n]|$)`)
+	sedFlags   = regexp.MustCompile(`^[gpIi0-9]*[ \t]*$`)
+)
+
+// sedScript reports whether every command of the script is one of p, d, q and =, or an s that is the
+// last. Where a bracket expression could hide a delimiter, the parts do not fit and it says no.
+func sedScript(script string) bool {
+	if strings.TrimSpace(script) == "" || strings.ContainsAny(script, "{}") && !strings.Contains(script, "s") {
+		return false
+	}
+	for script != "" {
+		script = script[len(sedRange.FindString(script)):]
+		if strings.HasPrefix(script, "s") {
+			return sedSubstitute(script[1:])
+		}
+		command := sedCommand.FindString(script)
+		if command == "" {
+			return false
+		}
+		script = script[len(command):]
+	}
+	return true
+}
+
+// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter, flags.
+func sedSubstitute(s string) bool {
+	if s == "" || !strings.ContainsRune("/|#,:@%!", rune(s[0])) {
+		return false
+	}
+	delimiter, parts, start := s[0], []string(nil), 1
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '\n':
+			return false
+		case '\\':
+			i++
+			if i < len(s) && s[i] == '\n' {
+				return false
+			}
+		case delimiter:
+			parts = append(parts, s[start:i])
+			start = i + 1
+		}
+	}
+	return len(parts) == 2 && start <= len(s) && sedFlags.MatchString(s[start:])
+}
+
+// awkProgram is a program that cannot name a pipe, a redirection, a function or a library: none of
+// ( | > < @ and no backslash. What is left selects lines and prints fields.
+var awkProgram = regexp.MustCompile(`^[A-Za-z0-9_ \t{}$,;:.=!*/+%^"'#?&~-]+$`)
+
+// awk allows -F and -v, such a program, and files to read.
+func awk(_ walker, args []arg) error {
+	for len(args) > 0 && args[0].flag() {
+		text := args[0].text
+		switch {
+		case !args[0].exact:
+			return errAwk
+		case text == "-F" || text == "-v":
+			if len(args) < 2 || !args[1].one {
+				return errAwk
+			}
+			args = args[2:]
+		case strings.HasPrefix(text, "-F") || strings.HasPrefix(text, "-v"):
+			args = args[1:]
+		default:
+			return errAwk
+		}
+	}
+	if len(args) == 0 || !args[0].exact || !awkProgram.MatchString(args[0].text) || strings.Contains(args[0].text, "getline") {
+		return errAwk
+	}
+	for _, a := range args[1:] {
+		if a.flag() {
+			return errAwk
+		}
+	}
+	return nil
+}

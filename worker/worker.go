@@ -1,0 +1,244 @@
+// Package worker runs tool calls: it announces the tools it serves, takes jobs from the lanes of their
+// pools, takes each call through six phases and stores what became of it.
+//
+//	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks, permissions,
+//	execute, post-hooks) -> tool (what the call is for)
+//
+// Any number of workers may serve the same tools. A Go program becomes one by registering its own tools;
+// tools in other languages are named in a tools file and run as programs (see OpenTools).
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"crypto/rand"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/lane"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/pipeline"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Conn is a connection to the fleet's NATS server. Close it when the worker has ended.
+type Conn = bus.Conn
+
+// Connect connects to a NATS server, for example nats://localhost:4222.
+func Connect(ctx context.Context, url string) (*Conn, error) {
+	return bus.Connect(ctx, bus.Options{URL: url, Name: "toolfleet worker"})
+}
+
+// Config is the tunables of a Worker. The zero value works.
+type Config struct {
+	Name      string           // in records, events and status; default the host's name and a random part
+	Version   string           // of the program, for status
+	Slots     int              // calls of one pool at once. Default 10
+	AckWait   time.Duration    // how long the broker waits for a sign of life. Default 10 s
+	Lease     time.Duration    // how long a claim holds without renewal. Default 10 s
+	Grace     time.Duration    // between the end of a tool and the end of its lease. Default 2 s
+	Drain     time.Duration    // how long running calls may go on after Run was told to end. Default 30 s
+	Announce  time.Duration    // between two signs of presence. Default 10 s
+	Hooks     hook.Set         // what runs before and after each call
+	Rules     permission.Rules // what is allowed. The zero value allows everything
+	Pools     map[string]int   // fleet-wide bound on calls in flight, by pool; 0: none
+	Provision bus.Provision
+	Logger    *slog.Logger // nil: silent
+	Metrics   *Metrics     // nil: silent
+}
+
+func (c Config) withDefaults() Config {
+	if c.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "worker"
+		}
+		c.Name = host + "-" + rand.Text()[:6]
+	}
+	if c.Slots == 0 {
+		c.Slots = 10
+	}
+	if c.AckWait == 0 {
+		c.AckWait = 10 * time.Second
+	}
+	if c.Announce == 0 {
+		c.Announce = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	return c
+}
+
+// Worker serves the tools of a registry.
+type Worker struct {
+	conn     *bus.Conn
+	registry *tool.Registry
+	cfg      Config
+	consumer *lane.Consumer
+	started  time.Time
+}
+
+// New is a worker on a connection, which stays the caller's to close. The registry may not change any more.
+func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
+	cfg = cfg.withDefaults()
+	var errs []error
+	if cfg.Slots < 1 {
+		errs = append(errs, errors.New("worker: slots must be positive"))
+	}
+	if len(registry.Promises()) == 0 {
+		errs = append(errs, errors.New("worker: there is no tool to serve: give a tools file or a root folder"))
+	}
+	phases, err := pipeline.New(pipeline.Config{
+		Registry: registry, Hooks: cfg.Hooks, Rules: cfg.Rules, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
+	})
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
+	w.consumer = lane.New(conn, served{registry, phases}, lane.Config{
+		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
+		Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
+	})
+	return w, nil
+}
+
+// Run serves until ctx ends, then takes no more calls and lets those in hand end for Config.Drain.
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
+		return err
+	}
+	pools := w.pools()
+	for _, pool := range pools {
+		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
+		if err != nil {
+			return err
+		}
+		if err := w.conn.EnsureConsumer(ctx, consumer); err != nil {
+			return err
+		}
+	}
+	if err := w.announce(ctx); err != nil {
+		return err
+	}
+	present := make(chan struct{})
+	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(present)
+		w.stayPresent(staying, pools)
+	}()
+	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
+	err := w.consumer.Run(ctx, pools)
+	leave()
+	<-present
+	return err
+}
+
+// Busy is how many calls are in hand.
+func (w *Worker) Busy() int { return w.consumer.Busy() }
+
+func (w *Worker) pools() []string {
+	var pools []string
+	for _, t := range w.registry.Promises() {
+		if !slices.Contains(pools, t.Pool) {
+			pools = append(pools, t.Pool)
+		}
+	}
+	slices.Sort(pools)
+	return pools
+}
+
+// announce makes the tools known to every coordinator. What is announced stays known when the worker goes.
+func (w *Worker) announce(ctx context.Context) error {
+	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketTools))
+	if err != nil {
+		return err
+	}
+	for _, t := range w.registry.Promises() {
+		definition := messages.MustMarshal(t)
+		known, found, err := bucket.GetFromLeader(ctx, t.Name)
+		if err == nil && (!found || string(known) != string(definition)) {
+			err = bucket.Put(ctx, t.Name, definition)
+		}
+		if err != nil {
+			return fmt.Errorf("announce tool %s: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// stayPresent says that the worker is there until ctx ends, and then that it is not.
+func (w *Worker) stayPresent(ctx context.Context, pools []string) {
+	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketWorkers))
+	if err != nil {
+		w.cfg.Logger.Warn("presence not announced", "err", err)
+		return
+	}
+	presence := messages.Presence{
+		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Pools: pools, Slots: w.cfg.Slots, Started: w.started,
+	}
+	for _, t := range w.registry.Promises() {
+		presence.Tools = append(presence.Tools, t.Name)
+	}
+	key := messages.Token(w.cfg.Name)
+	ticks := time.NewTicker(w.cfg.Announce)
+	defer ticks.Stop()
+	for {
+		presence.Busy, presence.Seen = w.Busy(), time.Now()
+		if err := bucket.Put(ctx, key, messages.MustMarshal(presence)); err != nil && ctx.Err() == nil {
+			w.cfg.Logger.Warn("presence not announced", "err", err)
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			if err := bucket.Delete(gone, key); err != nil {
+				w.cfg.Logger.Debug("departure not announced; presence will lapse", "err", err)
+			}
+			return
+		}
+	}
+}
+
+// served is the registry and the pipeline as the lane sees them.
+type served struct {
+	registry *tool.Registry
+	phases   *pipeline.Pipeline
+}
+
+func (s served) Serves(job messages.Job) (claims, ok bool) {
+	t, known := s.registry.Lookup(job.Tool)
+	return t.Kind == messages.Write, known && t.Digest == job.ToolDigest
+}
+
+func (s served) Run(ctx context.Context, job messages.Job, claim lane.Claim, progress func(messages.Progress)) (messages.Result, error) {
+	result, err := s.phases.Run(ctx, job, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
+		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
+		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
+	}, progress)
+	var stricter *pipeline.Stricter
+	if errors.As(err, &stricter) {
+		return notRunUnderAWeakerLock(job, stricter), nil
+	}
+	return result, err
+}
+
+// notRunUnderAWeakerLock answers a call that was planned to run beside others and, as it turned out, must not.
+func notRunUnderAWeakerLock(job messages.Job, stricter error) messages.Result {
+	return messages.Result{
+		V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusError,
+		Outcome: messages.Failed(messages.CodeInternal, "Not run: "+stricter.Error()+". Ask for it alone."),
+	}
+}
