@@ -91,7 +91,7 @@ func answers(t testing.TB, p messages.Provider, reinjection []byte) (ids, texts 
 	switch p {
 	case messages.Anthropic:
 		for _, b := range field(v, "content").([]any) {
-			ids, texts = append(ids, text(field(b, "tool_use_id"))), append(texts, text(field(b, "content")))
+			ids, texts = append(ids, text(field(b, "tool_use_id"))), append(texts, text(field(b, "content", "text")))
 		}
 	case messages.OpenAIChat:
 		for _, m := range v.([]any) {
