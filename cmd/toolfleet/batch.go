@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type batchCmd struct {
+	Get batchGetCmd `cmd:"" help:"Print the reply of a batch again."`
+}
+
+type batchGetCmd struct {
+	server
+	ID      string `arg:"" help:"Id of the batch."`
+	Session string `required:"" placeholder:"ID" help:"Session of the batch."`
+	Full    bool   `help:"With the outputs in the results too, not only in the reinjection."`
+	Output  string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
+}
+
+// Help is shown below the command's usage.
+func (batchGetCmd) Help() string {
+	return `A batch that waits or runs is {"status":"running"}, one that was never accepted or is no longer remembered is
+{"status":"unknown"}, with exit status 1 in both cases.`
+}
+
+func (b batchGetCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet batch get", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := client.Over(conn, cfg.Tenant)
+	get := c.Get
+	if b.Full {
+		get = c.GetFull
+	}
+	reply, err := get(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
+	var refusal *messages.Refusal
+	switch {
+	case errors.Is(err, client.ErrRunning):
+		a.say("the batch is queued or running; ask again")
+		return errors.Join(a.print(messages.State{Status: "running"}), errSaid)
+	case errors.Is(err, client.ErrUnknown):
+		a.say("%v; are --session and --prefix those that it was submitted with?", err)
+		return errors.Join(a.print(messages.State{Status: "unknown"}), errSaid)
+	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.Refused && reply.Digest != ""):
+		return err
+	}
+	if b.Output == "reinjection" {
+		return a.printRaw(reply.Reinjection)
+	}
+	return a.print(reply)
+}

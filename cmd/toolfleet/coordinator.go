@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/telemetry"
+)
+
+type coordinatorCmd struct {
+	server
+	listens
+}
+
+// Help is shown below the command's usage.
+func (coordinatorCmd) Help() string {
+	return `Any number of coordinators share the work: no session belongs to one. Without --nats it looks for a server at
+nats://127.0.0.1:4222. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.`
+}
+
+func (coordinatorCmd) Run(a *app) error {
+	cfg, log, err := a.load()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet coordinator", log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	warnOfSync(a.ctx, conn, log)
+	reg := telemetry.Registry(build().Version)
+	c, err := coordinator.New(conn, cfg.Coordinator(log, coordinator.NewMetrics(reg)))
+	if err != nil {
+		return err
+	}
+	ready := func(ctx context.Context) error {
+		if !c.Ready() {
+			return errors.New("not taking batches yet")
+		}
+		return usable(ctx, conn)
+	}
+	return daemon(a.ctx, cfg.HTTP, reg, ready, log, c.Run)
+}

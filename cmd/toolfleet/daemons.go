@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/telemetry"
+)
+
+// daemon runs work until ctx ends or it fails, and beside it the HTTP server where an address is set.
+// The HTTP server outlives the drain, so that its last figures can be read.
+func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var group errgroup.Group
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if addr != "" {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return fmt.Errorf("listen for HTTP: %w; --http names another address, for example 127.0.0.1:0", err)
+		}
+		log.Info("serving /metrics, /healthz and /readyz", "address", l.Addr().String())
+		group.Go(func() error {
+			defer cancel()
+			return telemetry.Serve(serving, l, telemetry.Handler(reg, ready), log)
+		})
+	}
+	err := work(working)
+	stop()
+	return errors.Join(err, group.Wait())
+}
+
+// usable reports why a fleet's member cannot work now: the connection, or a stream that is not there.
+func usable(ctx context.Context, conn *bus.Conn) error {
+	if !conn.Connected() {
+		return errors.New("not connected to NATS")
+	}
+	names := conn.Names()
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies} {
+		if _, err := conn.First(ctx, names.Stream(stream), ">"); err != nil && !errors.Is(err, bus.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// warnOfSync tells at the start when what the server acknowledges may be lost with the power.
+func warnOfSync(ctx context.Context, conn *bus.Conn, log *slog.Logger) {
+	switch conn.SyncMode(ctx) {
+	case bus.SyncInterval:
+		log.Warn("the NATS server does not sync what it acknowledges: a power failure may lose accepted batches. Set jetstream { sync_interval: always }")
+	case bus.SyncUnknown:
+		log.Info("the NATS server does not tell whether it syncs what it acknowledges; `toolfleet doctor` says what to look for")
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// redraw is how often a live board is drawn while nothing happens: its clocks go on.
+const redraw = 100 * time.Millisecond
+
+// display shows a batch on stderr while it runs: a board that is redrawn on a terminal, lines elsewhere,
+// or the events themselves.
+type display struct {
+	app    *app
+	events bool // as NDJSON
+	live   bool
+
+	mu    sync.Mutex
+	board board // guarded by mu
+	drawn int   // lines of the board on the screen; guarded by mu
+	stop  chan struct{}
+	ended sync.WaitGroup
+}
+
+// newDisplay starts to show. close it before anything else is written to stderr.
+func newDisplay(a *app, events bool) *display {
+	d := &display{app: a, events: events, live: !events && isTerminal(a.stderr) && os.Getenv("TERM") != "dumb", stop: make(chan struct{})}
+	d.board.colour = colours(a.stderr)
+	if d.live {
+		d.ended.Go(d.keepDrawing)
+	}
+	return d
+}
+
+// take is told every event of the batch.
+func (d *display) take(e messages.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.events {
+		d.app.say("%s", messages.MustMarshal(e))
+		return
+	}
+	d.board.apply(e, time.Now())
+	if d.live {
+		d.draw()
+	} else if line := d.board.plain(e); line != "" {
+		d.app.say("%s", line)
+	}
+}
+
+// close draws for the last time.
+func (d *display) close() {
+	close(d.stop)
+	d.ended.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.live {
+		d.draw()
+	}
+}
+
+func (d *display) keepDrawing() {
+	ticks := time.NewTicker(redraw)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ticks.C:
+			d.mu.Lock()
+			d.draw()
+			d.mu.Unlock()
+		case <-d.stop:
+			return
+		}
+	}
+}
+
+// draw needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
+// be redrawn.
+func (d *display) draw() {
+	width, height := 80, 24
+	if f, ok := d.app.stderr.(*os.File); ok {
+		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {
+			width, height = w, h
+		}
+	}
+	lines := d.board.lines(time.Now(), width)
+	if most := height - 1; len(lines) > most {
+		lines = lines[len(lines)-most:]
+	}
+	var out strings.Builder
+	if d.drawn > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", d.drawn)
+	}
+	for _, line := range lines {
+		out.WriteString("\r\x1b[K" + line + "\n")
+	}
+	d.drawn = max(d.drawn, len(lines))
+	fmt.Fprint(d.app.stderr, out.String())
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type doctorCmd struct {
+	server
+	shape
+}
+
+// Help is shown below the command's usage.
+func (doctorCmd) Help() string {
+	return `Each line is ok, warn or fail, and says what to do. The exit status is 1 when any line is fail.`
+}
+
+// finding is one line of the doctor's.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"` // ok, warn, fail
+	Detail string `json:"detail"`
+	Next   string `json:"next,omitempty"` // what to do
+}
+
+// examination gathers findings about one fleet.
+type examination struct {
+	ctx      context.Context
+	cfg      *config.Config
+	conn     *bus.Conn
+	findings []finding
+}
+
+func (e *examination) ok(check, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "ok", fmt.Sprintf(format, args...), ""})
+}
+
+func (e *examination) warn(check, next, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "warn", fmt.Sprintf(format, args...), next})
+}
+
+func (e *examination) fail(check, next, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "fail", fmt.Sprintf(format, args...), next})
+}
+
+func (d doctorCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	e := &examination{ctx: a.ctx, cfg: cfg}
+	e.examine()
+	if d.json() {
+		err = a.print(map[string]any{"findings": e.findings})
+	} else {
+		err = a.table(findingRows(e.findings))
+	}
+	for _, f := range e.findings {
+		if f.Status == "fail" {
+			return errors.Join(err, errSaid)
+		}
+	}
+	return err
+}
+
+func findingRows(findings []finding) (rows [][]string) {
+	for _, f := range findings {
+		detail := clean(f.Detail, 300)
+		if f.Next != "" {
+			detail += ". " + f.Next
+		}
+		rows = append(rows, []string{f.Status, f.Check, detail})
+	}
+	return rows
+}
+
+func (e *examination) examine() {
+	e.settings()
+	conn, err := connect(e.ctx, e.cfg, "toolfleet doctor", nil)
+	if err != nil {
+		e.fail("connection", "", "%v", err)
+		return
+	}
+	defer conn.Close()
+	e.conn = conn
+	e.ok("connection", "connected")
+	e.server()
+	e.payload()
+	e.sync()
+	if !e.streams() {
+		return
+	}
+	e.consumers()
+	e.workers()
+	e.dead()
+}
+
+func (e *examination) settings() {
+	if e.cfg.File() != "" {
+		e.ok("settings", "from %s", e.cfg.File())
+	}
+	for _, name := range e.cfg.Strange() {
+		e.warn("settings", "See `toolfleet config print` for the names.", "%s is set and is no setting", name)
+	}
+}
+
+// server looks at the server itself, and compares clocks: ours is used for deadlines, its for lifetimes.
+func (e *examination) server() {
+	asked := time.Now()
+	info, err := aboutServer(e.ctx, e.conn)
+	if err != nil {
+		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not say what it is: %v", err)
+		return
+	}
+	e.ok("server", "%s, version %s", info.Server.Name, info.Server.Version)
+	if !info.Server.JetStream {
+		e.fail("jetstream", "Start nats-server with jetstream enabled, or use `toolfleet nats`.", "JetStream is off")
+	} else {
+		e.ok("jetstream", "on")
+	}
+	halfway := asked.Add(time.Since(asked) / 2)
+	switch off := info.Server.Time.Sub(halfway).Abs().Round(time.Millisecond); {
+	case info.Server.Time.IsZero():
+	case off > time.Second:
+		e.warn("clock", "Let NTP keep the clocks of all machines.", "the server's clock and ours differ by %v", off)
+	default:
+		e.ok("clock", "differs from the server's by %v", off)
+	}
+}
+
+func (e *examination) payload() {
+	const least = 1 << 20
+	if limit := e.conn.MaxPayload(); limit < least {
+		e.warn("max_payload", "Set max_payload: 1MB or more; batches and large results are refused beyond it.", "%d bytes", limit)
+	} else {
+		e.ok("max_payload", "%d bytes", limit)
+	}
+}
+
+func (e *examination) sync() {
+	const how = "Set jetstream { sync_interval: always } on every server."
+	switch mode := e.conn.SyncMode(e.ctx); mode {
+	case bus.SyncAlways:
+		e.ok("sync", "always: what is acknowledged survives a power failure")
+	case bus.SyncInterval:
+		e.warn("sync", how, "now and then: a power failure may lose accepted batches")
+	default:
+		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account")
+	}
+}
+
+// streams reports whether all of them are there.
+func (e *examination) streams() bool {
+	names := e.conn.Names()
+	var missing []string
+	for _, name := range []string{
+		names.Stream(bus.Batches), names.Stream(bus.Jobs), names.Stream(bus.Calls), names.Stream(bus.Results), names.Stream(bus.Audit),
+		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketWorkers),
+		"KV_" + names.Stream(bus.BucketApprovals), "OBJ_" + names.Stream(bus.Objects),
+	} {
+		switch _, err := aboutStream(e.ctx, e.conn, name); {
+		case errors.Is(err, errAbsent):
+			missing = append(missing, name)
+		case err != nil:
+			e.fail("streams", "Give this user the right to $JS.API.>, or look as another.", "%s: %v", name, err)
+			return false
+		}
+	}
+	if len(missing) > 0 {
+		e.fail("streams", "Start `toolfleet coordinator`: it makes them. Is --prefix right?", "missing: %s", strings.Join(missing, ", "))
+		return false
+	}
+	// Nothing is missing, so this makes nothing: it checks, as every daemon does when it starts.
+	if err := e.conn.Provision(e.ctx, e.cfg.Provision()); err != nil {
+		e.fail("streams", "", "%v", err)
+		return false
+	}
+	e.ok("streams", "present and as needed")
+	return true
+}
+
+func (e *examination) consumers() {
+	names := e.conn.Names()
+	info, err := aboutConsumer(e.ctx, e.conn, names.Stream(bus.Batches), bus.CoordinatorsConsumer)
+	switch {
+	case err != nil:
+		e.fail("coordinators", "Start `toolfleet coordinator`.", "consumer %s of %s: %v", bus.CoordinatorsConsumer, names.Stream(bus.Batches), err)
+	case info.Waiting == 0:
+		e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches (%d wait)", info.Pending)
+	default:
+		e.ok("coordinators", "taking batches")
+	}
+}
+
+func (e *examination) workers() {
+	workers, err := readBucket[messages.Presence](e.ctx, e.conn, bus.BucketWorkers)
+	if err != nil {
+		e.fail("workers", "", "%v", err)
+		return
+	}
+	if len(workers) == 0 {
+		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
+		return
+	}
+	served := map[string]bool{}
+	for _, w := range workers {
+		for _, name := range w.Pools {
+			served[name] = true
+		}
+	}
+	e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(served), "pool"))
+	for name := range served {
+		if _, err := aboutConsumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), name); err != nil {
+			e.fail("workers", "Restart a worker of it.", "consumer of pool %s: %v", name, err)
+		}
+	}
+}
+
+func (e *examination) dead() {
+	name := e.conn.Names().Stream(bus.Dead)
+	info, err := aboutStream(e.ctx, e.conn, name)
+	switch {
+	case err != nil:
+		e.fail("set aside", "", "stream %s: %v", name, err)
+	case info.State.Messages > 0:
+		e.warn("set aside", "Each holds its reason: nats stream view "+name+".", "%d messages could not be processed", info.State.Messages)
+	default:
+		e.ok("set aside", "nothing")
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker"
+)
+
+// anyServer is where commands look for a NATS server when nobody names one.
+const anyServer = "nats://127.0.0.1:4222"
+
+// connect connects to the server of the settings, or to the usual place.
+func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
+	o := cfg.Bus(name, log)
+	if o.URL == "" {
+		o.URL = anyServer
+	}
+	return bus.Connect(ctx, o)
+}
+
+// fleet is a whole fleet in this process: server, coordinator, worker.
+type fleet struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	server  *devserver.Server
+	conn    *bus.Conn
+	serving *serving
+	parts   struct {
+		coordinator *coordinator.Coordinator
+		worker      *worker.Worker
+	}
+}
+
+// newFleet starts the server and puts the rest together. Whoever gets a fleet closes it.
+func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer) (f *fleet, err error) {
+	f = &fleet{cfg: cfg, log: log}
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
+	if f.serving, err = openTools(cfg, here); err != nil {
+		return f, err
+	}
+	if f.server, err = devserver.Start(o); err != nil {
+		return f, err
+	}
+	connection := cfg.Bus("toolfleet", log)
+	connection.InProcess = f.server
+	if f.conn, err = bus.Connect(ctx, connection); err != nil {
+		return f, err
+	}
+	if f.parts.coordinator, err = coordinator.New(f.conn, cfg.Coordinator(log, coordinator.NewMetrics(reg))); err != nil {
+		return f, err
+	}
+	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, log, reg)
+	return f, err
+}
+
+// newWorker is a worker of this process.
+func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger, reg prometheus.Registerer) (*worker.Worker, error) {
+	c, err := cfg.Worker(log, worker.NewMetrics(reg), s.roots...)
+	if err != nil {
+		return nil, usage{err}
+	}
+	c.Version = build().Version
+	return worker.New(conn, s.registry, c)
+}
+
+// run runs the fleet until ctx ends. The worker comes first, so that the coordinator knows all tools before
+// it plans anything. ready is called once batches are taken.
+func (f *fleet) run(ctx context.Context, ready func()) error {
+	if err := f.conn.Provision(ctx, f.cfg.Provision()); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.parts.worker.Run(ctx) })
+	group.Go(func() error {
+		if err := anyWorker(ctx, f.conn); err != nil {
+			return nil // ctx ended
+		}
+		return f.parts.coordinator.Run(ctx)
+	})
+	group.Go(func() error {
+		if doorsOpen(ctx, f.conn) {
+			ready()
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// close takes everything down.
+func (f *fleet) close() {
+	if f.conn != nil {
+		f.conn.Close()
+	}
+	if f.server != nil {
+		f.server.Shutdown()
+	}
+	if f.serving != nil {
+		f.serving.close()
+	}
+}
+
+// anyWorker waits until a worker says that it is there: its tools are announced then.
+func anyWorker(ctx context.Context, conn *bus.Conn) error {
+	bucket, err := conn.Bucket(ctx, conn.Names().Stream(bus.BucketWorkers))
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	seen := sync.OnceFunc(stop)
+	if err := bucket.Watch(watching, func(_ string, value []byte) {
+		if value != nil {
+			seen()
+		}
+	}, nil); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// doorsOpen waits until a coordinator answers; false when ctx ended first.
+func doorsOpen(ctx context.Context, conn *bus.Conn) bool {
+	c := client.Over(conn, messages.OneTenant)
+	for {
+		_, err := c.Get(ctx, "-", "-")
+		if err == nil || errors.Is(err, client.ErrUnknown) || errors.Is(err, client.ErrRunning) {
+			return true
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/toolfleet/toolfleet/internal/config"
+)
+
+type initCmd struct {
+	general
+	Dir   string `arg:"" optional:"" default:"." help:"Folder to write to."`
+	Force bool   `help:"Overwrite files that are there."`
+}
+
+//go:embed starter-tools.yaml
+var starterTools []byte
+
+func (i initCmd) Run(a *app) error {
+	const toolsName = "tools.yaml"
+	files := []struct {
+		name string
+		body []byte
+	}{
+		{config.FileName, config.Starter(map[string]string{"tools": toolsName})},
+		{toolsName, starterTools},
+	}
+	for _, f := range files { // all or none
+		path := filepath.Join(i.Dir, f.name)
+		if _, err := os.Lstat(path); err == nil && !i.Force {
+			return wrong("%s is there already; --force overwrites it", path)
+		}
+	}
+	if err := os.MkdirAll(i.Dir, 0o777); err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := filepath.Join(i.Dir, f.name)
+		if err := write(path, f.body, i.Force); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(a.stdout, path); err != nil {
+			return err
+		}
+	}
+	a.say("\nTry it:\n  echo '{\"calls\":[{\"id\":\"1\",\"name\":\"now\",\"input\":{}}]}' | toolfleet run --provider canonical")
+	return nil
+}
+
+// write never overwrites a file that came to be since it was looked for.
+func write(path string, body []byte, force bool) error {
+	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, mode, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return wrong("%s is there already; --force overwrites it", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// input is the flags that say which batch is meant.
+type input struct {
+	File     string `arg:"" optional:"" help:"A batch, or with --provider a model's message as the provider gave it, as JSON. - is stdin, and the default."`
+	Provider string `placeholder:"NAME" help:"Whose message FILE is: anthropic, openai-chat, openai-responses, bedrock, gemini, canonical."`
+	Session  string `placeholder:"ID" help:"The conversation that the batch belongs to; its batches run one at a time. Default: the batch's own, else a new one."`
+	BatchID  string `name:"batch" placeholder:"ID" help:"Id of the batch, its idempotency key. Default: the batch's own, else a new one."`
+}
+
+// maxInput is how much is read of a batch. Any server's limit on messages is lower.
+const maxInput = 64 << 20
+
+// read is the batch that the flags mean.
+func (in input) read(a *app) (messages.Batch, error) {
+	body, name, err := in.body(a)
+	if err != nil {
+		return messages.Batch{}, err
+	}
+	batch, err := in.parse(body)
+	if err != nil {
+		return batch, fmt.Errorf("%s: %w", name, err)
+	}
+	return batch, nil
+}
+
+func (in input) body(a *app) (body []byte, name string, err error) {
+	from := a.stdin
+	name = "stdin"
+	if in.File != "" && in.File != "-" {
+		f, err := os.Open(in.File)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, "", wrong("there is no file %s; give the path of a batch, or - for stdin", in.File)
+		}
+		if err != nil {
+			return nil, "", usage{err}
+		}
+		defer f.Close()
+		from, name = f, in.File
+	} else if isTerminal(a.stdin) {
+		return nil, "", wrong("no batch: name a file (examples/anthropic.json is one), or pipe one in")
+	}
+	body, err = io.ReadAll(io.LimitReader(from, maxInput+1))
+	switch {
+	case err != nil:
+		return nil, "", usage{fmt.Errorf("read %s: %w", name, err)}
+	case len(body) > maxInput:
+		return nil, "", wrong("%s is larger than %d bytes; no batch is", name, maxInput)
+	}
+	return body, name, nil
+}
+
+// parse tells a batch from a bare message: a batch names its provider and holds the message. Flags go
+// before what a batch says itself. What is missing is made up.
+func (in input) parse(body []byte) (messages.Batch, error) {
+	batch := messages.Batch{V: messages.Version}
+	if err := messages.Check(body); err != nil {
+		return batch, &messages.Refusal{Class: messages.MalformedMessage, Message: err.Error()}
+	}
+	members, _ := messages.Object(body) // a bare message may be a list
+	switch {
+	case members["provider"] != nil && members["message"] != nil:
+		var err error
+		if batch, err = messages.DecodeBatch(in.complete(members)); err != nil {
+			return batch, err
+		}
+	case in.Provider == "":
+		return batch, wrong("this is no batch (an object with provider and message); is it a model's message? Then say whose with --provider: %s", providers())
+	default:
+		batch.Message = body
+	}
+	if in.Provider != "" {
+		batch.Provider = messages.Provider(in.Provider)
+	}
+	batch.ID = messages.BatchID(cmp.Or(in.BatchID, string(batch.ID), "b-"+random()))
+	batch.Session = messages.SessionID(cmp.Or(in.Session, string(batch.Session), "s-"+random()))
+	return batch, nil
+}
+
+// complete gives a batch without ids those of the flags or new ones.
+func (in input) complete(members map[string]json.RawMessage) []byte {
+	for name, id := range map[string]string{"id": cmp.Or(in.BatchID, "b-"+random()), "session": cmp.Or(in.Session, "s-"+random())} {
+		if members[name] == nil {
+			members[name] = messages.Quote(id)
+		}
+	}
+	return messages.MustMarshal(members)
+}
+
+// random is the end of an id that nobody else makes.
+func random() string { return strings.ToLower(rand.Text()[:12]) }
+
+func providers() string {
+	var names []string
+	for _, p := range messages.Providers {
+		names = append(names, string(p))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,129 @@
+// Command toolfleet runs the tool calls of LLM agents on a fleet over NATS JetStream.
+//
+// It is wiring: a file per subcommand, the settings from internal/config, and the packages that do the work.
+//
+// What all commands hold to: stdout is data and stderr is talk; the exit status is 0 for done, 1 for failed
+// (refused and aborted included; a completed batch with failed calls is done), 2 for a wrong usage or setting;
+// every error says what to do next.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/toolfleet/toolfleet/internal/config"
+)
+
+// The exit statuses.
+const (
+	done   = 0
+	failed = 1
+	misuse = 2
+)
+
+// cli is the commands in the order in which help lists them.
+type cli struct {
+	Init        initCmd        `cmd:"" help:"Write a toolfleet.yaml and a tools file to start from."`
+	Run         runCmd         `cmd:"" help:"Run one batch: the tool calls of a model's message. Prints what to append to the conversation."`
+	Plan        planCmd        `cmd:"" help:"Show the stages in which a batch would run. Runs nothing."`
+	Dev         devCmd         `cmd:"" help:"Run a whole fleet in this process and listen for agents."`
+	NATS        natsCmd        `cmd:"" name:"nats" help:"Run a NATS server with safe settings."`
+	Coordinator coordinatorCmd `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
+	Worker      workerCmd      `cmd:"" help:"Run a worker: it runs tool calls."`
+	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
+	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
+	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
+	Status      statusCmd      `cmd:"" help:"Show workers, tools, pools and what waits."`
+	Doctor      doctorCmd      `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
+	Config      configCmd      `cmd:"" help:"Show the settings in effect, or the JSON Schema of toolfleet.yaml."`
+	Version     versionCmd     `cmd:"" help:"Show which build this is."`
+}
+
+const description = `Runs the tool calls of LLM agents on a fleet: reads in parallel, writes in order, one answer per call.
+
+Without --nats and NATS_URL, run starts a fleet inside its own process, so there is nothing to install.
+Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order: see "toolfleet config print".
+
+Exit status: 0 done, 1 failed, 2 wrong usage or setting.`
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var commands cli
+	left := -1 // the status with which kong ends by itself, after --help
+	parser, err := kong.New(&commands, kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.Vars(config.Help()), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
+		kong.ExplicitGroups(flagGroups), kong.Exit(func(code int) { left = code }))
+	if err != nil {
+		panic(err) // a mistake in the struct tags
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if left >= 0 {
+		return left
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "toolfleet: %v\nRun \"toolfleet %s\" for the usage.\n", err, helpFor(err))
+		return misuse
+	}
+	ctx, stop := untilSignal(context.Background())
+	defer stop()
+	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	a.take(parsed)
+	return a.end(parsed.Run(a))
+}
+
+// helpFor is the arguments that show the help that is closest to a mistake.
+func helpFor(err error) string {
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context != nil {
+		if command := parse.Context.Command(); command != "" {
+			words := strings.Fields(command)
+			for i, word := range words {
+				if strings.ContainsAny(word, "<[") {
+					words = words[:i]
+					break
+				}
+			}
+			return strings.Join(words, " ") + " --help"
+		}
+	}
+	return "--help"
+}
+
+// errInterrupted is why the context ends at a signal.
+var errInterrupted = errors.New("interrupted")
+
+// untilSignal ends at the first SIGINT or SIGTERM, which asks for an orderly end. The second ends the process.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		if _, open := <-signals; !open {
+			return
+		}
+		cancel(errInterrupted)
+		if _, open := <-signals; open {
+			os.Exit(failed)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel(nil)
+	}
+}

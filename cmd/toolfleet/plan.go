@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+type planCmd struct {
+	server
+	served
+	input
+	shape
+}
+
+// plannedStage and plannedCall are what -o json prints.
+type plannedStage struct {
+	Calls []plannedCall `json:"calls"`
+}
+
+type plannedCall struct {
+	Index           int             `json:"index"`
+	ID              messages.CallID `json:"id"`
+	Name            string          `json:"name"`
+	Kind            messages.Kind   `json:"kind"`
+	ConcurrencySafe bool            `json:"concurrency_safe"`
+	Reason          string          `json:"reason"`
+}
+
+// Help is shown below the command's usage.
+func (planCmd) Help() string {
+	return `The tools are those that run would serve here: --tools, and the builtin ones. With --nats they are those that the
+workers of that fleet announced.`
+}
+
+func (p planCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	tools, err := a.knownTools(cfg)
+	if err != nil {
+		return err
+	}
+	catalog, err := schemas.NewCatalog(tools...)
+	if err != nil {
+		return err
+	}
+	batch, err := p.read(a)
+	if err != nil {
+		return err
+	}
+	codec, err := provider.For(batch.Provider)
+	if err != nil {
+		return err
+	}
+	calls, err := codec.Decode(batch.Message)
+	if err != nil {
+		return err
+	}
+	planned := plan.New(calls, catalog)
+	if p.json() {
+		return a.print(map[string]any{"stages": stagesOf(planned)})
+	}
+	return a.table(stageRows(planned))
+}
+
+func stagesOf(p plan.Plan) []plannedStage {
+	stages := make([]plannedStage, len(p.Stages))
+	for i, indices := range p.Stages {
+		for _, index := range indices {
+			c := p.Calls[index]
+			stages[i].Calls = append(stages[i].Calls, plannedCall{c.Index, c.ID, c.PlannedCall.Tool, c.Kind, c.ConcurrencySafe, c.Reason})
+		}
+	}
+	return stages
+}
+
+func stageRows(p plan.Plan) [][]string {
+	rows := [][]string{{"STAGE", "CALL", "TOOL", "KIND", "RUNS", "REASON"}}
+	for stage, indices := range p.Stages {
+		for _, index := range indices {
+			c := p.Calls[index]
+			runs := "alone"
+			switch {
+			case c.Refused != nil:
+				runs = "never"
+			case c.ConcurrencySafe:
+				runs = "together"
+			}
+			rows = append(rows, []string{
+				fmt.Sprint(stage + 1), fmt.Sprint(c.Index), clean(c.PlannedCall.Tool, 64), string(c.Kind), runs, clean(c.Reason, 200),
+			})
+		}
+	}
+	return rows
+}

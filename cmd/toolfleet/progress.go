@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// board is what is known of the calls of a batch, made of its events. It is a pure function of them: who
+// shows it, and when, is the business of display.
+type board struct {
+	calls  []callState
+	colour bool
+}
+
+// callState is one line of the board.
+type callState struct {
+	tool     string
+	running  bool
+	since    time.Time // of running, by our own clock
+	attempt  int
+	progress messages.Progress
+	result   *messages.Result // once it has ended
+}
+
+// apply takes an event that came in at a moment. News that is late changes nothing.
+func (b *board) apply(e messages.Event, now time.Time) {
+	if e.Index < 0 || e.Index >= messages.MaxCalls {
+		return
+	}
+	for len(b.calls) <= e.Index {
+		b.calls = append(b.calls, callState{})
+	}
+	c := &b.calls[e.Index]
+	if e.Tool != "" {
+		c.tool = e.Tool
+	}
+	switch e.Type {
+	case messages.EventRunning:
+		c.running, c.since, c.attempt = true, now, c.attempt+1
+	case messages.EventProgress:
+		if e.Progress != nil {
+			c.progress = *e.Progress
+		}
+	case messages.EventEnd, messages.EventResult:
+		if e.Result != nil {
+			c.result = e.Result
+		}
+	}
+}
+
+// lines is the board as a terminal of that width shows it: one line a call.
+func (b *board) lines(now time.Time, width int) []string {
+	names := 4
+	for _, c := range b.calls {
+		names = max(names, len([]rune(clean(c.tool, 24))))
+	}
+	lines := make([]string, len(b.calls))
+	for i, c := range b.calls {
+		mark, state, rest := c.words(now)
+		text := fmt.Sprintf("%s %3d  %-*s  %s", mark, i, names, clean(c.tool, 24), state)
+		if rest != "" {
+			text += "  " + rest
+		}
+		lines[i] = b.paint(c, clip(text, width-1))
+	}
+	return lines
+}
+
+// words is a call's mark, its state, and what there is to say about it.
+func (c callState) words(now time.Time) (mark, state, rest string) {
+	switch {
+	case c.result != nil:
+		mark, rest = "✓", ""
+		if c.result.Failure() {
+			mark, rest = "✗", because(c.result)
+		}
+		return mark, fmt.Sprintf("%s in %s", c.result.Status, took(c.result)), rest
+	case c.running:
+		state = "running " + brief(now.Sub(c.since))
+		if c.attempt > 1 {
+			state += fmt.Sprintf(" (attempt %d)", c.attempt)
+		}
+		rest = clean(c.progress.Text, 200)
+		if c.progress.Fraction > 0 {
+			rest = strings.TrimSpace(fmt.Sprintf("%2.0f %% %s", 100*min(c.progress.Fraction, 1), rest))
+		}
+		return "▸", state, rest
+	}
+	return "·", "queued", ""
+}
+
+// paint colours a line by what became of its call.
+func (b *board) paint(c callState, line string) string {
+	code := "2" // dim: queued
+	switch {
+	case !b.colour:
+		return line
+	case c.result != nil && c.result.Failure():
+		code = "31"
+	case c.result != nil:
+		code = "32"
+	case c.running:
+		code = "36"
+	}
+	mark, rest, _ := strings.Cut(line, " ")
+	return "\x1b[" + code + "m" + mark + "\x1b[0m " + rest
+}
+
+// plain is the line that an event is worth where nobody watches live; "" for none. There are no times but
+// those of ended calls, and no progress: a log should not grow with how long things take.
+func (b *board) plain(e messages.Event) string {
+	if e.Index < 0 || e.Index >= len(b.calls) {
+		return ""
+	}
+	tool := clean(b.calls[e.Index].tool, 64)
+	switch {
+	case e.Type == messages.EventRunning:
+		return fmt.Sprintf("call %d %s: running", e.Index, tool)
+	case e.Type == messages.EventEnd && e.Result != nil:
+		line := fmt.Sprintf("call %d %s: %s in %s", e.Index, tool, e.Result.Status, took(e.Result))
+		if e.Result.Failure() {
+			line += ": " + because(e.Result)
+		}
+		return line
+	}
+	return ""
+}
+
+// summary is the last word on a reply.
+func summary(r messages.Reply, elapsed time.Duration) string {
+	bad := 0
+	for _, result := range r.Results {
+		if result.Status != messages.StatusOK {
+			bad++
+		}
+	}
+	text := fmt.Sprintf("%s: %s", r.Status, count(len(r.Results), "call"))
+	if bad > 0 {
+		text += fmt.Sprintf(", %d of them not ok", bad)
+	}
+	return text + ", " + brief(elapsed)
+}
+
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// because is why a call failed, on one line.
+func because(r *messages.Result) string {
+	if r.Err == nil {
+		return "the tool says that it failed"
+	}
+	return clean(string(r.Err.Code)+": "+r.Err.Message, 160)
+}
+
+func took(r *messages.Result) string {
+	return brief(time.Duration(r.DurationMS * float64(time.Millisecond)))
+}
+
+// brief is a duration as people say it: 0 ms, 12 ms, 3.4 s, 2m05s.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+}
+
+// clean makes text from outside safe to show: on one line, without control characters, of bounded length.
+func clean(text string, most int) string {
+	var out strings.Builder
+	space := false
+	for _, r := range strings.TrimSpace(text) {
+		if unicode.IsSpace(r) {
+			space = true
+			continue
+		}
+		if space {
+			out.WriteByte(' ')
+			space = false
+		}
+		if !unicode.IsPrint(r) {
+			r = '\uFFFD'
+		}
+		out.WriteRune(r)
+		if out.Len() > 4*most {
+			break
+		}
+	}
+	return clip(out.String(), most)
+}
+
+// clip cuts text to a number of characters.
+func clip(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:max(0, most-1)]) + "…"
+}

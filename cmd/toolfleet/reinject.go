@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type reinjectCmd struct{}
+
+// Help is shown below the command's usage.
+func (reinjectCmd) Help() string {
+	return `Reads {"provider","message","results"} from stdin and writes {"reinjection","calls"} to stdout. results[i]
+belongs to the i-th call: {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool}, or
+null for one that was lost. A message that cannot be answered is {"error":{"class","message"}} and exit status 1.`
+}
+
+func (reinjectCmd) Run(a *app) error {
+	if isTerminal(a.stdin) {
+		return wrong(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
+	}
+	request, err := io.ReadAll(a.stdin)
+	if err != nil {
+		return fmt.Errorf("read stdin: %w", err)
+	}
+	answer, err := provider.Reinject(request)
+	var refusal *messages.Refusal
+	if errors.As(err, &refusal) {
+		if err := a.print(map[string]any{"error": refusal}); err != nil {
+			return err
+		}
+		return errSaid
+	}
+	if err != nil {
+		return err
+	}
+	return a.printRaw(answer)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type runCmd struct {
+	server
+	served
+	input
+	Timeout time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
+	Events  bool          `help:"Write the events of the batch to stderr, one JSON object a line, instead of the progress."`
+	Output  string        `short:"o" enum:"reinjection,reply,json" default:"reinjection" placeholder:"reinjection|reply" help:"What to print: the reinjection, which is appended to the conversation, or the whole reply. json is the same as reply."`
+}
+
+// Help is shown below the command's usage.
+func (runCmd) Help() string {
+	return `Without --nats and NATS_URL a fleet is started in this process and goes with it. It serves the tools file and the builtin
+Read, Glob, Grep, Write, Edit and Bash on --root, by default the current folder. With a server, the workers of that fleet
+run the calls, and --tools and --root have no meaning.
+
+stdout holds the reinjection or the reply and nothing else; progress and events go to stderr. The exit status is 0 when
+every call was answered, failed calls included, and 1 when the batch was refused or aborted.`
+}
+
+// quick is how long an embedded fleet may go on after Ctrl-C.
+const quick = time.Second
+
+func (r runCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	batch, err := r.read(a)
+	if err != nil {
+		return err
+	}
+	if r.Timeout < 0 {
+		return wrong("--timeout is negative; for no bound leave it out")
+	}
+	if r.Timeout > 0 {
+		batch.TimeoutMS = max(1, r.Timeout.Milliseconds())
+	}
+	began := time.Now()
+	d := newDisplay(a, r.Events)
+	reply, err := r.submit(a, cfg, batch, d)
+	d.close()
+	var refusal *messages.Refusal
+	if err != nil && !errors.As(err, &refusal) {
+		return err
+	}
+	return r.tell(a, reply, refusal, time.Since(began))
+}
+
+// submit runs the batch on the fleet of the settings, or on one of our own.
+func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *display) (messages.Reply, error) {
+	log, err := a.logger(cfg, "warn")
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	if cfg.NATS.URL == "" {
+		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
+		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil)
+		defer f.close()
+		if err != nil {
+			return messages.Reply{}, err
+		}
+		return f.once(a.ctx, batch, d)
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	defer conn.Close()
+	reply, err := client.Over(conn, cfg.Tenant).Run(a.ctx, batch, d.take)
+	if err != nil && a.ctx.Err() != nil {
+		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", batch.ID, batch.Session)
+	}
+	return reply, err
+}
+
+// once runs the fleet for one batch.
+func (f *fleet) once(ctx context.Context, batch messages.Batch, d *display) (reply messages.Reply, err error) {
+	running, end := context.WithCancel(ctx)
+	defer end()
+	open := make(chan struct{})
+	group, running := errgroup.WithContext(running)
+	group.Go(func() error { return f.run(running, func() { close(open) }) })
+	select {
+	case <-open:
+		reply, err = client.Over(f.conn, f.cfg.Tenant).Run(running, batch, d.take)
+	case <-running.Done():
+		err = running.Err()
+	}
+	end()
+	if broken := group.Wait(); broken != nil {
+		return reply, broken
+	}
+	if err != nil && ctx.Err() != nil {
+		return reply, errors.New("interrupted: what had not started was not run")
+	}
+	return reply, err
+}
+
+// tell prints what the batch came to.
+func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
+	if refusal != nil && reply.Status == "" { // refused before it was sent
+		return refusal
+	}
+	var err error
+	switch {
+	case r.Output != "reinjection":
+		err = a.print(reply)
+	case refusal == nil:
+		err = a.printRaw(reply.Reinjection)
+	}
+	switch {
+	case err != nil:
+		return err
+	case refusal != nil:
+		return refusal
+	}
+	if !r.Events {
+		a.say("%s", summary(reply, elapsed))
+	}
+	if reply.Status != messages.Completed {
+		return errSaid
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+type statusCmd struct {
+	server
+	shape
+}
+
+// fleetStatus is what -o json prints.
+type fleetStatus struct {
+	Workers []messages.Presence `json:"workers"`
+	Tools   []schemas.Tool      `json:"tools"`
+	Pools   []poolStatus        `json:"pools"`
+	Batches uint64              `json:"batches"` // accepted and not finished
+	Dead    uint64              `json:"dead"`    // messages that could not be processed
+}
+
+type poolStatus struct {
+	Pool     string `json:"pool"`
+	Workers  int    `json:"workers"`
+	Slots    int    `json:"slots"`
+	Pending  int    `json:"pending"`   // jobs that no worker has taken
+	InFlight int    `json:"in_flight"` // jobs that a worker has in hand
+}
+
+func (s statusCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet status", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	status, err := statusOf(a.ctx, conn)
+	if err != nil {
+		return err
+	}
+	if s.json() {
+		return a.print(status)
+	}
+	return status.show(a)
+}
+
+func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
+	if s.Workers, err = readBucket[messages.Presence](ctx, conn, bus.BucketWorkers); err != nil {
+		return s, err
+	}
+	if s.Tools, err = readBucket[schemas.Tool](ctx, conn, bus.BucketTools); err != nil {
+		return s, err
+	}
+	names := conn.Names()
+	for stream, into := range map[string]*uint64{bus.Batches: &s.Batches, bus.Dead: &s.Dead} {
+		info, err := aboutStream(ctx, conn, names.Stream(stream))
+		if err != nil {
+			return s, fmt.Errorf("stream %s: %w", names.Stream(stream), err)
+		}
+		*into = info.State.Messages
+	}
+	s.Pools = poolsOf(s.Workers, s.Tools)
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		info, err := aboutConsumer(ctx, conn, names.Stream(bus.Jobs), p.Pool)
+		if err != nil && !errors.Is(err, errAbsent) {
+			return s, fmt.Errorf("pool %s: %w", p.Pool, err)
+		}
+		p.Pending, p.InFlight = info.Pending, info.InFlight
+	}
+	return s, nil
+}
+
+// poolsOf is every pool that a worker serves or a tool names, sorted.
+func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
+	byName := map[string]poolStatus{}
+	for _, t := range tools {
+		byName[t.Pool] = poolStatus{}
+	}
+	for _, w := range workers {
+		for _, name := range w.Pools {
+			p := byName[name]
+			p.Workers++
+			p.Slots += w.Slots
+			byName[name] = p
+		}
+	}
+	pools := []poolStatus{}
+	for _, name := range messages.SortedKeys(byName) {
+		p := byName[name]
+		p.Pool = name
+		pools = append(pools, p)
+	}
+	return pools
+}
+
+func (s fleetStatus) show(a *app) error {
+	now := time.Now()
+	workers := [][]string{{"WORKER", "BUSY", "SLOTS", "POOLS", "TOOLS", "UP", "VERSION"}}
+	for _, w := range s.Workers {
+		workers = append(workers, []string{
+			clean(w.Worker, 64), fmt.Sprint(w.Busy), fmt.Sprint(w.Slots), strings.Join(w.Pools, ","), fmt.Sprint(len(w.Tools)),
+			brief(max(0, now.Sub(w.Started))), clean(w.Version, 32),
+		})
+	}
+	pools := [][]string{{"POOL", "WORKERS", "SLOTS", "PENDING", "IN FLIGHT", "TOOLS"}}
+	for _, p := range s.Pools {
+		tools := slices.Clone(s.Tools)
+		tools = slices.DeleteFunc(tools, func(t schemas.Tool) bool { return t.Pool != p.Pool })
+		pools = append(pools, []string{
+			p.Pool, fmt.Sprint(p.Workers), fmt.Sprint(p.Slots), fmt.Sprint(p.Pending), fmt.Sprint(p.InFlight), namesOf(tools),
+		})
+	}
+	for i, rows := range [][][]string{workers, pools} {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if err := a.table(rows); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(a.stdout, "\n%d batches open, %d messages set aside\n", s.Batches, s.Dead)
+	return err
+}
+
+// namesOf is the first few names of tools.
+func namesOf(tools []schemas.Tool) string {
+	const most = 8
+	var names []string
+	for i, t := range tools {
+		if i == most {
+			names = append(names, fmt.Sprintf("and %d more", len(tools)-most))
+			break
+		}
+		names = append(names, t.Name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+type versionCmd struct {
+	shape
+}
+
+// buildInfo is which build this is.
+type buildInfo struct {
+	Version  string `json:"version"`            // "(devel)" when it was built from a checkout
+	Revision string `json:"revision,omitempty"` // of the checkout
+	Time     string `json:"time,omitempty"`     // of the revision
+	Modified bool   `json:"modified,omitempty"` // the checkout had changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func build() buildInfo {
+	b := buildInfo{Version: "(unknown)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if info.Main.Version != "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (v versionCmd) Run(a *app) error {
+	b := build()
+	if v.json() {
+		return a.print(b)
+	}
+	line := "toolfleet " + b.Version
+	if b.Revision != "" {
+		line += " " + b.Revision[:min(12, len(b.Revision))]
+		if b.Modified {
+			line += " with changes"
+		}
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s (%s, %s)\n", line, b.Go, b.Platform)
+	return err
+}

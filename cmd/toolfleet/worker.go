@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+
+	"github.com/toolfleet/toolfleet/internal/telemetry"
+)
+
+type workerCmd struct {
+	server
+	served
+	listens
+	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
+	Name  string `setting:"name" placeholder:"TEXT" help:"${name}"`
+}
+
+// Help is shown below the command's usage.
+func (workerCmd) Help() string {
+	return `Serves the tools of its tools file, and the builtin Read, Glob, Grep, Write, Edit and Bash only with --root. Bash starts in
+that folder and is not confined to it. Several workers with --root should see one shared folder: the next call of a session
+may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. SIGTERM lets calls in hand end for drain.`
+}
+
+func (workerCmd) Run(a *app) error {
+	cfg, log, err := a.load()
+	if err != nil {
+		return err
+	}
+	tools, err := openTools(cfg, "")
+	if err != nil {
+		return err
+	}
+	defer tools.close()
+	conn, err := connect(a.ctx, cfg, "toolfleet worker", log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	warnOfSync(a.ctx, conn, log)
+	reg := telemetry.Registry(build().Version)
+	w, err := newWorker(cfg, conn, tools, log, reg)
+	if err != nil {
+		return err
+	}
+	return daemon(a.ctx, cfg.HTTP, reg, func(ctx context.Context) error { return usable(ctx, conn) }, log, w.Run)
+}

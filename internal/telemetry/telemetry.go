@@ -1,0 +1,116 @@
+// Package telemetry builds what a process shows of itself: its logger, its metrics, and the small HTTP server
+// that serves them with its health. Only cmd imports it; every other package takes a *slog.Logger and a
+// prometheus.Registerer.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Logger writes what is at least as important as level (debug, info, warn, error), one line each, as text
+// or as JSON. Format auto is text on a terminal and JSON elsewhere.
+func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, error) {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: least}
+	switch {
+	case format == "json", format == "auto" && !terminal:
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	case format == "text", format == "auto":
+		if terminal {
+			options.ReplaceAttr = clockOnly
+		}
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
+}
+
+// clockOnly leaves the date out of the time: whoever looks at a terminal knows the day.
+func clockOnly(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && a.Key == slog.TimeKey {
+		a.Value = slog.StringValue(a.Value.Time().Format("15:04:05.000"))
+	}
+	return a
+}
+
+// Registry holds the metrics of this process: those of Go and the operating system, and which build it is.
+func Registry(version string) *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "toolfleet_build_info", Help: "Always 1; the labels say which build this is.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// readyIn bounds how long a look at the readiness may take.
+const readyIn = 2 * time.Second
+
+// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers, and never that NATS
+// does: an outage there must not restart the fleet as well. Ready means that ready returns nil; its error
+// is shown.
+func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), readyIn)
+		defer cancel()
+		if err := ready(ctx); err != nil {
+			say(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			return
+		}
+		say(w, http.StatusOK, "ok")
+	})
+	return mux
+}
+
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n") // who asked may be gone
+}
+
+// closeIn bounds how long answers that are under way may take when the server ends.
+const closeIn = 3 * time.Second
+
+// Serve answers at a listener until ctx ends.
+func Serve(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+	srv := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve HTTP at %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeIn)
+	defer cancel()
+	if err := srv.Shutdown(closing); err != nil {
+		_ = srv.Close()
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP at %s: %w", l.Addr(), err)
+	}
+	return nil
+}
