@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -139,4 +141,28 @@ func (c *Coordinator) toolsFor(ctx context.Context, calls []messages.ToolCall) (
 		}
 	}
 	return c.catalog.now(), nil
+}
+
+// routed is the calls under the names by which the catalog knows their tools. A provider that does not
+// take a tool's name was told another one; the codec keeps that for the answer.
+func routed(p messages.Provider, calls []messages.ToolCall, tools schemas.Catalog) []messages.ToolCall {
+	var told map[string]string // a provider's name to the tool's, where they differ
+	out := slices.Clone(calls)
+	for i, call := range out {
+		if _, known := tools.Lookup(call.Tool()); known {
+			continue
+		}
+		if told == nil {
+			told = map[string]string{}
+			for _, t := range tools.Tools() {
+				if wire := export.Name(p, t.Name); wire != t.Name {
+					told[wire] = t.Name
+				}
+			}
+		}
+		if name, ok := told[call.Tool()]; ok {
+			out[i].Name, out[i].Namespace = name, ""
+		}
+	}
+	return out
 }

@@ -120,7 +120,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.machine = batch.New(plan.New(d.in.calls, tools), batch.Config{
+	d.machine = batch.New(plan.New(routed(d.in.batch.Provider, d.in.calls, tools), tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace,

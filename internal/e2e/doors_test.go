@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -309,4 +310,30 @@ func TestNobodyTakesTheCall(t *testing.T) {
 			t.Errorf("two calls that nobody took ended after %v of simulated time, %d runs; want a minute each and none", took, runs.Load())
 		}
 	})
+}
+
+// A provider's id may hold half a surrogate pair, which is no UTF-8: it is echoed as it came.
+func TestAnIdThatIsNoText(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	b := messages.Batch{ID: "b", Session: "s", Provider: messages.Anthropic, Message: json.RawMessage(
+		`{"role":"assistant","content":[{"type":"tool_use","id":"x\ud800y","name":"echo","input":{"n":1}},{"type":"tool_use","id":"z","name":"count","input":{}}]}`)}
+	if reply := f.run(b); !strings.Contains(string(reply.Reinjection), `"tool_use_id":"x\ud800y"`) {
+		t.Errorf("reinjection %s", reply.Reinjection)
+	}
+}
+
+// Gemini takes no name that starts with a digit: it is told another one, and calls the tool by that.
+func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	f.tool(schemas.Tool{Name: "3d_render", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) {
+		return tool.Text("rendered"), nil
+	})
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	reply := f.run(batchIn(messages.Gemini, "s", "b", call{export.Name(messages.Gemini, "3d_render"), "{}"}))
+	if r := string(reply.Reinjection); !strings.Contains(r, `"rendered"`) || !strings.Contains(r, export.Name(messages.Gemini, "3d_render")) {
+		t.Errorf("reinjection %s", r)
+	}
 }
