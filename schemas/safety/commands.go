@@ -3,7 +3,6 @@ package safety
 import (
 	"errors"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -16,19 +15,20 @@ var versions = set("bash cc clang cmake g++ gcc gzip java make node perl php pyt
 
 func init() {
 	commands = map[string]policy{
-		// Ways around writing: -o and --output of sort, tree, base64; sort --compress-program; the second
+		// Kept out are -o and --output of sort, tree, base64; sort --compress-program; the second
 		// operand of uniq; the clock of date and the name of hostname; -C of file; --pre and
-		// --hostname-bin of rg; -x and -X of fd.
+		// --hostname-bin of rg; -x and -X of fd. The
+		// letters of tree take their values from later words and may be followed by more letters.
 		"sort": {short: "bcCdfghiMmnRrsuVz", valued: "ktS", long: strings.Fields(
 			"reverse unique numeric-sort general-numeric-sort human-numeric-sort version-sort month-sort random-sort key field-separator ignore-case ignore-leading-blanks dictionary-order stable zero-terminated check merge parallel buffer-size")},
 		"uniq": {short: "cdDiuz", valued: "fsw", operands: atMost(1), long: strings.Fields(
 			"count repeated unique ignore-case skip-fields skip-chars check-chars zero-terminated")},
 		"base64":   {short: "dD", valued: "w", long: strings.Fields("decode wrap ignore-garbage"), operands: atMost(1)},
-		"tree":     {short: "adfilprshugDFqNQxCnSA", valued: "LPI", long: strings.Fields("dirsfirst noreport gitignore prune du charset filelimit matchdirs ignore-case filesfirst")},
+		"tree":     {short: "adfilprshugDFqNQxCnSALPI", long: strings.Fields("dirsfirst noreport gitignore prune du charset filelimit matchdirs ignore-case filesfirst")},
 		"file":     {short: "bihLk", long: strings.Fields("brief mime mime-type mime-encoding dereference no-dereference keep-going")},
 		"hostname": {short: "sfdiIA", operands: atMost(0)},
 		"date":     {short: "uRI", valued: "", long: strings.Fields("utc universal date reference iso-8601 rfc-3339 rfc-email"), check: date},
-		"rg": {short: "0123456789aceFHhiILlnNoPpqsSuUvwxz.", valued: "ABCdEefgjmMrtT", long: strings.Fields(
+		"rg": {short: "0123456789aceFHhiILlnNoPpqsSuUvwx.", valued: "ABCdEefgjmMrtT", long: strings.Fields(
 			"after-context before-context context case-sensitive ignore-case smart-case color column count count-matches files files-with-matches files-without-match fixed-strings follow glob iglob heading no-heading hidden json line-number no-line-number line-regexp max-columns max-count max-depth max-filesize multiline multiline-dotall no-config no-filename with-filename no-ignore no-ignore-vcs no-messages null null-data only-matching passthru pcre2 pretty quiet regexp replace sort sortr stats text threads trim type type-not type-list type-add unrestricted vimgrep word-regexp invert-match version")},
 		"fd":     fdPolicy,
 		"fdfind": fdPolicy,
@@ -83,11 +83,11 @@ func set(names string) map[string]bool {
 	return m
 }
 
-// date allows a format as the operand: anything else sets the clock.
+// date allows a format as the operand: anything else sets the clock. Values of options are to be written
+// with a "=", as --date=yesterday.
 func date(_ walker, args []arg) error {
-	for i, a := range args {
-		value := i > 0 && args[i-1].exact && slices.Contains([]string{"--date", "--reference"}, args[i-1].text)
-		if !a.flag() && !value && !strings.HasPrefix(a.text, "+") {
+	for _, a := range args {
+		if !a.flag() && !strings.HasPrefix(a.text, "+") {
 			return errors.New("date with this operand can set the clock")
 		}
 	}

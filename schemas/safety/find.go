@@ -121,7 +121,7 @@ func xargs(w walker, args []arg) error {
 		switch at := strings.Index(a.text, replace); {
 		case a.exact && at < 0:
 		case at > 0: // what stands in front of it stays in front
-			inner[i+1] = arg{text: a.text[:at], one: true}
+			inner[i+1] = arg{text: a.text[:at], one: a.one}
 		default:
 			inner[i+1] = arg{wild: true}
 		}

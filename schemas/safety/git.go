@@ -3,6 +3,7 @@ package safety
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -59,6 +60,9 @@ var gitCommands = map[string]policy{
 // gitLetters is options of log and diff that take no value, or only one in the same word.
 const gitLetters = "0123456789pusciaberwzRqgmtMCDBW"
 
+// gitSignature is a placeholder of a format that runs gpg, with the signs that may stand in it.
+var gitSignature = regexp.MustCompile(`%[-+ ]?G`)
+
 // git checks the options in front of the subcommand and the subcommand's own.
 func git(w walker, args []arg) error {
 	for len(args) > 0 && args[0].flag() {
@@ -89,7 +93,7 @@ func git(w walker, args []arg) error {
 	}
 	for _, a := range args[1:] {
 		// Formats can ask for a signature, which is checked by running a program.
-		if strings.Contains(a.text, "%G") || strings.Contains(a.text, "signature") || !a.exact && strings.HasPrefix(a.text, "--") {
+		if gitSignature.MatchString(a.text) || strings.Contains(a.text, "signature") || !a.exact && strings.HasPrefix(a.text, "--") {
 			return fmt.Errorf("git %s with a format that is not known to be harmless", name)
 		}
 	}
@@ -124,19 +128,17 @@ func gitFirst(allowed ...string) func(walker, []arg) error {
 	}
 }
 
-// gitListing allows operands only next to an option that makes them patterns: without it they are the
-// name of a branch or tag to be made.
+// gitListing allows operands only behind an option that makes them patterns: without it they are the name
+// of a branch or tag to be made. It must come first, where no other option can take it for its value.
 func gitListing(listing ...string) func(walker, []arg) error {
 	return func(_ walker, args []arg) error {
-		operands := false
-		for _, a := range args {
-			if a.exact && slices.Contains(listing, a.text) {
-				return nil
-			}
-			operands = operands || !a.flag()
+		if len(args) > 0 && args[0].exact && slices.Contains(listing, args[0].text) {
+			return nil
 		}
-		if operands {
-			return errors.New("git with a name can make a branch or a tag")
+		for _, a := range args {
+			if !a.flag() {
+				return errors.New("git with a name can make a branch or a tag")
+			}
 		}
 		return nil
 	}
@@ -150,13 +152,20 @@ func gitRemote(_ walker, args []arg) error {
 	return nil
 }
 
-// gitConfig allows what only reads: without one of these options a key and a value are set.
+// gitConfig allows what only reads: without one of these options a key and a value are set. It must come
+// first but for options that take no value.
 func gitConfig(_ walker, args []arg) error {
 	words, known := exactly(args)
-	for _, reads := range []string{"--get", "--get-all", "--get-regexp", "--list", "-l"} {
-		if known && slices.Contains(words, reads) {
-			return nil
-		}
+	for known && len(words) > 0 && gitConfigScope[words[0]] {
+		words = words[1:]
 	}
-	return errors.New("git config can change the configuration")
+	if !known || len(words) == 0 || !gitConfigReads[words[0]] {
+		return errors.New("git config can change the configuration")
+	}
+	return nil
 }
+
+var (
+	gitConfigScope = set("--global --local --system --worktree --show-origin --show-scope --null -z --name-only --includes --no-includes")
+	gitConfigReads = set("--get --get-all --get-regexp --list -l")
+)

@@ -72,19 +72,24 @@ const sedAddress = `(?:[0-9]+|\$|/(?:[^/\\\n]|\\[^\n])*/I?)`
 var (
 	sedRange   = regexp.MustCompile(`^[ \t]*(?:` + sedAddress + `(?:[ \t]*,[ \t]*[+~]?` + sedAddress + `)?)?[ \t]*!?[ \t]*`)
 	sedCommand = regexp.MustCompile(`^(?:[pd=]|q[0-9]*)[ \t]*(?:[;\n]|$)`)
-	sedFlags   = regexp.MustCompile(`^[gpIi0-9]*[ \t]*$`)
+	sedFlags   = regexp.MustCompile(`^[gpIi0-9]*[ \t]*`)
 )
 
-// sedScript reports whether every command of the script is one of p, d, q and =, or an s that is the
-// last. Where a bracket expression could hide a delimiter, the parts do not fit and it says no.
+// sedScript reports whether every command of the script is one of p, d, q, = and s. Where a bracket
+// expression could hide a delimiter, the parts do not fit and it says no.
 func sedScript(script string) bool {
-	if strings.TrimSpace(script) == "" || strings.ContainsAny(script, "{}") && !strings.Contains(script, "s") {
+	if strings.TrimSpace(script) == "" {
 		return false
 	}
 	for script != "" {
 		script = script[len(sedRange.FindString(script)):]
 		if strings.HasPrefix(script, "s") {
-			return sedSubstitute(script[1:])
+			rest, ok := sedSubstitute(script[1:])
+			if !ok {
+				return false
+			}
+			script = rest
+			continue
 		}
 		command := sedCommand.FindString(script)
 		if command == "" {
@@ -95,32 +100,43 @@ func sedScript(script string) bool {
 	return true
 }
 
-// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter, flags.
-func sedSubstitute(s string) bool {
-	if s == "" || !strings.ContainsRune("/|#,:@%!", rune(s[0])) {
-		return false
+// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter, flags;
+// and returns what comes behind. Behind a pattern with a bracket nothing may come: sed could see its end
+// elsewhere, but then the number of delimiters is wrong.
+func sedSubstitute(s string) (rest string, ok bool) {
+	if s == "" || strings.IndexByte("/|#,:@%!", s[0]) < 0 {
+		return "", false
 	}
-	delimiter, parts, start := s[0], []string(nil), 1
-	for i := 1; i < len(s); i++ {
+	var parts []string
+	start := 1
+	for i := 1; i < len(s) && len(parts) < 2; i++ {
 		switch s[i] {
 		case '\n':
-			return false
+			return "", false
 		case '\\':
-			i++
-			if i < len(s) && s[i] == '\n' {
-				return false
+			if i++; i < len(s) && s[i] == '\n' {
+				return "", false
 			}
-		case delimiter:
+		case s[0]:
 			parts = append(parts, s[start:i])
 			start = i + 1
 		}
 	}
-	return len(parts) == 2 && start <= len(s) && sedFlags.MatchString(s[start:])
+	if len(parts) < 2 {
+		return "", false
+	}
+	flags := sedFlags.FindString(s[start:])
+	rest = s[start+len(flags):]
+	atEnd := rest == ""
+	if !atEnd && (rest[0] != ';' && rest[0] != '\n' || strings.Contains(parts[0], "[")) {
+		return "", false
+	}
+	return strings.TrimLeft(rest, ";\n"), true
 }
 
 // awkProgram is a program that cannot name a pipe, a redirection, a function or a library: none of
-// ( | > < @ and no backslash. What is left selects lines and prints fields.
-var awkProgram = regexp.MustCompile(`^[A-Za-z0-9_ \t{}$,;:.=!*/+%^"'#?&~-]+$`)
+// ( | > < @. What is left selects lines and prints fields.
+var awkProgram = regexp.MustCompile(`^[A-Za-z0-9_ \t{}$,;:.=!*/+%^"'#?&~\\\n-]+$`)
 
 // awk allows -F and -v, such a program, and files to read.
 func awk(_ walker, args []arg) error {
@@ -140,7 +156,7 @@ func awk(_ walker, args []arg) error {
 			return errAwk
 		}
 	}
-	if len(args) == 0 || !args[0].exact || !awkProgram.MatchString(args[0].text) || strings.Contains(args[0].text, "getline") {
+	if len(args) == 0 || !args[0].exact || !awkProgram.MatchString(args[0].text) {
 		return errAwk
 	}
 	for _, a := range args[1:] {

@@ -45,19 +45,30 @@ func (w walker) word(word *syntax.Word) (arg, error) {
 	if word == nil {
 		return a, nil
 	}
+	patterns := "*?[{"
+	switch lit := word.Lit(); {
+	case lit == "[":
+		patterns = "" // the command; a pattern has its ] in the same word
+	case lit != "" && !strings.Contains(lit, ",") && !strings.Contains(lit, ".."):
+		patterns = "*?[" // braces that do not expand, as in {} and HEAD@{1}
+	}
 	for i, part := range word.Parts {
-		if err := w.part(&a, part, i == 0); err != nil {
+		if lit, ok := part.(*syntax.Lit); ok {
+			if err := a.literal(lit.Value, i == 0, patterns); err != nil {
+				return a, err
+			}
+			continue
+		}
+		if err := w.part(&a, part); err != nil {
 			return a, err
 		}
 	}
 	return a, nil
 }
 
-// part adds a part of a word that is not in double quotes.
-func (w walker) part(a *arg, part syntax.WordPart, leads bool) error {
+// part adds a part of a word that is not plain text.
+func (w walker) part(a *arg, part syntax.WordPart) error {
 	switch part := part.(type) {
-	case *syntax.Lit:
-		return a.literal(part.Value, leads)
 	case *syntax.SglQuoted:
 		if part.Dollar {
 			a.unknown() // $'...' with its escapes
@@ -113,8 +124,9 @@ func (a *arg) add(s string) {
 // unknown says that the rest of the word is anything, but the word stays one argument.
 func (a *arg) unknown() { a.exact = false }
 
-// literal appends unquoted text, up to where the shell would expand it.
-func (a *arg) literal(s string, leads bool) error {
+// literal appends unquoted text, up to where the shell would expand it: at one of the pattern characters,
+// or at a ~ that leads the word.
+func (a *arg) literal(s string, leads bool, patterns string) error {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c >= 0x80:
@@ -126,7 +138,7 @@ func (a *arg) literal(s string, leads bool) error {
 			if i < len(s) && s[i] != '\n' {
 				a.add(s[i : i+1])
 			}
-		case strings.IndexByte("*?[{", c) >= 0: // a pattern or a brace expansion: any number of arguments
+		case strings.IndexByte(patterns, c) >= 0: // a pattern or a brace expansion: any number of arguments
 			a.exact, a.one = false, false
 		case c == '~' && leads && i == 0: // somebody's home: some absolute path
 			a.add("~")
