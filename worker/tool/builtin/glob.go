@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -60,9 +59,9 @@ type globArgs struct {
 
 // globPlan is a Glob that is ready to go.
 type globPlan struct {
-	start string         // the deepest folder that every match is in
-	match *regexp.Regexp // over paths relative to the root
-	top   bool           // the pattern has no slash: it finds nothing in folders
+	start string // the deepest folder that every match is in
+	match glob   // over paths relative to the root
+	top   bool   // the pattern has no slash: it finds nothing in folders
 }
 
 // Check reports a pattern that cannot be read and a folder that is not there.
@@ -121,7 +120,7 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	}
 	var files []string
 	found := 0
-	w := walker{root: t.root, links: true, visit: func(file string) error {
+	w := walker{root: t.root, links: true, levels: plan.match.levels, visit: func(file string) error {
 		if plan.match.MatchString(file) {
 			if found++; found <= maxGlobFiles {
 				files = append(files, file)

@@ -128,11 +128,11 @@ func (t grepTool) plan(call tool.Call) (grepPlan, error) {
 }
 
 // grepFilter is the glob argument as a question about a path from the root.
-func grepFilter(glob, start string) (func(string) bool, error) {
-	if glob == "" {
+func grepFilter(wanted, start string) (func(string) bool, error) {
+	if wanted == "" {
 		return func(string) bool { return true }, nil
 	}
-	pattern, negated := strings.CutPrefix(glob, "!")
+	pattern, negated := strings.CutPrefix(wanted, "!")
 	if strings.Contains(pattern, "/") {
 		pattern = strings.TrimPrefix(strings.TrimPrefix(pattern, "./"), "/")
 	} else {
@@ -140,7 +140,7 @@ func grepFilter(glob, start string) (func(string) bool, error) {
 	}
 	match, err := compileGlob(pattern)
 	if err != nil {
-		return nil, refuse(CodeInvalidPattern, "glob %s: %v", quoted(glob), err)
+		return nil, refuse(CodeInvalidPattern, "glob %s: %v", quoted(wanted), err)
 	}
 	base := ""
 	if start != "." {

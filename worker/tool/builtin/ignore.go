@@ -69,7 +69,7 @@ func parseIgnore(text string) []ignoreRule {
 }
 
 func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
-	if strings.HasPrefix(line, "#") {
+	if strings.HasPrefix(line, "#") || len(line) > maxPath {
 		return rule, false
 	}
 	line = trimSpaces(line)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // Globs and .gitignore patterns become regular expressions: those match in time linear in the path, where
@@ -15,20 +16,33 @@ const (
 	maxExpanded     = 100 << 10 // bytes of all of them
 )
 
+// glob is a pattern over paths.
+type glob struct {
+	*regexp.Regexp
+	levels int // components of the longest path that can match; 0: any number
+}
+
 // compileGlob reads a glob over slash-separated paths: ? and * stop at slashes, ** as a whole component is
 // any number of folders, [a-z] and [!a-z] are classes, {a,b} alternatives, \ takes the next character as it is.
-func compileGlob(pattern string) (*regexp.Regexp, error) {
+func compileGlob(pattern string) (glob, error) {
 	alternatives, err := expandBraces(pattern)
 	if err != nil {
-		return nil, err
+		return glob{}, err
 	}
+	levels, bounded := 0, true
 	for i, a := range alternatives {
+		levels = max(levels, 1+strings.Count(a, "/"))
+		bounded = bounded && !strings.Contains(a, "**")
 		g := globber{in: a}
 		if alternatives[i], err = g.translate(); err != nil {
-			return nil, err
+			return glob{}, err
 		}
 	}
-	return compilePaths(strings.Join(alternatives, "|"))
+	if !bounded {
+		levels = 0
+	}
+	re, err := compilePaths(strings.Join(alternatives, "|"))
+	return glob{re, levels}, err
 }
 
 // compileIgnore reads a .gitignore pattern, where braces are plain characters.
@@ -84,9 +98,11 @@ func firstGroup(pattern string) (before string, group []string, after string, er
 		case c == '\\':
 			i++
 		case c == '[':
-			if n := classLength(pattern[i:]); n > 0 {
-				i += n - 1
+			class := globber{in: pattern, at: i}
+			if err := class.class(); err != nil {
+				return "", nil, "", err
 			}
+			i = class.at - 1
 		case c == '{':
 			if depth++; depth == 1 {
 				open, start = i, i+1
@@ -104,15 +120,6 @@ func firstGroup(pattern string) (before string, group []string, after string, er
 		return "", nil, "", errors.New("a { without its }")
 	}
 	return pattern, nil, "", nil
-}
-
-// classLength is how many bytes the [...] at the start of in has; 0 when its ] is missing.
-func classLength(in string) int {
-	g := globber{in: in}
-	if g.class() != nil {
-		return 0
-	}
-	return g.at
 }
 
 // globber translates a pattern without braces from left to right.
@@ -186,41 +193,34 @@ var errClass = errors.New("a [ without its ]")
 
 // class takes a [...]. It never matches a slash.
 func (g *globber) class() error {
-	rest := []rune(g.in[g.at+1:])
-	i, negated := 0, false
-	if i < len(rest) && (rest[i] == '!' || rest[i] == '^') {
-		negated = true
-		i++
+	rest := g.in[g.at+1:]
+	all := len(rest)
+	negated := strings.HasPrefix(rest, "!") || strings.HasPrefix(rest, "^")
+	if negated {
+		rest = rest[1:]
 	}
 	var set strings.Builder
-	for first := true; ; first = false {
-		if i >= len(rest) {
-			return errClass
-		}
-		if rest[i] == ']' && !first {
-			break
-		}
-		if name, ok := posixClass(rest[i:]); ok {
+	for first := true; first || !strings.HasPrefix(rest, "]"); first = false {
+		if name := posixName.FindString(rest); name != "" { // RE2 spells it the same way
 			set.WriteString(name)
-			i += len(name)
+			rest = rest[len(name):]
 			continue
 		}
-		lo, n := classRune(rest[i:])
+		lo, n := classRune(rest)
 		if n == 0 {
 			return errClass
 		}
-		i += n
+		rest = rest[n:]
 		hi := lo
-		if i+1 < len(rest) && rest[i] == '-' && rest[i+1] != ']' {
-			hi, n = classRune(rest[i+1:])
-			if n == 0 {
+		if len(rest) > 1 && rest[0] == '-' && rest[1] != ']' {
+			if hi, n = classRune(rest[1:]); n == 0 {
 				return errClass
 			}
-			i += 1 + n
+			rest = rest[1+n:]
 		}
 		classRange(&set, lo, hi)
 	}
-	g.at += 1 + len(string(rest[:i])) + 1
+	g.at += 1 + all - len(rest) + 1
 	switch {
 	case negated:
 		g.out.WriteString(`[^/` + set.String() + `]`)
@@ -232,23 +232,16 @@ func (g *globber) class() error {
 	return nil
 }
 
-// posixClass is the [:name:] that in starts with, which RE2 spells the same way.
-func posixClass(in []rune) (string, bool) {
-	m := posixName.FindString(string(in[:min(len(in), len("[:xdigit:]"))]))
-	return m, m != ""
-}
-
 var posixName = regexp.MustCompile(`^\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]`)
 
-// classRune is the first character of in and how many runes spell it; 0 when it is cut off.
-func classRune(in []rune) (rune, int) {
-	switch {
-	case len(in) == 0 || in[0] == '\\' && len(in) == 1:
+// classRune is the first character of in and how many bytes spell it; 0 when there is none.
+func classRune(in string) (rune, int) {
+	bare := strings.TrimPrefix(in, `\`)
+	c, n := utf8.DecodeRuneInString(bare)
+	if n == 0 {
 		return 0, 0
-	case in[0] == '\\':
-		return in[1], 2
 	}
-	return in[0], 1
+	return c, len(in) - len(bare) + n
 }
 
 // classRange adds lo to hi without the slash.

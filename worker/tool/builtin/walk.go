@@ -17,6 +17,8 @@ type walker struct {
 	root  *Root
 	links bool // visit symbolic links that lead to a file inside the root
 	visit func(file string) error
+	// levels is how many components the paths of interest have at most, from the root; 0: any number.
+	levels int
 
 	ignored    int // entries left out because of a .gitignore; a folder is one
 	unreadable int // folders that could not be listed
@@ -40,9 +42,6 @@ func (w *walker) walk(ctx context.Context, start string) error {
 }
 
 func (w *walker) folder(ctx context.Context, dir string, rules *ignorer) error {
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
 	entries, err := w.root.readDir(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		w.unreadable++
@@ -51,6 +50,9 @@ func (w *walker) folder(ctx context.Context, dir string, rules *ignorer) error {
 		rules = w.root.loadIgnore(dir, rules)
 	}
 	for _, e := range entries {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		name := e.Name()
 		if name == ".git" || strings.HasPrefix(name, tempPrefix) {
 			continue
@@ -64,6 +66,9 @@ func (w *walker) folder(ctx context.Context, dir string, rules *ignorer) error {
 			continue
 		}
 		if e.IsDir() {
+			if w.levels > 0 && strings.Count(path, "/")+2 > w.levels {
+				continue
+			}
 			err = w.folder(ctx, path, rules)
 		} else if w.wanted(path, e) {
 			err = w.visit(path)
