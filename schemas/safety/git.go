@@ -33,7 +33,7 @@ var gitCommands = map[string]policy{
 	"diff":          {short: gitLetters, valued: "SGU", long: strings.Fields(gitDiff + gitFormat)},
 	"diff-tree":     {short: gitLetters, valued: "SGU", long: strings.Fields(gitDiff + gitFormat + " root no-commit-id always stdin merge-base")},
 	"rev-list":      {short: gitLetters, valued: "n", long: strings.Fields(gitLog + " objects disk-usage")},
-	"shortlog":      {short: gitLetters, long: strings.Fields("numbered summary email group all no-merges since until")},
+	"shortlog":      {short: gitLetters + "n", long: strings.Fields("numbered summary email group all no-merges since until")},
 	"reflog":        {short: gitLetters, valued: "n", long: strings.Fields(gitLog), check: gitFirst("", "show")},
 	"blame":         {short: "bcefklnpstwCM", valued: "L", long: strings.Fields("root show-stats porcelain line-porcelain incremental date show-name show-number show-email abbrev ignore-rev color-lines color-by-age")},
 	"ls-files":      {short: "cdmosuktvz", valued: "x", long: strings.Fields("cached deleted modified others ignored stage unmerged killed directory no-empty-directory eol full-name error-unmatch exclude exclude-standard abbrev deduplicate recurse-submodules")},
