@@ -70,7 +70,7 @@ func (s *shrinker) text(n *node, limit int) {
 		if n.size <= limit || keep <= 0 {
 			break
 		}
-		keep -= n.size - limit
+		keep = min(keep-1, keep*limit/n.size)
 	}
 	s.missing.Chars += missing.Chars
 	s.missing.Lines += missing.Lines
