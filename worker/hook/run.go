@@ -133,7 +133,7 @@ func (s Set) After(ctx context.Context, call Call, done Done) Result {
 		}
 		r.tell(h.Name, change.Context, change.Stop, change.StopReason)
 	}
-	r.Refused = nil
+	r.Refused = nil // it is too late to refuse
 	return r
 }
 

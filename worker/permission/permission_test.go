@@ -18,7 +18,7 @@ var (
 	lookup = schemas.Tool{Name: "lookup_order"}
 )
 
-func command1(line string) json.RawMessage {
+func shellInput(line string) json.RawMessage {
 	return messages.MustMarshal(map[string]string{"command": line})
 }
 
@@ -103,10 +103,10 @@ func TestShell(t *testing.T) {
 		{"git:*", "X=1", false, false},
 	} {
 		short := "Bash(" + tt.pattern + ")"
-		if got := holds(t, Allow, short, bash, command1(tt.line)); got != tt.allow {
+		if got := holds(t, Allow, short, bash, shellInput(tt.line)); got != tt.allow {
 			t.Errorf("allow %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.allow)
 		}
-		if got := holds(t, Deny, short, bash, command1(tt.line)); got != tt.deny {
+		if got := holds(t, Deny, short, bash, shellInput(tt.line)); got != tt.deny {
 			t.Errorf("deny %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.deny)
 		}
 	}
@@ -232,11 +232,11 @@ func TestLayers(t *testing.T) {
 		{bash, "git commit", "ask Bash(git commit:*) (tools file)"},
 		{schemas.Tool{Name: "mcp__x"}, "", "deny mcp__* (platform)"},
 	} {
-		d := rules.Decide(tt.tool, command1(tt.line))
+		d := rules.Decide(tt.tool, shellInput(tt.line))
 		if got := d.Rule.String(); got != tt.want || d.Effect != d.Rule.Effect {
 			t.Errorf("%s %q: decided by %q (%s), want %q", tt.tool.Name, tt.line, got, d.Effect, tt.want)
 		}
-		if denied, ok := rules.Denied(tt.tool, command1(tt.line)); ok != (d.Effect == Deny) || (ok && denied != d) {
+		if denied, ok := rules.Denied(tt.tool, shellInput(tt.line)); ok != (d.Effect == Deny) || (ok && denied != d) {
 			t.Errorf("%s %q: Denied = %+v, %v beside %+v", tt.tool.Name, tt.line, denied, ok, d)
 		}
 	}
