@@ -23,6 +23,7 @@ type catalog struct {
 	mu    sync.Mutex
 	tools map[string]schemas.Tool // guarded by mu
 	value schemas.Catalog         // made of tools; guarded by mu
+	since time.Time               // of the last change; guarded by mu
 	first chan struct{}           // closed once there is a tool; guarded by mu
 }
 
@@ -65,9 +66,20 @@ func (k *catalog) rebuild() error {
 	}
 	value, err := schemas.NewCatalog(tools...)
 	if err == nil {
-		k.value = value
+		k.value, k.since = value, time.Now()
 	}
 	return err
+}
+
+// settling is how long the catalog must have been quiet before a tool that is not in it counts as unknown.
+// A worker that has just come announces its tools one after the other.
+const settling = time.Second
+
+// unsettled is how long that still takes.
+func (k *catalog) unsettled() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return settling - time.Since(k.since)
 }
 
 // announced is a channel that is closed once there is any tool.
@@ -121,26 +133,56 @@ func (c *Coordinator) toolsFor(ctx context.Context, calls []messages.ToolCall) (
 			return schemas.Catalog{}, ctx.Err()
 		}
 	}
-	known := c.catalog.now()
-	for _, call := range calls {
-		if _, ok := known.Lookup(call.Tool()); ok || !messages.IsToken(call.Tool()) {
-			continue
+	for {
+		unknown := c.unknown(calls)
+		if len(unknown) == 0 {
+			return c.catalog.now(), nil
 		}
-		bucket, err := c.conn.Bucket(ctx, c.names.Stream(bus.BucketTools))
-		if err != nil {
-			return known, err
-		}
-		value, found, err := bucket.GetFromLeader(ctx, call.Tool())
-		if err != nil {
-			return known, fmt.Errorf("ask for tool %s: %w", call.Tool(), err)
-		}
-		if found {
-			if err := c.learn(call.Tool(), value); err != nil {
-				c.log.Error("a tool that was announced cannot be used", "tool", call.Tool(), "err", err)
+		for _, name := range unknown {
+			if err := c.askLeader(ctx, name); err != nil {
+				return schemas.Catalog{}, err
 			}
 		}
+		wait := c.catalog.unsettled()
+		if wait <= 0 || len(c.unknown(calls)) == 0 {
+			return c.catalog.now(), nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return schemas.Catalog{}, ctx.Err()
+		}
 	}
-	return c.catalog.now(), nil
+}
+
+// unknown is the names of the calls that the catalog does not know and that could be names of tools.
+func (c *Coordinator) unknown(calls []messages.ToolCall) []string {
+	known := c.catalog.now()
+	var names []string
+	for _, call := range calls {
+		if _, ok := known.Lookup(call.Tool()); !ok && schemas.IsName(call.Tool()) && !slices.Contains(names, call.Tool()) {
+			names = append(names, call.Tool())
+		}
+	}
+	return names
+}
+
+// askLeader learns a tool that the watch has not brought yet.
+func (c *Coordinator) askLeader(ctx context.Context, name string) error {
+	bucket, err := c.conn.Bucket(ctx, c.names.Stream(bus.BucketTools))
+	if err != nil {
+		return err
+	}
+	value, found, err := bucket.GetFromLeader(ctx, name)
+	if err != nil {
+		return fmt.Errorf("ask for tool %s: %w", name, err)
+	}
+	if found {
+		if err := c.learn(name, value); err != nil {
+			c.log.Error("a tool that was announced cannot be used", "tool", name, "err", err)
+		}
+	}
+	return nil
 }
 
 // routed is the calls under the names by which the catalog knows their tools. A provider that does not

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -98,6 +99,7 @@ type Coordinator struct {
 	id      string // where workers tell us of our batches: a token
 	log     *slog.Logger
 	catalog *catalog
+	serving atomic.Bool // the doors are open
 
 	mu   sync.Mutex
 	live map[string]*drive // by batch key, what is driven here; guarded by mu
@@ -118,10 +120,14 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 // Run drives batches until ctx ends, then lets the live ones end for Config.Drain and hands back the rest.
 // It makes the streams that are missing, and refuses to start on ones that would break a promise.
 func (c *Coordinator) Run(ctx context.Context) error {
-	if err := c.conn.Provision(ctx, c.cfg.Provision); err != nil {
-		return err
+	err := c.conn.Provision(ctx, c.cfg.Provision)
+	if err == nil {
+		err = c.conn.EnsureConsumer(ctx, c.conn.BatchesConsumer(c.cfg.AckWait))
 	}
-	if err := c.conn.EnsureConsumer(ctx, c.conn.BatchesConsumer(c.cfg.AckWait)); err != nil {
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end before it began
+		}
 		return err
 	}
 	unsubscribe, err := c.conn.Subscribe(c.names.Notify(c.id), "", c.notice)
@@ -152,6 +158,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.serving.Store(true)
+	defer c.serving.Store(false)
 	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
 
 	slots := bus.NewSlots(c.cfg.Slots)
@@ -164,15 +172,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return err
 }
 
-// Ready reports whether batches are taken: the connection is up and the tools are known.
-func (c *Coordinator) Ready() bool {
-	select {
-	case <-c.catalog.ready:
-		return c.conn.Connected()
-	default:
-		return false
-	}
-}
+// Ready reports whether batches are taken: the connection is up, the tools are known, the doors are open.
+func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
 // enter makes d the driver of its batch here, unless there is one.
 func (c *Coordinator) enter(d *drive) bool {

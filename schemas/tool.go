@@ -29,7 +29,7 @@ type Tool struct {
 	TimeoutMS    int64            `json:"timeout_ms"`   // of one run; defaults: read 5 s, compute 2 s, write 30 s
 	OnCrash      messages.OnCrash `json:"on_crash,omitempty"`
 	Pool         string           `json:"pool"` // whose workers run it; default "default"
-	// MaxOutput is how many bytes of text the model gets to read at most; 0: no cut.
+	// MaxOutput is how many characters of text the model gets to read at most; 0: no cut.
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
 	// Digest names this very definition. [Tool.WithDefaults] sets it.
@@ -54,6 +54,9 @@ var (
 	toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 	poolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,32}$`)
 )
+
+// IsName reports whether a tool could have this name.
+func IsName(name string) bool { return toolName.MatchString(name) }
 
 // WithDefaults is the tool with every open field filled and its digest set. The error names the tool and the field.
 func (t Tool) WithDefaults() (Tool, error) {

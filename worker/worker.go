@@ -10,14 +10,14 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
-
-	"crypto/rand"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
@@ -87,6 +87,7 @@ type Worker struct {
 	cfg      Config
 	consumer *lane.Consumer
 	started  time.Time
+	serving  atomic.Bool // the tools are announced and jobs are taken
 }
 
 // New is a worker on a connection, which stays the caller's to close. The registry may not change any more.
@@ -116,20 +117,11 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 
 // Run serves until ctx ends, then takes no more calls and lets those in hand end for Config.Drain.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
-		return err
-	}
 	pools := w.pools()
-	for _, pool := range pools {
-		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
-		if err != nil {
-			return err
+	if err := w.prepare(ctx, pools); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end before it began
 		}
-		if err := w.conn.EnsureConsumer(ctx, consumer); err != nil {
-			return err
-		}
-	}
-	if err := w.announce(ctx); err != nil {
 		return err
 	}
 	present := make(chan struct{})
@@ -139,11 +131,33 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.stayPresent(staying, pools)
 	}()
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
+	w.serving.Store(true)
 	err := w.consumer.Run(ctx, pools)
+	w.serving.Store(false)
 	leave()
 	<-present
 	return err
 }
+
+// prepare makes what is missing on the server, and the tools known.
+func (w *Worker) prepare(ctx context.Context, pools []string) error {
+	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
+		return err
+	}
+	for _, pool := range pools {
+		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
+		if err == nil {
+			err = w.conn.EnsureConsumer(ctx, consumer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.announce(ctx)
+}
+
+// Ready reports whether calls are taken: the connection is up and the tools are announced.
+func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 
 // Busy is how many calls are in hand.
 func (w *Worker) Busy() int { return w.consumer.Busy() }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
@@ -63,7 +64,7 @@ func (a *app) end(err error) int {
 	switch {
 	case err == nil:
 		return done
-	case errors.Is(err, errSaid):
+	case errors.Is(err, errSaid), errors.Is(err, syscall.EPIPE): // nobody reads on
 		return failed
 	case errors.As(err, &u):
 		a.say("toolfleet %s: %v", a.command, err)

@@ -30,7 +30,7 @@ func (coordinatorCmd) Run(a *app) error {
 	}
 	defer conn.Close()
 	warnOfSync(a.ctx, conn, log)
-	reg := telemetry.Registry(build().Version)
+	reg := telemetry.Registry(build().release())
 	c, err := coordinator.New(conn, cfg.Coordinator(log, coordinator.NewMetrics(reg)))
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (devCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	reg := telemetry.Registry(build().Version)
+	reg := telemetry.Registry(build().release())
 	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg)
 	defer f.close()
 	if err != nil {

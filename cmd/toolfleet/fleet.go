@@ -76,7 +76,7 @@ func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger,
 	if err != nil {
 		return nil, usage{err}
 	}
-	c.Version = build().Version
+	c.Version = build().release()
 	return worker.New(conn, s.registry, c)
 }
 

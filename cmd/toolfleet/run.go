@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -64,7 +65,7 @@ func (r runCmd) Run(a *app) error {
 
 // submit runs the batch on the fleet of the settings, or on one of our own.
 func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *display) (messages.Reply, error) {
-	log, err := a.logger(cfg, "warn")
+	log, err := a.logger(cfg, "error")
 	if err != nil {
 		return messages.Reply{}, err
 	}
@@ -114,11 +115,9 @@ func (f *fleet) once(ctx context.Context, batch messages.Batch, d *display) (rep
 
 // tell prints what the batch came to.
 func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
-	if refusal != nil && reply.Status == "" { // refused before it was sent
-		return refusal
-	}
 	var err error
 	switch {
+	case reply.Status == "": // refused before it was sent
 	case r.Output != "reinjection":
 		err = a.print(reply)
 	case refusal == nil:
@@ -128,7 +127,7 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 	case err != nil:
 		return err
 	case refusal != nil:
-		return refusal
+		return refusedWith(refusal)
 	}
 	if !r.Events {
 		a.say("%s", summary(reply, elapsed))
@@ -137,4 +136,20 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 		return errSaid
 	}
 	return nil
+}
+
+// refusedWith is a refusal and what to do about it.
+func refusedWith(r *messages.Refusal) error {
+	text := fmt.Sprintf("refused (%s): %s.", r.Class, strings.TrimSuffix(r.Message, "."))
+	switch r.Class {
+	case messages.MalformedMessage, messages.UnsupportedCall:
+		text += " Is the provider right? --provider says whose message it is, and `toolfleet plan` how it is read"
+	case messages.MissingID, messages.DuplicateID, messages.MissingName:
+		text += " Such a message cannot be answered: ask the model again"
+	case messages.BatchConflict:
+		text += " --batch gives it another id"
+	case messages.TooLarge:
+		text += " Split it, or raise max_payload of the server"
+	}
+	return errors.New(text)
 }

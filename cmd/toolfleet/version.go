@@ -42,6 +42,14 @@ func build() buildInfo {
 	return b
 }
 
+// release names the build on one word: the version, or what it was built from.
+func (b buildInfo) release() string {
+	if b.Version == "(devel)" && b.Revision != "" {
+		return "devel-" + b.Revision[:min(12, len(b.Revision))]
+	}
+	return b.Version
+}
+
 func (v versionCmd) Run(a *app) error {
 	b := build()
 	if v.json() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
@@ -37,10 +38,16 @@ func (workerCmd) Run(a *app) error {
 	}
 	defer conn.Close()
 	warnOfSync(a.ctx, conn, log)
-	reg := telemetry.Registry(build().Version)
+	reg := telemetry.Registry(build().release())
 	w, err := newWorker(cfg, conn, tools, log, reg)
 	if err != nil {
 		return err
 	}
-	return daemon(a.ctx, cfg.HTTP, reg, func(ctx context.Context) error { return usable(ctx, conn) }, log, w.Run)
+	ready := func(ctx context.Context) error {
+		if !w.Ready() {
+			return errors.New("not taking calls yet")
+		}
+		return usable(ctx, conn)
+	}
+	return daemon(a.ctx, cfg.HTTP, reg, ready, log, w.Run)
 }

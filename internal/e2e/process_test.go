@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// binary is the command, built once for all tests of the package.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "toolfleet-e2e-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "toolfleet")
+	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/toolfleet").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the command: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := binary(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// daemon is a process of the command.
+type daemon struct {
+	cmd *exec.Cmd
+	log *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// processes is a fleet of real processes: one server, and what is started beside it.
+type processes struct {
+	t   *testing.T
+	url string
+	env []string
+}
+
+func newProcesses(t *testing.T, env ...string) *processes {
+	t.Helper()
+	p := &processes{t: t, env: env}
+	addr := freeAddr(t)
+	p.url = "nats://" + addr
+	p.start("nats", "--listen", addr, "--data", t.TempDir())
+	p.until("the server listens", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return p
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start runs a daemon until the test ends or it is killed.
+func (p *processes) start(args ...string) *daemon {
+	p.t.Helper()
+	path, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	d := &daemon{cmd: exec.Command(path, args...), log: &lockedBuffer{}}
+	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := d.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		d.kill()
+		if p.t.Failed() {
+			p.t.Logf("%s said:\n%s", strings.Join(args, " "), d.log)
+		}
+	})
+	return d
+}
+
+// ready runs a daemon with an HTTP address and waits until it says that it is ready.
+func (p *processes) ready(args ...string) *daemon {
+	p.t.Helper()
+	addr := freeAddr(p.t)
+	d := p.start(append(args, "--http", addr)...)
+	p.until(args[0]+" is ready", func() bool {
+		resp, err := http.Get("http://" + addr + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return d
+}
+
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Signal(syscall.SIGKILL)
+	_ = d.cmd.Wait()
+}
+
+func (p *processes) until(what string, is func() bool) {
+	p.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !is() {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("waited in vain until %s", what)
+		}
+		<-time.NewTimer(10 * time.Millisecond).C
+	}
+}
+
+func (p *processes) client() *client.Client {
+	p.t.Helper()
+	c, err := client.Connect(p.t.Context(), client.Options{URL: p.url})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(c.Close)
+	return c
+}
+
+// tools writes a tools file with sleep (read), nap (a write that sleeps) and note (a write that adds a line to a file).
+func (p *processes) tools() (file, ledger string) {
+	p.t.Helper()
+	dir := p.t.TempDir()
+	ledger = filepath.Join(dir, "ledger")
+	file = filepath.Join(dir, "tools.yaml")
+	body := `tools:
+  - {name: sleep, kind: read, timeout: 60s, input_schema: {type: object}, builtin: sleep}
+  - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
+  - name: note
+    kind: write
+    input_schema: {type: object}
+    env: [LEDGER, NAP]
+    exec: {command: [sh, -c, 'echo "$TOOLFLEET_CALL_ID $TOOLFLEET_FENCE" >>"$LEDGER"; sleep "${NAP:-0}"; echo noted']}
+`
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	p.env = append(p.env, "LEDGER="+ledger)
+	return file, ledger
+}
+
+func TestTwoWorkersShareABatch(t *testing.T) {
+	p := newProcesses(t)
+	file, _ := p.tools()
+	p.ready("coordinator")
+	p.ready("worker", "--tools", file, "--name", "w1", "--slots", "4")
+	p.ready("worker", "--tools", file, "--name", "w2", "--slots", "4")
+	c := p.client()
+	calls := make([]call, 8)
+	for i := range calls {
+		calls[i] = call{"sleep", `{"ms":200}`}
+	}
+	reply, err := c.Run(t.Context(), canonical("s", "shared", calls...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]int{}
+	for _, r := range reply.Results {
+		by[r.Worker]++
+		if r.Status != messages.StatusOK || !r.WasConcurrent {
+			t.Errorf("result %+v", r)
+		}
+	}
+	if by["w1"] != 4 || by["w2"] != 4 {
+		t.Errorf("8 reads on two workers with 4 slots each were run by %v", by)
+	}
+}
+
+func TestAWorkerIsKilledDuringARead(t *testing.T) {
+	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
+	file, _ := p.tools()
+	p.ready("coordinator")
+	victim := p.ready("worker", "--tools", file, "--name", "victim")
+	c := p.client()
+	running := make(chan struct{})
+	var once sync.Once
+	type answer struct {
+		reply messages.Reply
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		reply, err := c.Run(t.Context(), canonical("s", "read", call{"sleep", `{"ms":2000}`}, call{"echo", `{"n":1}`}), func(e messages.Event) {
+			if e.Type == messages.EventRunning && e.Tool == "sleep" {
+				once.Do(func() { close(running) })
+			}
+		})
+		answers <- answer{reply, err}
+	}()
+	select {
+	case <-running:
+	case a := <-answers:
+		t.Fatalf("ended before it ran: %+v", a)
+	}
+	p.ready("worker", "--tools", file, "--name", "heir")
+	victim.kill()
+	a := <-answers
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	for _, r := range a.reply.Results {
+		if r.Status != messages.StatusOK {
+			t.Errorf("result %+v", r)
+		}
+	}
+	if r := a.reply.Results[0]; r.Worker != "heir" || r.Attempt < 2 {
+		t.Errorf("the read was ended by %s in attempt %d, want the heir in a later one", r.Worker, r.Attempt)
+	}
+}
+
+func TestAWorkerIsKilledDuringAWrite(t *testing.T) {
+	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")
+	file, ledger := p.tools()
+	p.ready("coordinator")
+	p.env = append(p.env, "NAP=60")
+	victim := p.ready("worker", "--tools", file, "--name", "victim")
+	c := p.client()
+	done := make(chan messages.Reply, 1)
+	go func() {
+		reply, err := c.Run(t.Context(), canonical("s", "write", call{"note", ""}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+		done <- reply
+	}()
+	p.until("the write has begun", func() bool { b, _ := os.ReadFile(ledger); return len(b) > 0 })
+	victim.kill()
+	p.ready("worker", "--tools", file, "--name", "heir")
+	reply := <-done
+	var got []string
+	for _, r := range reply.Results {
+		got = append(got, string(r.Status))
+	}
+	if want := "outcome_unknown skipped ok"; strings.Join(got, " ") != want {
+		t.Errorf("statuses %v, want %s", got, want)
+	}
+	if b, _ := os.ReadFile(ledger); strings.Count(string(b), "\n") != 1 {
+		t.Errorf("the effect was had %d times:\n%s", strings.Count(string(b), "\n"), b)
+	}
+}
+
+func TestACoordinatorIsKilledDuringABatch(t *testing.T) {
+	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
+	file, ledger := p.tools()
+	victim := p.ready("coordinator")
+	p.ready("worker", "--tools", file)
+	c := p.client()
+	b := canonical("s", "survivor", call{"echo", `{"n":0}`}, call{"note", ""}, call{"sleep", `{"ms":1500}`}, call{"note", ""}, call{"echo", `{"n":4}`})
+	if err := c.Submit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the first write is done", func() bool { b, _ := os.ReadFile(ledger); return len(b) > 0 })
+	p.ready("coordinator")
+	victim.kill()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reply, err := c.Await(ctx, b.Session, b.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range reply.Results {
+		if r.Status != messages.StatusOK {
+			t.Errorf("result %+v", r)
+		}
+	}
+	if lines, _ := os.ReadFile(ledger); strings.Count(string(lines), "\n") != 2 {
+		t.Errorf("two writes left the ledger\n%s", lines)
+	}
+}
