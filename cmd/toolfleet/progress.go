@@ -40,7 +40,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	}
 	switch e.Type {
 	case messages.EventRunning:
-		c.running, c.since, c.attempt = true, now, c.attempt+1
+		c.running, c.since, c.attempt, c.progress = true, now, c.attempt+1, messages.Progress{}
 	case messages.EventProgress:
 		if e.Progress != nil {
 			c.progress = *e.Progress
@@ -54,14 +54,14 @@ func (b *board) apply(e messages.Event, now time.Time) {
 
 // lines is the board as a terminal of that width shows it: one line a call.
 func (b *board) lines(now time.Time, width int) []string {
-	names := 4
+	names, most := 4, max(8, width/4)
 	for _, c := range b.calls {
-		names = max(names, len([]rune(clean(c.tool, 24))))
+		names = max(names, len([]rune(clean(c.tool, most))))
 	}
 	lines := make([]string, len(b.calls))
 	for i, c := range b.calls {
 		mark, state, rest := c.words(now)
-		text := fmt.Sprintf("%s %3d  %-*s  %s", mark, i, names, clean(c.tool, 24), state)
+		text := fmt.Sprintf("%s %3d  %-*s  %s", mark, i, names, clean(c.tool, most), state)
 		if rest != "" {
 			text += "  " + rest
 		}
@@ -78,7 +78,7 @@ func (c callState) words(now time.Time) (mark, state, rest string) {
 		if c.result.Failure() {
 			mark, rest = "✗", because(c.result)
 		}
-		return mark, fmt.Sprintf("%s in %s", c.result.Status, took(c.result)), rest
+		return mark, outcome(c.result), rest
 	case c.running:
 		state = "running " + brief(now.Sub(c.since))
 		if c.attempt > 1 {
@@ -121,7 +121,7 @@ func (b *board) plain(e messages.Event) string {
 	case e.Type == messages.EventRunning:
 		return fmt.Sprintf("call %d %s: running", e.Index, tool)
 	case e.Type == messages.EventEnd && e.Result != nil:
-		line := fmt.Sprintf("call %d %s: %s in %s", e.Index, tool, e.Result.Status, took(e.Result))
+		line := fmt.Sprintf("call %d %s: %s", e.Index, tool, outcome(e.Result))
 		if e.Result.Failure() {
 			line += ": " + because(e.Result)
 		}
@@ -152,16 +152,24 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// because is why a call failed, on one line.
+// outcome is how a call ended, and how long it took if it ran.
+func outcome(r *messages.Result) string {
+	if r.DurationMS == 0 {
+		return string(r.Status)
+	}
+	return string(r.Status) + " in " + brief(time.Duration(r.DurationMS*float64(time.Millisecond)))
+}
+
+// because is why a call failed, on one line. The code is left out where it adds nothing.
 func because(r *messages.Result) string {
 	if r.Err == nil {
 		return "the tool says that it failed"
 	}
-	return clean(string(r.Err.Code)+": "+r.Err.Message, 160)
-}
-
-func took(r *messages.Result) string {
-	return brief(time.Duration(r.DurationMS * float64(time.Millisecond)))
+	text := r.Err.Message
+	if r.Err.Code != messages.CodeToolError && string(r.Err.Code) != string(r.Status) {
+		text = string(r.Err.Code) + ": " + text
+	}
+	return clean(text, 160)
 }
 
 // brief is a duration as people say it: 0 ms, 12 ms, 3.4 s, 2m05s.

@@ -112,7 +112,7 @@ var settings = []setting{
 		about: "Calls that are run whatever the default says"},
 
 	{key: "log.level", field: func(c *Config) any { return &c.Log.Level }, standard: "info", enum: []string{"debug", "info", "warn", "error"},
-		about: "What is logged on stderr. run logs warnings unless it is set"},
+		about: "What is logged on stderr. run logs errors only, unless it is set"},
 	{key: "log.format", field: func(c *Config) any { return &c.Log.Format }, standard: "auto", enum: []string{"auto", "text", "json"},
 		about: "auto is text on a terminal and JSON elsewhere"},
 	{key: "http", field: func(c *Config) any { return &c.HTTP },

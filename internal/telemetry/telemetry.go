@@ -26,25 +26,28 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	options := &slog.HandlerOptions{Level: least}
+	options := &slog.HandlerOptions{Level: least, ReplaceAttr: readable(terminal && format != "json")}
 	switch {
 	case format == "json", format == "auto" && !terminal:
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	case format == "text", format == "auto":
-		if terminal {
-			options.ReplaceAttr = clockOnly
-		}
 		return slog.New(slog.NewTextHandler(w, options)), nil
 	}
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }
 
-// clockOnly leaves the date out of the time: whoever looks at a terminal knows the day.
-func clockOnly(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) == 0 && a.Key == slog.TimeKey {
-		a.Value = slog.StringValue(a.Value.Time().Format("15:04:05.000"))
+// readable writes durations with their unit, and for a terminal leaves the date out of the time: whoever looks
+// at one knows the day.
+func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
+	return func(groups []string, a slog.Attr) slog.Attr {
+		switch {
+		case a.Value.Kind() == slog.KindDuration:
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		case clockOnly && len(groups) == 0 && a.Key == slog.TimeKey:
+			a.Value = slog.StringValue(a.Value.Time().Format("15:04:05.000"))
+		}
+		return a
 	}
-	return a
 }
 
 // Registry holds the metrics of this process: those of Go and the operating system, and which build it is.

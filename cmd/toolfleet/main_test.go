@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"toolfleet": main})
+}
+
+// TestScripts runs the commands as processes of their own: testdata/script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"valid": valid,
+		},
+		Setup: func(env *testscript.Env) error {
+			// A copy: the examples change their project.
+			return os.CopyFS(filepath.Join(env.WorkDir, "examples"), os.DirFS("../../examples"))
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// valid SCHEMA FILE checks that every line of a file is a message of that kind.
+func valid(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 || neg {
+		ts.Fatalf("usage: valid SCHEMA FILE")
+	}
+	schema, err := schemas.For(args[0])
+	ts.Check(err)
+	for i, line := range strings.Split(strings.TrimSpace(ts.ReadFile(args[1])), "\n") {
+		if err := schema.Validate(json.RawMessage(line)); err != nil {
+			ts.Fatalf("line %d of %s is no %s: %v\n%s", i+1, args[1], args[0], err, line)
+		}
+	}
+}
+
+// Every flag that is a setting names one: a drift would be a flag without help, or one that is not read.
+func TestFlagsAreSettings(t *testing.T) {
+	var out strings.Builder
+	for _, command := range []string{"run", "plan", "dev", "nats", "coordinator", "worker", "tools ls", "tools export", "batch get", "status", "doctor", "config print", "init"} {
+		if code := run(append(strings.Fields(command), "--help"), strings.NewReader(""), &out, os.Stderr); code != done {
+			t.Errorf("%s --help ends with %d", command, code)
+		}
+	}
+	for key := range config.Help() {
+		if strings.Contains(out.String(), "${"+key) {
+			t.Errorf("the help shows ${%s}", key)
+		}
+	}
+}
+
+// The examples are what they say that they are.
+func TestExamplesAreValid(t *testing.T) {
+	schema, err := schemas.For("batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../examples/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal(fmt.Errorf("no examples: %w", err))
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(body); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// told is an event that came in some time after the batch began.
+type told struct {
+	at time.Duration
+	e  messages.Event
+}
+
+func start(index int, tool string) messages.Event {
+	return messages.Event{Type: messages.EventStart, Index: index, Tool: tool}
+}
+
+func running(index int) messages.Event {
+	return messages.Event{Type: messages.EventRunning, Index: index}
+}
+
+func progress(index int, fraction float64, text string) messages.Event {
+	return messages.Event{Type: messages.EventProgress, Index: index, Progress: &messages.Progress{Fraction: fraction, Text: text}}
+}
+
+func ended(index int, status messages.Status, ms float64, err *messages.Error) messages.Event {
+	r := messages.Result{Index: index, Status: status, DurationMS: ms, Outcome: messages.Outcome{Err: err}}
+	return messages.Event{Type: messages.EventEnd, Index: index, Result: &r}
+}
+
+// story is a batch with everything that may happen in one.
+var story = []told{
+	{0, start(0, "Grep")}, {0, start(1, "deploy_to_production_and_everywhere_else")}, {0, start(2, "Bash")}, {0, start(3, "nope")},
+	{0, ended(3, messages.StatusUnknownTool, 0, &messages.Error{Code: messages.CodeUnknownTool, Message: `There is no tool named "nope".`})},
+	{5 * time.Millisecond, running(0)},
+	{17 * time.Millisecond, ended(0, messages.StatusOK, 12.4, nil)},
+	{20 * time.Millisecond, running(2)},
+	{1500 * time.Millisecond, progress(2, 0.42, "compiling\r\x1b[31m step 3\n of 7")},
+	{70 * time.Second, running(2)},
+	{71 * time.Second, running(1)},
+	{72 * time.Second, progress(1, 0, "waiting for the lock")},
+	{140 * time.Second, ended(1, messages.StatusError, 69_000, &messages.Error{Code: messages.CodeToolError, Message: "exit status 1\nno space left \x07on device"})},
+	{141 * time.Second, ended(2, messages.StatusOutcomeUnknown, 71_000, &messages.Error{Code: messages.CodeOutcomeUnknown, Message: strings.Repeat("long ", 100)})},
+	{141 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},
+	{141 * time.Second, messages.Event{Type: messages.EventEnd, Index: 1 << 30}},
+}
+
+func TestBoard(t *testing.T) {
+	for _, tc := range []struct {
+		file   string
+		colour bool
+		width  int
+	}{{"board.txt", false, 80}, {"narrow.txt", false, 40}, {"colour.txt", true, 80}} {
+		t.Run(tc.file, func(t *testing.T) {
+			var out strings.Builder
+			b := board{colour: tc.colour}
+			began := time.Unix(0, 0)
+			for i, news := range story {
+				b.apply(news.e, began.Add(news.at))
+				if i+1 < len(story) && story[i+1].at == news.at {
+					continue
+				}
+				later := news.at + 250*time.Millisecond
+				fmt.Fprintf(&out, "== after %v\n", later)
+				for _, line := range b.lines(began.Add(later), tc.width) {
+					fmt.Fprintln(&out, strings.ReplaceAll(line, "\x1b", "ESC"))
+				}
+			}
+			golden(t, tc.file, out.String())
+		})
+	}
+}
+
+func TestPlainLines(t *testing.T) {
+	var out strings.Builder
+	var b board
+	for _, news := range story {
+		b.apply(news.e, time.Unix(0, 0).Add(news.at))
+		if line := b.plain(news.e); line != "" {
+			fmt.Fprintln(&out, line)
+		}
+	}
+	golden(t, "plain.txt", out.String())
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+func TestCleanNeverHarmsATerminal(t *testing.T) {
+	for _, text := range []string{"\x1b]0;owned\x07", "a\nb\rc\td", "\u202eright to left", strings.Repeat("é", 500), "\xff\xfe", "   "} {
+		got := clean(text, 20)
+		if n := len([]rune(got)); n > 20 {
+			t.Errorf("clean(%.20q) has %d characters", text, n)
+		}
+		if strings.ContainsAny(got, "\x1b\x07\n\r\t\u202e") {
+			t.Errorf("clean(%.20q) = %q", text, got)
+		}
+	}
+}
+
+func TestSummary(t *testing.T) {
+	r := messages.Reply{Status: messages.Completed, Results: []messages.Result{{Status: messages.StatusOK}, {Status: messages.StatusTimeout}}}
+	if got, want := summary(r, 1234*time.Millisecond), "completed: 2 calls, 1 of them not ok, 1.2 s"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,42 @@
+// Command agent-go is an agent in twenty lines: ask the model, let the fleet run its calls, append both,
+// until there are no calls. Its model is scripted (script.go), so it needs a fleet and no key.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func main() {
+	ctx := context.Background()
+	fleet, err := client.Connect(ctx, client.Options{URL: os.Getenv("NATS_URL")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer fleet.Close()
+	session := messages.SessionID("chat-" + rand.Text())
+	history := []json.RawMessage{json.RawMessage(`{"role":"user","content":"What is left to do? Keep the list up to date."}`)}
+	for {
+		message := askModel(history) // the call of your provider's SDK goes here
+		history = append(history, message)
+		reply, err := fleet.Run(ctx, messages.Batch{
+			Session: session, ID: messages.BatchID(fmt.Sprint("turn-", len(history))),
+			Provider: messages.Anthropic, Message: message,
+		}, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if len(reply.Results) == 0 { // no calls: the model is done
+			break
+		}
+		history = append(history, reply.Reinjection)
+	}
+	show(history)
+}
