@@ -30,7 +30,7 @@ const (
 // expression is a regular expression that can be interrupted.
 type expression struct {
 	re       *regexp.Regexp
-	literal  []byte // every match has it in it; may be empty
+	literal  []byte // every match starts with it; may be empty
 	cost     int    // instructions
 	textOnly bool   // it has a \A: it matches at the start of the text or not at all
 }
@@ -133,9 +133,6 @@ func (s searcher) unit() string {
 
 // file is the lines of the answer about one file, at most limit of them.
 func (s searcher) file(ctx context.Context, name string, text []byte, limit int) ([]string, error) {
-	if !bytes.Contains(text, s.expression.literal) {
-		return nil, nil
-	}
 	most := maxInt
 	switch s.mode {
 	case "", modeFiles:
@@ -188,13 +185,20 @@ func splitLines(text []byte) []span {
 // match is a line that is part of a match, counted from 0, and where in the line the match starts.
 type match struct{ line, at int }
 
-// matches is the first most matching lines.
+// matches is the first most matching lines. Lines without the literal are passed over unread.
 func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	if s.multiline {
 		return s.across(ctx, text, most)
 	}
 	var found []match
-	for from, number := 0, 0; from < len(text) && len(found) < most && ctx.Err() == nil; number++ {
+	for from, number := 0, 0; len(found) < most && ctx.Err() == nil; number++ {
+		hit := bytes.Index(text[from:], s.expression.literal) // 0 without one
+		if hit < 0 || from == len(text) {
+			break
+		}
+		skip := bytes.LastIndexByte(text[from:from+hit], '\n') + 1
+		number += bytes.Count(text[from:from+skip], []byte("\n"))
+		from += skip
 		line, next := lineFrom(text, from)
 		if at := s.expression.find(ctx, text[line.from:line.to]); at != nil {
 			found = append(found, match{number, at[0]})
@@ -206,6 +210,9 @@ func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 
 // across finds matches that may span lines. Each search starts at the line behind the last match.
 func (s searcher) across(ctx context.Context, text []byte, most int) []match {
+	if !bytes.Contains(text, s.expression.literal) {
+		return nil
+	}
 	var found []match
 	for from, number := 0, 0; from < len(text) && ctx.Err() == nil; {
 		at := s.expression.find(ctx, text[from:])
