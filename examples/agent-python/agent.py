@@ -2,19 +2,18 @@
 
 import uuid
 
+import toolfleet
 from script import ask_model, show
-from toolfleet import Client
 
 session = f"chat-{uuid.uuid4()}"
 history = [{"role": "user", "content": "What is left to do? Keep the list up to date."}]
 
-with Client() as fleet:
-    while True:
-        message = ask_model(history)  # the call of your provider's SDK goes here
-        history.append(message)
-        reply = fleet.run(session=session, id=f"turn-{len(history)}", provider="anthropic", message=message)
-        if not reply["results"]:  # no calls: the model is done
-            break
-        history.append(reply["reinjection"])
+while True:
+    message = ask_model(history)  # the call of your provider's SDK goes here
+    history.append(message)
+    reply = toolfleet.run(session=session, id=f"turn-{len(history)}", provider="anthropic", message=message)
+    if not reply["results"]:  # no calls: the model is done
+        break
+    history.append(reply["reinjection"])
 
 show(history)

@@ -1,16 +1,15 @@
-"""A client for toolfleet with nothing but the standard library: about as little of the NATS protocol as a batch needs.
+"""A client for toolfleet with nothing but the standard library: as much of the NATS protocol as a batch needs.
 
-    with Client() as fleet:
-        reply = fleet.run(session="chat-1", id="turn-1", provider="anthropic", message=message)
+    reply = toolfleet.run(session="chat-1", id="turn-1", provider="anthropic", message=message)
     history += [message, reply["reinjection"]]
 
-The id is the idempotency key of the batch: whatever happens on the way, the same batch may be run again and is
-not executed twice. That is how run survives a lost connection: it connects and submits the batch again.
+The id is the idempotency key of the batch: the same batch may be submitted again and is not executed twice. That is
+how run gets over a lost connection, and how a program that crashed gets the reply it was waiting for.
 
-It speaks plain TCP, with the user and password of the URL if there are any. Where TLS or credential files are
-needed, take nats-py, the official library: the subjects and messages are the same (docs/protocol.md).
+It speaks plain TCP, with the user and password of the URL if there are any. Where TLS or credential files are needed,
+use NATS's own Python client: subjects and messages are the same (docs/protocol.md).
 
-As a program it runs a batch from a file and prints what to append:  python3 toolfleet.py examples/anthropic.json
+As a program it runs the batch of a file and prints what to append: python3 toolfleet.py examples/anthropic.json
 """
 
 import base64
@@ -25,185 +24,212 @@ import sys
 import time
 import urllib.parse
 
-USUAL = "nats://127.0.0.1:4222"
+PREFIX = "toolfleet"
+PATIENCE = 30  # seconds without news after which a batch is submitted again, in case its reply was missed
 
 
 class Refused(Exception):
     """The batch was not run. args: the class of the refusal, and what is wrong."""
 
 
-class Client:
-    """Submits batches, one at a time. Use one client for each thread."""
+def run(*, session, id, provider, message, on_event=None, timeout=3600, url=None):
+    """Runs the tool calls of a model's message and returns the reply. on_event is called with each event.
 
-    def __init__(self, url=None, tenant="_", prefix="toolfleet"):
-        self._url = url or os.environ.get("NATS_URL") or USUAL
-        self._tenant, self._prefix = tenant, prefix
-        self._wire = Wire(self._url)
+    Raises Refused, or TimeoutError: then the batch goes on, and running it again waits on.
+    """
+    batch = {"v": 1, "id": id, "session": session, "provider": provider, "message": message}
+    return run_body(json.dumps(batch).encode(), session, id, on_event, timeout, url)
+
+
+def run_body(body, session, id, on_event=None, timeout=3600, url=None):
+    """run for a batch that is JSON already. Its bytes are sent as they are."""
+    deadline = time.monotonic() + timeout
+    connected = False
+    while True:
+        try:
+            with Wire(url) as wire:
+                connected = True
+                return _attempt(wire, body, session, id, on_event, deadline)
+        except OSError as lost:
+            if not connected or time.monotonic() > deadline:
+                raise
+            print(f"toolfleet: {lost}; trying again", file=sys.stderr)
+            time.sleep(1)
+
+
+def _attempt(wire, body, session, id, on_event, deadline):
+    limit = wire.info["max_payload"] - 64 * 1024
+    if len(body) > limit:
+        raise Refused("too_large", f"the batch has {len(body)} bytes; the limit is {limit}")
+    digest = hashlib.sha256(body).hexdigest()
+    for verb in ["reply", "refused"] + (["event"] if on_event else []):
+        wire.subscribe(subject(verb, session, id))
+    inbox = wire.inbox()
+    accepted = None
+    while time.monotonic() < deadline:
+        if accepted is None:
+            wire.publish(subject("batch", session, id), body, inbox)
+            accepted = False
+        news = wire.next(min(PATIENCE, deadline - time.monotonic()))
+        if news is None:
+            if not accepted:
+                raise ConnectionError("the server does not answer")
+            accepted = None  # submit again: who has replied already replies once more
+        elif news.subject == inbox:
+            _check(news)
+            accepted = True  # and durable: from here on it survives a crash of anything
+        elif "toolfleet-event" in news.headers:
+            on_event(json.loads(news.data))
+        else:
+            reply = json.loads(news.data)
+            if reply["digest"] == digest:
+                if reply["status"] == "refused":
+                    raise Refused(reply["error"]["class"], reply["error"]["message"])
+                return get(session, id, wire) if "ref" in reply else reply
+            if news.subject == subject("reply", session, id):
+                raise Refused("batch_conflict", f"batch {id} was submitted with another body; use a new id")
+    raise TimeoutError(f"no reply to batch {id} yet")
+
+
+def _check(ack):
+    """Says whether JetStream took a batch."""
+    if ack.status == "503":
+        raise ConnectionError("no stream takes batches; is a coordinator running?")
+    error = json.loads(ack.data).get("error")
+    if error is None or "per subject" in error["description"]:
+        return  # stored, or running already
+    raise ConnectionError(f"the batch was not accepted: {error['description']}")
+
+
+def get(session, id, wire=None):
+    """The reply of a batch again, or {"status": "running"}, or {"status": "unknown"}."""
+    if wire is None:
+        with Wire() as wire:
+            return get(session, id, wire)
+    inbox = wire.inbox()
+    wire.publish(subject("get", session, id), b"", inbox)
+    parts = {}
+    while (news := wire.next(10)) is not None:
+        if news.subject != inbox:
+            continue
+        if news.status == "503":
+            raise ConnectionError("no coordinator answers")
+        number, count = news.headers.get("toolfleet-chunk", "1/1").split("/")  # a large reply comes in parts
+        parts[int(number)] = news.data
+        if len(parts) == int(count):
+            return json.loads(b"".join(parts[i + 1] for i in range(len(parts))))
+    raise ConnectionError("the answer did not come")
+
+
+def subject(verb, session, id, tenant="_"):
+    return f"{PREFIX}.{verb}.{tenant}.{token(session)}.{token(id)}"
+
+
+def token(id):
+    """What stands for an id in a subject: the id itself when it is plain, else a hash of it."""
+    if re.fullmatch("[A-Za-z0-9_-]{1,64}", id):
+        return id
+    return "=" + base64.urlsafe_b64encode(hashlib.sha256(id.encode()).digest()).decode().rstrip("=")
+
+
+Message = collections.namedtuple("Message", "subject headers status data")
+
+
+class Wire:
+    """A connection to a NATS server. https://docs.nats.io/reference/reference-protocols/nats-protocol"""
+
+    def __init__(self, url=None):
+        url = url or os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+        at = urllib.parse.urlsplit(url)
+        if at.scheme != "nats":
+            raise ValueError(f"{url}: this client speaks nats:// only")
+        self._socket = socket.create_connection((at.hostname, at.port or 4222), timeout=10)
+        self._buffer = b""
+        self._subscriptions = 0
+        self.info = None
+        while self.info is None:
+            self._receive()
+            self._take()
+        options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "echo": True,
+                   "protocol": 1, "lang": "python", "version": "1", "name": "toolfleet.py"}
+        if at.username:
+            options["user"] = urllib.parse.unquote(at.username)
+            options["pass"] = urllib.parse.unquote(at.password or "")
+        self._send(b"CONNECT " + json.dumps(options).encode())
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._wire.close()
-
-    def run(self, *, session, id, provider, message, on_event=None, timeout=3600):
-        """Runs the tool calls of a model's message and returns the reply. on_event is called with each event."""
-        batch = {"v": 1, "id": id, "session": session, "provider": provider, "message": message}
-        return self.run_body(session, id, json.dumps(batch).encode(), on_event, timeout)
-
-    def run_body(self, session, id, body, on_event=None, timeout=3600):
-        """run for a batch that is JSON already: its bytes are sent as they are."""
-        deadline = time.monotonic() + timeout
-        pause = 0.1
-        while True:
-            try:
-                if self._wire is None:
-                    self._wire = Wire(self._url)
-                return self._attempt(session, id, body, on_event, deadline)
-            except OSError as lost:  # TimeoutError and ConnectionError are OSErrors
-                if self._wire is not None:
-                    self._wire.close()
-                self._wire = None
-                if time.monotonic() + pause > deadline:
-                    raise TimeoutError(f"no reply to batch {id}; it goes on, run it again to wait on ({lost})") from lost
-                time.sleep(pause)
-                pause = min(2 * pause, 2)
-
-    def get(self, session, id):
-        """The reply of a batch again, or {"status": "running"}, or {"status": "unknown"}."""
-        parts = []
-        subject = self._subject("get", session, id)
-        for answer in self._wire.request(subject, b"", wait=10):
-            if answer.status == 503:
-                raise ConnectionError("no coordinator answers")
-            parts.append(answer)
-            number, _, count = answer.headers.get("toolfleet-chunk", "1/1").partition("/")
-            if len(parts) == int(count):  # a large reply comes in numbered parts, in order
-                return json.loads(b"".join(part.data for part in parts))
-
-    def _attempt(self, session, id, body, on_event, deadline):
-        wire = self._wire
-        if len(body) > wire.max_payload - 64 * 1024:
-            raise Refused("too_large", f"the batch has {len(body)} bytes, the limit is {wire.max_payload - 64 * 1024}")
-        digest = hashlib.sha256(body).hexdigest()
-        verbs = ["reply", "refused"] + (["event"] if on_event else [])
-        sids = [wire.subscribe(self._subject(verb, session, id)) for verb in verbs]
-        try:
-            self._submit(self._subject("batch", session, id), body)
-            while True:
-                news = wire.next(sids, wait=min(15, deadline - time.monotonic()))
-                if news is None:  # nothing for a while: was the reply missed?
-                    if time.monotonic() > deadline:
-                        raise TimeoutError("the time is up")
-                    reply = self.get(session, id)
-                    if reply["status"] in ("running", "unknown"):
-                        continue
-                else:
-                    reply = json.loads(news.data)
-                    if "toolfleet-event" in news.headers:
-                        on_event(reply)
-                        continue
-                if reply["digest"] != digest:
-                    if news is not None and news.sid == sids[1]:
-                        continue  # the refusal of somebody else's batch
-                    raise Refused("batch_conflict", f"another body was submitted as batch {id} before; use a new id")
-                if reply["status"] == "refused":
-                    raise Refused(reply["error"]["class"], reply["error"]["message"])
-                return self.get(session, id) if "ref" in reply else reply
-        finally:
-            wire.unsubscribe(sids)
-
-    def _submit(self, subject, body):
-        """Publishes to JetStream: when this returns, the batch survives a crash of anything."""
-        (ack,) = self._wire.request(subject, body, wait=10, answers=1)
-        if ack.status == 503:
-            raise ConnectionError("no stream takes batches: is a coordinator running?")
-        error = json.loads(ack.data).get("error")
-        if error is None or "per subject" in error["description"]:
-            return  # stored, or running already
-        if error["err_code"] in (10054, 10077, 10047):  # no room at the moment
-            raise ConnectionError(error["description"])
-        raise Refused("not_accepted", error["description"])
-
-    def _subject(self, verb, session, id):
-        return f"{self._prefix}.{verb}.{self._tenant}.{token(session)}.{token(id)}"
-
-
-def token(id):
-    """The part of a subject that stands for an id: the id itself when it is plain, else a hash of it."""
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", id):
-        return id
-    return "=" + base64.urlsafe_b64encode(hashlib.sha256(id.encode()).digest()).decode().rstrip("=")
-
-
-Message = collections.namedtuple("Message", "sid headers status data")
-
-
-class Wire:
-    """One connection. https://docs.nats.io/reference/reference-protocols/nats-protocol"""
-
-    def __init__(self, url):
-        at = urllib.parse.urlsplit(url if "://" in url else "nats://" + url)
-        if at.scheme != "nats":
-            raise ValueError(f"{url}: only nats:// is spoken here")
-        self._socket = socket.create_connection((at.hostname, at.port or 4222), timeout=10)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = self._socket.makefile("rb")
-        self._waiting = collections.deque()  # messages that came while another was waited for
-        self._sids = 0
-        info = json.loads(self._line().split(b" ", 1)[1])
-        self.max_payload = info["max_payload"]
-        options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1,
-                   "lang": "python", "version": "0", "name": "toolfleet.py"}
-        if at.username:
-            options["user"], options["pass"] = urllib.parse.unquote(at.username), urllib.parse.unquote(at.password or "")
-        self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
-        while self._line() != b"PONG":
-            pass
-
-    def close(self):
-        self._in.close()
         self._socket.close()
 
     def subscribe(self, subject):
-        self._sids += 1
-        self._send(f"SUB {subject} {self._sids}\r\n".encode())
-        return self._sids
+        self._subscriptions += 1
+        self._send(f"SUB {subject} {self._subscriptions}".encode())
 
-    def unsubscribe(self, sids):
-        try:
-            self._send("".join(f"UNSUB {sid}\r\n" for sid in sids).encode())
-        except OSError:
-            pass  # the connection went, and the subscriptions with it
+    def inbox(self):
+        """A subject of our own that is listened to."""
+        subject = "_INBOX." + secrets.token_hex(11)
+        self.subscribe(subject)
+        return subject
 
-    def request(self, subject, body, wait, answers=None):
-        """Yields what comes back, `answers` messages or as many as are asked for."""
-        inbox = f"_INBOX.{secrets.token_hex(12)}"
-        sid = self.subscribe(inbox)
-        try:
-            self._send(f"PUB {subject} {inbox} {len(body)}\r\n".encode() + body + b"\r\n")
-            while answers is None or answers > 0:
-                answer = self.next([sid], wait)
-                if answer is None:
-                    raise TimeoutError(f"no answer on {subject}")
-                yield answer
-                answers = answers and answers - 1
-        finally:
-            self.unsubscribe([sid])
+    def publish(self, subject, body, reply=""):
+        self._send(f"PUB {subject} {reply} {len(body)}\r\n".encode() + body)
 
-    def next(self, sids, wait):
-        """The next message of these subscriptions; None when none has come for `wait` seconds."""
-        for message in self._waiting:
-            if message.sid in sids:
-                self._waiting.remove(message)
-                return message
+    def next(self, wait):
+        """The next message, or None when none comes for `wait` seconds."""
         deadline = time.monotonic() + wait
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._readable(left):
+        while (message := self._take()) is None:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                self._receive()
+            except socket.timeout:
                 return None
-            message = self._read()
-            if message is not None and message.sid in sids:
-                return message
-            if message is not None:
-                self._waiting.append(message)
+            finally:
+                self._socket.settimeout(10)
+        return message
+
+    def _send(self, line):
+        self._socket.sendall(line + b"\r\n")
+
+    def _receive(self):
+        chunk = self._socket.recv(1 << 16)
+        if not chunk:
+            raise ConnectionError("the connection was closed")
+        self._buffer += chunk
+
+    def _take(self):
+        """Takes what is complete out of the buffer, up to and with the first message."""
+        while b"\r\n" in self._buffer:
+            line, _, rest = self._buffer.partition(b"\r\n")
+            verb, _, args = line.partition(b" ")
+            if verb in (b"MSG", b"HMSG"):
+                words = args.decode().split()
+                size, head = int(words[-1]), int(words[-2]) if verb == b"HMSG" else 0
+                if len(rest) < size + 2:
+                    return None
+                self._buffer = rest[size + 2:]
+                return Message(words[0], *_headers(rest[:head]), rest[head:size])
+            self._buffer = rest
+            if verb == b"INFO":
+                self.info = json.loads(args)
+            elif verb == b"PING":
+                self._send(b"PONG")
+            elif verb == b"-ERR":
+                raise Refused("nats", args.decode()) if b"Violation" in args else ConnectionError(args.decode())
+        return None
+
+
+def _headers(block):
+    """The headers, named in lower case, and the status of a block like NATS/1.0 503."""
+    first, *lines = block.decode().split("\r\n")
+    pairs = (line.split(":", 1) for line in lines if line)
+    return {name.lower(): value.strip() for name, value in pairs}, first[len("NATS/1.0"):].strip()[:3]
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "rb") as f:
+        body = f.read()
+    batch = json.loads(body)
+    reply = run_body(body, batch["session"], batch["id"])
+    print(json.dumps(reply["reinjection"], indent=2, ensure_ascii=False))
