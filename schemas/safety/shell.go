@@ -46,6 +46,9 @@ func plainText(command string) error {
 	if len(command) > maxCommand {
 		return errors.New("too long to look into")
 	}
+	if strings.HasSuffix(command, `\`) {
+		return errors.New("ends with a backslash")
+	}
 	if !utf8.ValidString(command) {
 		return errors.New("holds bytes that are no UTF-8")
 	}
@@ -209,10 +212,28 @@ func (w walker) test(x syntax.TestExpr) error {
 		switch x.Op {
 		case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
 			return errors.New("[[ ]] evaluates its operands as arithmetic")
+		case syntax.TsReMatch:
+			if !plainPattern(x.Y) {
+				return errors.New("[[ =~ ]] with a pattern that shells read differently")
+			}
 		}
 		return first(errors.Join(w.test(x.X), w.test(x.Y)))
 	}
 	return errors.New("has a form that is not looked into")
+}
+
+// plainPattern reports whether no unquoted part of a regular expression holds what ends a word elsewhere.
+func plainPattern(x syntax.TestExpr) bool {
+	word, ok := x.(*syntax.Word)
+	if !ok {
+		return false
+	}
+	for _, part := range word.Parts {
+		if lit, ok := part.(*syntax.Lit); ok && strings.ContainsAny(lit.Value, "()|;&<> \t\n#") {
+			return false
+		}
+	}
+	return true
 }
 
 var fdNumber = regexp.MustCompile(`^[0-9]$`)

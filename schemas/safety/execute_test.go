@@ -1,0 +1,316 @@
+package safety
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// sandbox is a folder with files and a git repository, in which commands are really run by bash. Programs
+// that change things are replaced by one that leaves a file behind.
+type sandbox struct {
+	dir, bash string
+	env       []string
+}
+
+const canary = "#!/bin/sh\necho \"$0 $*\" >> \"$CANARY\"\n"
+
+func newSandbox(t testing.TB) *sandbox {
+	t.Helper()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("bash is not installed")
+	}
+	base := t.TempDir()
+	s := &sandbox{dir: filepath.Join(base, "work"), bash: bash}
+	programs := filepath.Join(base, "bin")
+	for _, dir := range []string{programs, filepath.Join(s.dir, "src", "deep"), filepath.Join(s.dir, "home")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{
+		"a.txt": "b\na\nfoo a x\nb\n", "b.txt": "one,two\n", "a.json": `{"a":[{"b":2}]}`, "script": "w out\n", "-o": "x",
+		"src/main.go": "package main\n\nfunc main() {}\n", "src/deep/c.go": "package deep // foo\n", "name with blank": "x\n",
+	} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range commands {
+		if name == "sleep" { // nobody waits for it here
+			path, _ := exec.LookPath("true")
+			_ = os.Symlink(path, filepath.Join(programs, name))
+			continue
+		}
+		if path, err := exec.LookPath(name); err == nil && !strings.Contains(name, "/") {
+			_ = os.Symlink(path, filepath.Join(programs, name))
+		}
+	}
+	for name := range set("rm mv cp touch tee dd sh curl wget ping nc chmod ln kill make x foo out gpg ssh") {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte(canary), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.env = []string{
+		"PATH=" + programs, "HOME=" + filepath.Join(s.dir, "home"), "LANG=C.UTF-8", "CANARY=" + filepath.Join(s.dir, "canary"),
+		"GIT_OPTIONAL_LOCKS=0", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
+	}
+	if _, err := exec.LookPath("git"); err == nil {
+		s.run(t, `git init -q . && git add . && git -c user.name=n -c user.email=e@x commit -qm one && git tag v1 && git branch main2
+			git remote add origin ./nowhere; echo more >> a.txt; git stash list`)
+	}
+	return s
+}
+
+// run runs a command as the builtin Bash would, without caring how it ends.
+func (s *sandbox) run(t testing.TB, command string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.bash, "-c", command)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, s.env, time.Second
+	var out limited
+	cmd.Stdout, cmd.Stderr = &out, &out
+	_ = cmd.Run()
+	return out.String()
+}
+
+// limited keeps the start of what is written.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len() < 4096 {
+		l.Buffer.Write(p)
+	}
+	return len(p), nil
+}
+
+// state is everything about the folder but the times of last access.
+func (s *sandbox) state(t testing.TB) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	err := filepath.WalkDir(s.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		digest := ""
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			digest = fmt.Sprintf("%x", sha256.Sum256(content))
+		}
+		state[path] = fmt.Sprintf("%v %d %v %s", info.Mode(), info.Size(), info.ModTime().UnixNano(), digest)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+// unchanged runs a command that is said to be safe, and reports what it changed all the same.
+func (s *sandbox) unchanged(t testing.TB, command string) {
+	t.Helper()
+	before := s.state(t)
+	out := s.run(t, command)
+	if diff := cmp.Diff(before, s.state(t)); diff != "" {
+		t.Fatalf("%q is called safe but changed something:\n%s\nIt printed:\n%s", command, diff, out)
+	}
+}
+
+func TestSafeCommandsChangeNothing(t *testing.T) {
+	s := newSandbox(t)
+	for _, command := range lines(safeCommands) {
+		s.unchanged(t, command)
+	}
+}
+
+// The sandbox notices: otherwise the tests that use it would prove nothing.
+func TestSandboxNotices(t *testing.T) {
+	s := newSandbox(t)
+	for _, command := range []string{"rm x", "echo x > y", "touch a.txt", ": >> new", "git tag v2"} {
+		before := s.state(t)
+		s.run(t, command)
+		if cmp.Equal(before, s.state(t)) && !strings.HasPrefix(command, "git") {
+			t.Errorf("%q went unnoticed", command)
+		}
+	}
+}
+
+// attacks change something wherever bash takes them for a command.
+var attacks = []string{
+	"; touch p", "\ntouch p\n", "| touch p", "& touch p", "&& touch p", "|| touch p", "$(touch p)", "`touch p`", "<(touch p)", ">(touch p)",
+	"> p", ">> p", "2> p", "&> p", "<> p", ">| p", "<<E\nE\ntouch p\n", "<<'E'\n$(touch p)\nE\n", "${x:=$(touch p)}", "$((a[$(touch p)]))",
+	"';touch p;'", "\";touch p;\"", "'$(touch p)'", "\"$(touch p)\"", "\"`touch p`\"", "#\ntouch p\n", "\\\n;touch p", "\\;touch p", "$'\\';touch p;\\''", "{touch,p}",
+	"PATH=. ", "IFS=x;", "x='a[$(touch p)]';((x))", "f(){ touch p; };f", "${x@P}", "eval touch p", "command touch p", "-exec touch p ;", "-exec touch p {} +",
+	"-delete", "-fprint p", "-o p", "-op", "--output=p", "--output p", "--pre touch", "w p", "e touch p", ";w p", "/w p", "\\", "'", "\"", "$", "(", ")", "{", "}", "[", "]", "`", "\\\n", "#", "!", "--", "-", "=", "~", "*", "?",
+	"xargs touch", "env touch p", "time touch p", "! touch p", "[[ -v x ]]", "&", ";;", "|&touch p", ">&p", "é", "\u00a0", "\\\\", "$'", "$\"", "((", "))", "$[", "<<<", "<<", "esac", "in", "do", "done", "fi",
+}
+
+// compose makes a new command of known ones.
+func compose(r *rand.Rand, commands []string) string {
+	pick := func() string { return commands[r.IntN(len(commands))] }
+	a, b := pick(), pick()
+	if r.IntN(3) == 0 {
+		a = compose(r, commands)
+	}
+	forms := []string{
+		"%s; %s", "%s && %s", "%s || %s", "%s | %s", "%s\n%s", "(%s); %s", "{ %s\n}; %s", "if %s; then %s; fi", "! %s; %s", "echo \"$(%s)\" $(%s)",
+		"cat <(%s) <(%s)", "for f in $(%s); do %s; done", "while %s; do %s; break; done", "time %s; %s", "case x in y) %s;; *) %s;; esac", "x=$(%s); %s", "%s 2>&1 | %s", "%s 2>/dev/null; %s", "timeout 3 %s; %s", "command %s; %s", "ls | xargs %s; %s", "%s # %s",
+	}
+	return fmt.Sprintf(forms[r.IntN(len(forms))], a, b)
+}
+
+// splice puts an attack anywhere into a command.
+func splice(r *rand.Rand, command string) string {
+	for range 1 + r.IntN(2) {
+		at := r.IntN(len(command) + 1)
+		gap := []string{"", " "}[r.IntN(2)]
+		command = command[:at] + gap + attacks[r.IntN(len(attacks))] + gap + command[at:]
+	}
+	return command
+}
+
+// generated is commands that the classifier calls safe, out of many that were made by chance.
+func generated(t testing.TB, seed uint64, tries int, attack bool) []string {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 2))
+	var base, safe []string
+	for _, command := range lines(safeCommands) {
+		if !strings.ContainsAny(command, "\n") {
+			base = append(base, command)
+		}
+	}
+	for range tries {
+		command := base[r.IntN(len(base))]
+		if attack {
+			command = splice(r, command)
+		} else {
+			command = compose(r, base)
+		}
+		if ok, _ := classify(command); ok {
+			safe = append(safe, command)
+		}
+	}
+	if len(safe) == 0 {
+		t.Fatal("nothing was called safe")
+	}
+	return safe
+}
+
+func tries(n int) int {
+	if testing.Short() {
+		return n / 10
+	}
+	return n
+}
+
+func TestComposedCommandsChangeNothing(t *testing.T) {
+	s := newSandbox(t)
+	for _, command := range generated(t, 1, tries(400), false) {
+		s.unchanged(t, command)
+	}
+}
+
+func TestSplicedCommandsChangeNothing(t *testing.T) {
+	s := newSandbox(t)
+	for _, command := range generated(t, 2, tries(4000), true) {
+		s.unchanged(t, command)
+	}
+}
+
+// What bash reads is what the classifier read: bash prints its own parse of each safe command, which is
+// safe again. A difference between the two parsers shows as a command nobody looked into.
+func TestBashReadsTheSame(t *testing.T) {
+	s := newSandbox(t)
+	safe := append(lines(safeCommands), generated(t, 3, tries(20000), true)...)
+	for batch := range slices.Chunk(safe, 100) {
+		parsed := s.parses(batch)
+		for i, command := range batch {
+			var body string
+			if parsed != nil {
+				body = parsed[i]
+			} else if one := s.parses([]string{command}); one != nil { // another one of the batch is the odd one
+				body = one[0]
+			} else {
+				t.Errorf("%q is safe, but bash cannot parse it", command)
+				continue
+			}
+			// Bash prints $'\1' as the character itself.
+			if ok, reason := classify(body); !ok && reason != "shell: holds a control character" {
+				t.Errorf("%q is safe, but bash reads %q: %s", command, body, reason)
+			}
+		}
+	}
+}
+
+// parses is what bash prints of the commands after it parsed them, or nil when it could not.
+func (s *sandbox) parses(commands []string) []string {
+	var script strings.Builder
+	for i, command := range commands {
+		fmt.Fprintf(&script, "f%d() {\n%s\n}\n", i, command)
+	}
+	for i := range commands {
+		fmt.Fprintf(&script, "printf '\\1'; declare -f f%d\n", i)
+	}
+	cmd := exec.Command(s.bash)
+	cmd.Dir, cmd.Env, cmd.Stdin = s.dir, s.env, strings.NewReader(script.String())
+	out, err := cmd.CombinedOutput()
+	parsed := strings.Split(string(out), "\x01")[1:]
+	if err != nil || len(parsed) != len(commands) {
+		return nil
+	}
+	for i, print := range parsed {
+		_, body, _ := strings.Cut(print, "{")
+		parsed[i] = body[:max(0, strings.LastIndexByte(body, '}'))]
+	}
+	return parsed
+}
+
+// The lines of public lists of command injections, inside commands that a tool could have made of them.
+func TestInjectionsChangeNothing(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", "shared", "corpora", "payloads-all-the-things", "Command Injection", "Intruder")
+	files, _ := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if len(files) == 0 {
+		t.Skip("the corpora are not there")
+	}
+	s := newSandbox(t)
+	total, safe := 0, 0
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(content)) {
+			line = strings.TrimSuffix(line, "\n")
+			for _, form := range []string{"%s", "ls %s", "grep x %s", "cat 'a%s'", "cat \"%s\"", "grep -rn \"%s\" .", "echo %s | wc -l", "find . -name '%s'", "git log --grep='%s'", "sed -n '/%s/p' a.txt", "sort ./%s"} {
+				command := fmt.Sprintf(form, line)
+				total++
+				if ok, _ := classify(command); ok {
+					safe++
+					s.unchanged(t, command)
+				}
+			}
+		}
+	}
+	t.Logf("%d commands made of injections, %d called safe, none of them changed anything", total, safe)
+}
