@@ -29,7 +29,9 @@ func (coordinatorCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	warnOfSync(a.ctx, conn, log)
+	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
+		return err
+	}
 	reg := telemetry.Registry(build().release())
 	c, err := coordinator.New(conn, cfg.Coordinator(log, coordinator.NewMetrics(reg)))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
@@ -52,12 +53,19 @@ func usable(ctx context.Context, conn *bus.Conn) error {
 	return nil
 }
 
-// warnOfSync tells at the start when what the server acknowledges may be lost with the power.
-func warnOfSync(ctx context.Context, conn *bus.Conn, log *slog.Logger) {
-	switch conn.SyncMode(ctx) {
-	case bus.SyncInterval:
-		log.Warn("the NATS server does not sync what it acknowledges: a power failure may lose accepted batches. Set jetstream { sync_interval: always }")
-	case bus.SyncUnknown:
-		log.Info("the NATS server does not tell whether it syncs what it acknowledges; `toolfleet doctor` says what to look for")
+// safeToStore refuses a server that is known to lose acknowledged messages with the power, unless the
+// settings accept that, and warns of one that does not tell.
+func safeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
+	const how = "set jetstream { sync_interval: always } on the NATS server"
+	switch mode := conn.SyncMode(ctx); {
+	case mode == bus.SyncAlways:
+	case cfg.UnsafeSync:
+		log.Warn("a power failure may lose what the NATS server has acknowledged; unsafe_sync accepts that", "sync", mode)
+	case mode == bus.SyncInterval:
+		return errors.New("the NATS server does not sync what it acknowledges, so a power failure may lose accepted batches: " + how +
+			", or accept that with unsafe_sync: true (" + config.Env("unsafe_sync") + "=true)")
+	default:
+		log.Warn("the NATS server does not tell whether it syncs what it acknowledges: " + how + "; unsafe_sync: true silences this")
 	}
+	return nil
 }

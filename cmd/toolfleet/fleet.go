@@ -2,20 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker"
 )
 
@@ -58,9 +54,9 @@ func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devse
 	if f.server, err = devserver.Start(o); err != nil {
 		return f, err
 	}
-	connection := cfg.Bus("toolfleet", log)
-	connection.InProcess = f.server
-	if f.conn, err = bus.Connect(ctx, connection); err != nil {
+	// What the settings say about another server, credentials included, is not for this one.
+	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.Prefix, Logger: log, Timeout: cfg.NATS.Timeout}
+	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
 	}
 	if f.parts.coordinator, err = coordinator.New(f.conn, cfg.Coordinator(log, coordinator.NewMetrics(reg))); err != nil {
@@ -83,19 +79,16 @@ func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger,
 // run runs the fleet until ctx ends. The worker comes first, so that the coordinator knows all tools before
 // it plans anything. ready is called once batches are taken.
 func (f *fleet) run(ctx context.Context, ready func()) error {
-	if err := f.conn.Provision(ctx, f.cfg.Provision()); err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return f.parts.worker.Run(ctx) })
 	group.Go(func() error {
-		if err := anyWorker(ctx, f.conn); err != nil {
-			return nil // ctx ended
+		if !until(ctx, f.parts.worker.Ready) {
+			return nil
 		}
 		return f.parts.coordinator.Run(ctx)
 	})
 	group.Go(func() error {
-		if doorsOpen(ctx, f.conn) {
+		if until(ctx, f.parts.coordinator.Ready) {
 			ready()
 		}
 		return nil
@@ -116,37 +109,16 @@ func (f *fleet) close() {
 	}
 }
 
-// anyWorker waits until a worker says that it is there: its tools are announced then.
-func anyWorker(ctx context.Context, conn *bus.Conn) error {
-	bucket, err := conn.Bucket(ctx, conn.Names().Stream(bus.BucketWorkers))
-	if err != nil {
-		return err
-	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	seen := sync.OnceFunc(stop)
-	if err := bucket.Watch(watching, func(_ string, value []byte) {
-		if value != nil {
-			seen()
-		}
-	}, nil); err != nil {
-		return err
-	}
-	return ctx.Err()
-}
-
-// doorsOpen waits until a coordinator answers; false when ctx ended first.
-func doorsOpen(ctx context.Context, conn *bus.Conn) bool {
-	c := client.Over(conn, messages.OneTenant)
-	for {
-		_, err := c.Get(ctx, "-", "-")
-		if err == nil || errors.Is(err, client.ErrUnknown) || errors.Is(err, client.ErrRunning) {
-			return true
-		}
+// until waits for a part to be ready; false when ctx ended first.
+func until(ctx context.Context, ready func() bool) bool {
+	looks := time.NewTicker(2 * time.Millisecond)
+	defer looks.Stop()
+	for !ready() {
 		select {
-		case <-time.After(5 * time.Millisecond):
+		case <-looks.C:
 		case <-ctx.Done():
 			return false
 		}
 	}
+	return true
 }

@@ -37,7 +37,9 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	warnOfSync(a.ctx, conn, log)
+	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
+		return err
+	}
 	reg := telemetry.Registry(build().release())
 	w, err := newWorker(cfg, conn, tools, log, reg)
 	if err != nil {

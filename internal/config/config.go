@@ -73,6 +73,7 @@ type Config struct {
 	CoordinatorDrain             time.Duration
 	Replicas, MaxBatches         int
 	MaxBytes                     map[string]Size
+	UnsafeSync                   bool
 
 	Name            string
 	Slots           int

@@ -257,7 +257,7 @@ func TestSchemaAgrees(t *testing.T) {
 		"server: {max_payload: 8MB}", "server: {max_payload: 1048576}", "server: {max_payload: lots}", "pools: {a: {max_in_flight: 1}}",
 		"pools: {a: {max_in_flight: 0}}", "pools: {a: {}}", "pools: {a: 1}", "pools: [a]", "max_bytes: {CALLS: 1GB}", "max_bytes: {CALLS: x}",
 		"permissions: {deny: [Bash]}", "permissions: {deny: Bash}", "permissions: {deny: [1]}", "permissions: {default: deny}", "permissions: {default: maybe}",
-		"log: {level: debug, format: json}", "log: {level: 1}", "log: loud", "max_batches: 0", "replicas: 3", "tools: t.yaml\nroot: .", "permissions:",
+		"log: {level: debug, format: json}", "log: {level: 1}", "log: loud", "max_batches: 0", "replicas: 3", "tools: t.yaml\nroot: .", "permissions:", "unsafe_sync: true", "unsafe_sync: yes", "unsafe_sync: 1",
 	}
 	for _, file := range files {
 		var value any

@@ -135,12 +135,7 @@ func (m *mistakes) readNode(s setting, c *Config, n ast.Node) {
 		m.sizes(s, field, n)
 	default:
 		text, ok := scalarOf(n)
-		if _, number := field.(*int); number != (n.Type() == ast.IntegerType) && n.Type() != ast.StringType || number && n.Type() == ast.StringType {
-			ok = false
-		}
-		if _, isSize := field.(*Size); isSize && n.Type() == ast.IntegerType {
-			ok = true // plain bytes
-		}
+		ok = ok && fits(field, n.Type())
 		if !ok {
 			m.add(n.GetToken(), "%s: want %s, got %s", s.key, s.shape(), typeName(n))
 			return
@@ -149,6 +144,19 @@ func (m *mistakes) readNode(s setting, c *Config, n ast.Node) {
 			m.add(n.GetToken(), "%s: %v", s.key, err)
 		}
 	}
+}
+
+// fits reports whether a scalar of this type can be a value of the field: numbers and texts are not mixed up.
+func fits(field any, t ast.NodeType) bool {
+	switch field.(type) {
+	case *bool:
+		return t == ast.BoolType
+	case *int:
+		return t == ast.IntegerType
+	case *Size:
+		return t == ast.IntegerType || t == ast.StringType
+	}
+	return t == ast.StringType || t == ast.LiteralType
 }
 
 func (m *mistakes) texts(s setting, field *[]string, n ast.Node) {
@@ -237,7 +245,7 @@ func scalarOf(n ast.Node) (string, bool) {
 		return n.Value, true
 	case *ast.LiteralNode:
 		return n.Value.Value, true
-	case *ast.IntegerNode:
+	case *ast.IntegerNode, *ast.BoolNode:
 		return n.GetToken().Value, true
 	}
 	return "", false

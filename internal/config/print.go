@@ -142,6 +142,8 @@ func (s setting) schema() map[string]any {
 	}
 	v := map[string]any{"description": about}
 	switch s.field(&Config{}).(type) {
+	case *bool:
+		v["type"] = "boolean"
 	case *int:
 		v["type"], v["minimum"] = "integer", s.least
 	case *time.Duration:

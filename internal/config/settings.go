@@ -87,6 +87,8 @@ var settings = []setting{
 		about: "Batches that may wait and run at once, fleet-wide; further ones are refused. 0: no bound"},
 	{key: "max_bytes", field: func(c *Config) any { return &c.MaxBytes },
 		about: "Bound of each stream by its name, for example {CALLS: 10GB}. A full one refuses; it never forgets"},
+	{key: "unsafe_sync", field: func(c *Config) any { return &c.UnsafeSync },
+		about: "Start although the NATS server may lose acknowledged messages when the power fails, or does not tell"},
 
 	{key: "name", field: func(c *Config) any { return &c.Name }, derived: "host and a random part",
 		about: "Name of a worker in records, events and status"},

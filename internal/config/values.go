@@ -15,11 +15,13 @@ import (
 func (s setting) readText(c *Config, text string) (err error) {
 	switch field := s.field(c).(type) {
 	case *string:
-		*field, err = text, s.allowed(text)
+		*field, err = text, oneOf(text, s.enum...)
 	case *Path:
 		*field = Path(text)
 	case *Secret:
 		*field = Secret(text)
+	case *bool:
+		*field, err = text == "true", oneOf(text, "true", "false")
 	case *int:
 		*field, err = wholeNumber(text, s.least)
 	case *time.Duration:
@@ -42,9 +44,10 @@ func (s setting) readText(c *Config, text string) (err error) {
 	return err
 }
 
-func (s setting) allowed(text string) error {
-	if len(s.enum) > 0 && !slices.Contains(s.enum, text) {
-		return fmt.Errorf("%.80q is not one of %s", text, strings.Join(s.enum, ", "))
+// oneOf checks a word against those that are allowed; none stand for any.
+func oneOf(text string, allowed ...string) error {
+	if len(allowed) > 0 && !slices.Contains(allowed, text) {
+		return fmt.Errorf("%.80q is not one of %s", text, strings.Join(allowed, ", "))
 	}
 	return nil
 }
@@ -52,6 +55,8 @@ func (s setting) allowed(text string) error {
 // shape is what a value of the setting looks like, for people.
 func (s setting) shape() string {
 	switch s.field(&Config{}).(type) {
+	case *bool:
+		return "true or false"
 	case *int:
 		return fmt.Sprintf("a whole number from %d", s.least)
 	case *time.Duration:
@@ -148,6 +153,8 @@ func (s setting) show(c *Config) string {
 			return `""`
 		}
 		return quoteYAML("(hidden)")
+	case *bool:
+		return strconv.FormatBool(*field)
 	case *int:
 		return strconv.Itoa(*field)
 	case *time.Duration:
