@@ -49,6 +49,9 @@ func plainText(command string) error {
 	if strings.HasSuffix(command, `\`) {
 		return errors.New("ends with a backslash")
 	}
+	if joined.MatchString(command) {
+		return errors.New("joins two lines inside a word")
+	}
 	if !utf8.ValidString(command) {
 		return errors.New("holds bytes that are no UTF-8")
 	}
@@ -60,14 +63,20 @@ func plainText(command string) error {
 	return nil
 }
 
-// comments refuses a "#" that is a comment only to one of two parsers: what follows it would be a command
-// to the other. Behind a blank, or alone on its line, it is a comment to all.
+// joined is a line end taken out of a word or an operator: bash reads "$\" and "(rm x)" on the next line as
+// one substitution, the parser as two words. Behind a blank nothing is joined.
+var joined = regexp.MustCompile(`(^|[^ \t])\\\n`)
+
+// comments refuses a "#" that is a comment only to one of two parsers, and a comment that ends in a
+// backslash, which this parser takes to go on in the next line and bash does not: what one skips would be a
+// command to the other. Behind a blank, or alone on its line, it is a comment to all.
 func comments(file *syntax.File, command string) (reason error) {
 	syntax.Walk(file, func(node syntax.Node) bool {
 		if c, ok := node.(*syntax.Comment); ok {
 			at := int(c.Hash.Offset())
-			start := at == 0 || strings.ContainsRune(" \t\n;", rune(command[at-1]))
-			if !start || strings.HasSuffix(command[:at], "\\\n") {
+			starts := at == 0 || strings.IndexByte(" \t\n;", command[at-1]) >= 0
+			line, _, _ := strings.Cut(command[at:], "\n")
+			if !starts || strings.HasSuffix(command[:at], "\\\n") || strings.HasSuffix(line, `\`) {
 				reason = errors.New("a # that is not clearly a comment")
 			}
 		}
@@ -249,6 +258,9 @@ func (w walker) redirect(r *syntax.Redirect) error {
 	target, err := w.word(r.Word)
 	if err != nil {
 		return err
+	}
+	if target.exact && number.MatchString(target.text) && r.Op != syntax.DplIn && r.Op != syntax.DplOut {
+		return errors.New("redirects a number") // which bash may take for the descriptor of what follows
 	}
 	switch r.Op {
 	case syntax.WordHdoc:

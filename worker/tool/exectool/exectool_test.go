@@ -1,0 +1,155 @@
+package exectool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// script is a tool whose program is this shell script.
+func script(t *testing.T, body string, change func(*Config)) *Tool {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("#!/bin/sh\n"+body), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Command: []string{"./tool", "one", "two words"}, Dir: dir}
+	if change != nil {
+		change(&cfg)
+	}
+	tool, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tool
+}
+
+func call(input string) tool.Call {
+	return tool.Call{Session: "s", Batch: "b", ID: "c", Tool: "t", Input: json.RawMessage(input), Attempt: 1}
+}
+
+func TestOutputIsWhatWasPrinted(t *testing.T) {
+	for _, test := range []struct{ body, want string }{
+		{`cat`, `{"n":9007199254740993}`},
+		{`printf ''`, `""`},
+		{`printf 'plain <text>\n'`, `"plain <text>\n"`},
+		{`printf ' 42 \n'`, `42`},
+		{`printf '"text"'`, `"text"`},
+		{`printf null`, `null`},
+		{`printf '{"a":1.10}\n'`, `{"a":1.10}`},
+		{`printf '{"a":1,"a":2}'`, `"{\"a\":1,\"a\":2}"`},
+		{`printf '{} {}'`, `"{} {}"`},
+		{`printf '1e999'`, `"1e999"`},
+		{`printf '\n \n'`, `"\n \n"`},
+		{`printf 'a\377\000b'`, `"a` + "\uFFFD" + `\u0000b"`},
+		{`printf '"\377"'`, `"\"` + "\uFFFD" + `\""`},
+		{`echo words >&2; echo out`, `"out\n"`},
+		{`printf '%s' "$#$1$2"`, `"2onetwo words"`},
+		{`pwd >/dev/null; [ -x ./tool ] && printf here`, `"here"`},
+	} {
+		out, err := script(t, test.body, nil).Run(t.Context(), call(`{"n":9007199254740993}`))
+		if diff := cmp.Diff(test.want, string(out.Value)); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", test.body, err, diff)
+		}
+	}
+}
+
+func TestFailureQuotesTheProgram(t *testing.T) {
+	for body, want := range map[string]string{
+		`echo out; echo bad >&2; exit 3`: "bad",
+		`echo out; exit 3`:               "out",
+		`exit 3`:                         "The program ended without a word: exit status 3.",
+		`kill -SEGV $$`:                  "The program ended without a word: signal: segmentation fault.",
+		`head -c 9000 /dev/zero | tr '\000' x >&2; echo END >&2; exit 1`: strings.Repeat("x", maxMessage-3) + "END",
+	} {
+		_, err := script(t, body, nil).Run(t.Context(), call(`{}`))
+		var failed *messages.Error
+		if !errors.As(err, &failed) || failed.Code != messages.CodeToolError || failed.Message != want {
+			t.Errorf("%s: got %.300v, want %.300s", body, err, want)
+		}
+	}
+}
+
+func TestEnvironmentIsTheCall(t *testing.T) {
+	t.Setenv("NATS_CREDS", "secret")
+	t.Setenv("DB_URL", "db")
+	tl := script(t, `env | cut -d= -f1 | grep -v -e '^_$' -e PWD -e SHLVL -e OLDPWD -e TOOLFLEET_PROCESS_TREE | sort | tr '\n' ' '; printf %s "$DB_URL$TOOLFLEET_SESSION"`,
+		func(c *Config) { c.Env = []string{"DB_URL"} })
+	t.Setenv("PATH", os.Getenv("PATH"))
+	t.Setenv("HOME", "/")
+	t.Setenv("LANG", "C")
+	out, err := tl.Run(t.Context(), call(`{}`))
+	want := `"DB_URL HOME LANG PATH TOOLFLEET_ATTEMPT TOOLFLEET_BATCH TOOLFLEET_CALL_ID TOOLFLEET_FENCE TOOLFLEET_IDEMPOTENCY_KEY TOOLFLEET_INDEX TOOLFLEET_SESSION dbs"`
+	if diff := cmp.Diff(want, string(out.Value)); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	nul := call(`{}`)
+	nul.ID = "a\x00b"
+	if _, err := tl.Run(t.Context(), nul); err == nil || !strings.Contains(err.Error(), "TOOLFLEET_CALL_ID holds a NUL") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNewNamesTheProgram(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "exec: command is empty"},
+		{Config{Command: []string{""}}, "exec: command is empty"},
+		{Config{Command: []string{"./lookup"}, Dir: dir}, "exec: program ./lookup: no such file"},
+		{Config{Command: []string{"./plain"}, Dir: dir}, "exec: program ./plain: is not executable"},
+		{Config{Command: []string{dir}}, "exec: program " + dir + ": is a directory"},
+		{Config{Command: []string{"no-such-program-here"}}, "exec: program no-such-program-here: executable file not found in $PATH"},
+		{Config{Command: []string{"sh", "a\x00"}}, `exec: command "a\x00" holds a NUL byte`},
+		{Config{Command: []string{"sh"}, MaxOutput: -1}, "exec: max output is negative"},
+	} {
+		if _, err := New(test.cfg); err == nil || err.Error() != test.want {
+			t.Errorf("%q: got %v, want %s", test.cfg.Command, err, test.want)
+		}
+	}
+}
+
+func TestLongOutputKeepsBothEnds(t *testing.T) {
+	tl := script(t, `printf '['; head -c 5000 /dev/zero | tr '\000' 1; printf ']'`, func(c *Config) { c.MaxOutput = 10 })
+	out, err := tl.Run(t.Context(), call(`{}`))
+	if want := `"[1111\n[... 4992 bytes left out ...]\n1111]"`; err != nil || string(out.Value) != want {
+		t.Errorf("got %s, %v", out.Value, err)
+	}
+}
+
+func TestStderrIsProgress(t *testing.T) {
+	var told []string
+	c := call(`{}`)
+	c.Progress = func(p messages.Progress) { told = append(told, p.Text) }
+	if _, err := script(t, `echo step one >&2; echo out`, nil).Run(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"step one"}, told); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	c := call(`{}`)
+	c.Progress = func(messages.Progress) { cancel(stop) } // once it is known to run
+	_, err := script(t, `echo up >&2; sleep 1000`, nil).Run(ctx, c)
+	if !errors.Is(err, stop) {
+		t.Errorf("got %v", err)
+	}
+}
