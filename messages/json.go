@@ -3,8 +3,8 @@ package messages
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"sort"
 	"strconv"
 	"strings"
@@ -25,70 +25,131 @@ func Check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return fmt.Errorf("not valid UTF-8")
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	if err := checkValue(dec, 0); err != nil {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
-		}
-		return err
+	if !json.Valid(raw) {
+		return syntaxError(raw)
 	}
-	if _, err := dec.Token(); err != io.EOF {
-		return fmt.Errorf("more than one JSON value (the second starts before byte %d)", dec.InputOffset())
-	}
-	return nil
+	_, err := checker(raw).value(0, 0)
+	return err
 }
 
-func checkValue(dec *json.Decoder, depth int) error {
-	tok, err := dec.Token()
-	if err != nil {
+func syntaxError(raw []byte) error {
+	var syntax *json.SyntaxError
+	var ignored json.RawMessage
+	err := json.Unmarshal(raw, &ignored)
+	switch {
+	case !errors.As(err, &syntax):
 		return err
+	case int(syntax.Offset) >= len(raw) && strings.Contains(err.Error(), "unexpected end"):
+		return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
+	case strings.Contains(err.Error(), "after top-level value"):
+		return fmt.Errorf("more than one JSON value (the second starts before byte %d)", syntax.Offset)
 	}
-	switch tok := tok.(type) {
-	case json.Number:
-		return checkNumber(string(tok), dec.InputOffset())
-	case json.Delim:
+	return fmt.Errorf("%w (byte %d)", err, syntax.Offset)
+}
+
+// checker walks a text that is known to be valid JSON. Each method starts at a byte and returns the one
+// behind what it has read.
+type checker []byte
+
+func (c checker) value(at, depth int) (int, error) {
+	at = c.space(at)
+	switch c[at] {
+	case '{', '[':
 		if depth == MaxDepth {
-			return fmt.Errorf("nested more than %d deep at byte %d", MaxDepth, dec.InputOffset())
+			return at, fmt.Errorf("nested more than %d deep at byte %d", MaxDepth, at+1)
 		}
-		if tok == '[' {
-			for dec.More() {
-				if err := checkValue(dec, depth+1); err != nil {
-					return err
-				}
+		return c.inside(at, depth+1)
+	case '"':
+		return c.text(at), nil
+	case 't', 'n':
+		return at + 4, nil
+	case 'f':
+		return at + 5, nil
+	}
+	end := at
+	for end < len(c) && strings.IndexByte("+-.0123456789eE", c[end]) >= 0 {
+		end++
+	}
+	return end, checkNumber(string(c[at:end]), end)
+}
+
+// inside reads the members of an object or the elements of an array, from its bracket on.
+func (c checker) inside(at, depth int) (int, error) {
+	object := c[at] == '{'
+	var seen keys
+	for at = c.space(at + 1); c[at] != '}' && c[at] != ']'; {
+		if object {
+			end := c.text(at)
+			if key, again := seen.add(c[at:end]); again {
+				return at, fmt.Errorf("key %.66s appears twice in one object (byte %d)", key, end)
 			}
-		} else if err := checkMembers(dec, depth); err != nil {
-			return err
+			at = c.space(end) + 1 // the colon
 		}
-		_, err := dec.Token() // the closing bracket
-		return err
-	}
-	return nil
-}
-
-func checkMembers(dec *json.Decoder, depth int) error {
-	var seen map[string]bool
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return err
+		var err error
+		if at, err = c.value(at, depth); err != nil {
+			return at, err
 		}
-		name, _ := key.(string)
-		if seen[name] {
-			return fmt.Errorf("key %.64q appears twice in one object (byte %d)", name, dec.InputOffset())
-		}
-		if seen == nil {
-			seen = make(map[string]bool, 8)
-		}
-		seen[name] = true
-		if err := checkValue(dec, depth+1); err != nil {
-			return err
+		if at = c.space(at); c[at] == ',' {
+			at = c.space(at + 1)
 		}
 	}
-	return nil
+	return at + 1, nil
 }
 
-func checkNumber(n string, at int64) error {
+// text reads a string.
+func (c checker) text(at int) int {
+	for at++; c[at] != '"'; at++ {
+		if c[at] == '\\' {
+			at++
+		}
+	}
+	return at + 1
+}
+
+func (c checker) space(at int) int {
+	for at < len(c) && (c[at] == ' ' || c[at] == '\t' || c[at] == '\r' || c[at] == '\n') {
+		at++
+	}
+	return at
+}
+
+// keys is the keys of one object: a list while it is short, a set from then on.
+type keys struct {
+	list [][]byte
+	set  map[string]bool
+}
+
+const shortList = 16
+
+// add reports the key, a JSON string, as it is written without needless escapes, and whether it was there
+// before. Keys are equal when their text is, however it is escaped.
+func (k *keys) add(key []byte) (plain []byte, again bool) {
+	if bytes.IndexByte(key, '\\') >= 0 {
+		var text string
+		if json.Unmarshal(key, &text) == nil {
+			key = Quote(text)
+		}
+	}
+	if k.set != nil {
+		again = k.set[string(key)]
+		k.set[string(key)] = true
+		return key, again
+	}
+	for _, other := range k.list {
+		if bytes.Equal(other, key) {
+			return key, true
+		}
+	}
+	if k.list = append(k.list, key); len(k.list) > shortList {
+		k.set = make(map[string]bool, 4*shortList)
+		for _, key := range k.list {
+			k.set[string(key)] = true
+		}
+	}
+	return key, false
+}
+
+func checkNumber(n string, at int) error {
 	if len(n) > MaxDigits {
 		return fmt.Errorf("a number of %d characters before byte %d (limit %d)", len(n), at, MaxDigits)
 	}

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -46,14 +49,68 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// What Check lets through, encoding/json reads; what it refuses on syntax, encoding/json refuses.
+func TestCheckManyKeys(t *testing.T) {
+	for _, n := range []int{1, 15, 16, 17, 18, 100} {
+		members := make([]string, n)
+		for i := range members {
+			members[i] = fmt.Sprintf(`"k%d":[]`, i)
+		}
+		if err := messages.Check([]byte("{" + strings.Join(members, ",") + "}")); err != nil {
+			t.Errorf("%d different keys: %v", n, err)
+		}
+		again := append(members, members[n/2])
+		if err := messages.Check([]byte("{" + strings.Join(again, " , ") + "}")); err == nil {
+			t.Errorf("%d keys and one again: accepted", n)
+		}
+	}
+}
+
+// The slow obvious twin: decode token by token and remember the keys of every open object.
+func twin(in []byte) bool {
+	dec := json.NewDecoder(bytes.NewReader(in))
+	dec.UseNumber()
+	var value func(depth int) bool
+	value = func(depth int) bool {
+		tok, err := dec.Token()
+		if err != nil {
+			return false
+		}
+		switch tok := tok.(type) {
+		case json.Number:
+			_, exp, found := strings.Cut(strings.ToLower(string(tok)), "e")
+			n, err := strconv.Atoi(exp)
+			return len(tok) <= messages.MaxDigits && (!found || err == nil && n >= -messages.MaxExponent && n <= messages.MaxExponent)
+		case json.Delim:
+			keys := map[string]bool{}
+			for dec.More() {
+				if tok == '{' {
+					key, err := dec.Token()
+					name, ok := key.(string)
+					if err != nil || !ok || keys[name] {
+						return false
+					}
+					keys[name] = true
+				}
+				if depth == messages.MaxDepth || !value(depth+1) {
+					return false
+				}
+			}
+			_, err := dec.Token()
+			return err == nil && depth < messages.MaxDepth
+		}
+		return true
+	}
+	return utf8.Valid(in) && json.Valid(in) && value(0)
+}
+
+// Check and its slow twin agree on everything.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{"a":1}`, `[1e5,"\ud800"]`, `{"a":1,"a":2}`, `nul`, `[[[]]]`, `-0`, `1 2`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		if err := messages.Check(in); err == nil && !json.Valid(in) {
-			t.Errorf("Check accepts %q, which is no JSON", in)
+		if err := messages.Check(in); (err == nil) != twin(in) {
+			t.Errorf("Check(%q) = %v, the twin says %v", in, err, twin(in))
 		}
 	})
 }
