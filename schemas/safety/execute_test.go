@@ -182,7 +182,7 @@ func compose(r *rand.Rand, commands []string) string {
 
 // splice puts an attack anywhere into a command.
 func splice(r *rand.Rand, command string) string {
-	for range 1 + r.IntN(2) {
+	for range 1 + r.IntN(4) {
 		at := r.IntN(len(command) + 1)
 		gap := []string{"", " "}[r.IntN(2)]
 		command = command[:at] + gap + attacks[r.IntN(len(attacks))] + gap + command[at:]

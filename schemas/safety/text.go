@@ -29,7 +29,7 @@ func sed(_ walker, args []arg) error {
 		case a.flag() && !strings.HasPrefix(a.text, "--"):
 			at := strings.IndexByte(a.text, 'e')
 			switch {
-			case strings.IndexByte(a.text, 'l') >= 0:
+			case strings.IndexByte(a.text, 'l') >= 0, at >= 0 && !a.exact:
 				return errSed // -l takes a value in GNU and none in BSD
 			case at < 0:
 				continue
