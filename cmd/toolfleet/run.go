@@ -85,7 +85,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *disp
 	defer conn.Close()
 	reply, err := client.Over(conn, cfg.Tenant).Run(a.ctx, batch, d.take)
 	if err != nil && a.ctx.Err() != nil {
-		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", batch.ID, batch.Session)
+		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
 	}
 	return reply, err
 }
