@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A snippet is a fenced block of README.md. The comment on the line before says what the test does with it:
+//
+//	<!-- test: run -->            its commands, with bash, in a folder that has the examples
+//	<!-- test: start -->          each of its lines is a daemon, which runs until stop
+//	<!-- test: stop -->           of no block: ends the daemons, as Ctrl-C does
+//	<!-- test: stdout -->         what the last run wrote there; "stdout, twice": two times
+//	<!-- test: stderr -->         the same, its lines in any order
+//	<!-- test: file PATH -->      it is a part of that file, word for word
+//	<!-- test: skip, REASON -->   nothing
+//
+// In an output, … stands for anything, spaces do not count, and any duration is as good as any other.
+type snippet struct {
+	line int // of the comment
+	verb string
+	arg  string
+	text string
+}
+
+var mark = regexp.MustCompile(`^<!-- test: (\w+),? ?(.*) -->$`)
+
+// snippets reads every block of a document. One without a comment is an error: nobody would run it.
+func snippets(document string) ([]snippet, error) {
+	var all []snippet
+	var open *snippet // the block that we are in
+	lines := strings.Split(document, "\n")
+	for i, line := range lines {
+		switch m := mark.FindStringSubmatch(line); {
+		case open != nil && line == "```":
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		case m != nil:
+			all = append(all, snippet{line: i + 1, verb: m[1], arg: m[2]})
+		case strings.HasPrefix(line, "```"):
+			if len(all) == 0 || all[len(all)-1].line != i {
+				return nil, fmt.Errorf("line %d: a block, and no comment before it that says what the test does with it", i+1)
+			}
+			open = &all[len(all)-1]
+		}
+	}
+	return all, nil
+}
+
+// reader is somebody who follows the README in a clone.
+type reader struct {
+	t              *testing.T
+	dir            string // where the commands run: a copy of the examples
+	server         string // where the README's NATS server is, in place of 127.0.0.1:4222
+	env            []string
+	daemons        []*daemon
+	stdout, stderr string // of the last run
+	noPython       bool
+}
+
+// goHere lets the README build and run packages as in a clone, once each, from the checkout, where they are
+// compiled already.
+const goHere = `
+go() {
+	case $1 in
+	build) built "$4" && cp "$KEPT" "$3" ;;
+	run) built "$2" && shift 2 && "$KEPT" "$@" ;;
+	*) echo "the README runs go $*, which this test does not know" >&2; return 1 ;;
+	esac
+}
+built() {
+	KEPT=$PWD/.built/${1##*/}
+	[ -e "$KEPT" ] || (cd "$CHECKOUT" && command go build -o "$KEPT" "$1")
+}
+mkdir -p bin
+`
+
+// Everything that README.md shows is done here, and does what the README says.
+func TestReadme(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash: the commands of README.md are not run")
+	}
+	document, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := snippets(string(document))
+	if err != nil {
+		t.Fatalf("README.md: %v", err)
+	}
+	dependOn(t, "../../cmd", "../../internal")
+	r := &reader{t: t, dir: t.TempDir(), server: freeAddr(t)}
+	command, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		os.CopyFS(filepath.Join(r.dir, "examples"), os.DirFS("../../examples")),
+		os.Mkdir(filepath.Join(r.dir, ".built"), 0o700),
+		os.Symlink(command, filepath.Join(r.dir, ".built", "toolfleet")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range os.Environ() {
+		if !strings.HasPrefix(kept, "TOOLFLEET_") && !strings.HasPrefix(kept, "NATS_") {
+			r.env = append(r.env, kept)
+		}
+	}
+	t.Cleanup(r.stop)
+	for _, s := range all {
+		if err := r.follow(s); err != nil {
+			t.Fatalf("README.md:%d: %s: %v", s.line, s.verb, err)
+		}
+	}
+	r.stop()
+	if r.noPython {
+		t.Skip("no python3: all but the Python of README.md was run")
+	}
+}
+
+// dependOn makes go test run the test again when a file in these folders has changed: it does not know by
+// itself which packages the command is made of.
+func dependOn(t *testing.T, folders ...string) {
+	t.Helper()
+	for _, folder := range folders {
+		if err := filepath.WalkDir(folder, func(_ string, _ os.DirEntry, err error) error { return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *reader) follow(s snippet) error {
+	text := strings.ReplaceAll(s.text, "127.0.0.1:4222", r.server)
+	switch s.verb {
+	case "run":
+		return r.run(text)
+	case "start":
+		for line := range strings.Lines(text) {
+			if err := r.start(strings.TrimSpace(line)); err != nil {
+				return fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
+			}
+		}
+		return r.workersAreKnown(strings.Count(text, "toolfleet worker"))
+	case "stop":
+		r.stop()
+		return nil
+	case "stdout":
+		if s.arg == "twice" && !r.noPython {
+			text += text
+		}
+		return same(r.stdout, text)
+	case "stderr":
+		return same(sorted(r.stderr), sorted(text))
+	case "file":
+		body, err := os.ReadFile(filepath.Join("../..", s.arg))
+		if err == nil && !strings.Contains(string(body), text) {
+			err = fmt.Errorf("the block is not a part of %s", s.arg)
+		}
+		return err
+	case "skip":
+		return nil
+	}
+	return fmt.Errorf("no such word")
+}
+
+// run does commands, but for Python where there is none.
+func (r *reader) run(commands string) error {
+	if _, err := exec.LookPath("python3"); err != nil && strings.Contains(commands, "python3 ") {
+		r.noPython = true
+		commands = pythonLine.ReplaceAllString(commands, "")
+	}
+	checkout, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(r.t.Context(), "bash", "-euc", goHere+commands)
+	cmd.Dir, cmd.Env = r.dir, append(r.environment(), "CHECKOUT="+checkout)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w\n%s%s", err, stdout.Bytes(), stderr.Bytes())
+	}
+	r.stdout, r.stderr = stdout.String(), stderr.String()
+	return nil
+}
+
+// environment names the server while there is one: who reads the README has it at the usual place.
+func (r *reader) environment() []string {
+	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server)
+	if len(r.daemons) > 0 {
+		env = append(env, "NATS_URL=nats://"+r.server)
+	}
+	return env
+}
+
+// start starts a daemon and waits until it says on stderr that it is ready.
+func (r *reader) start(command string) error {
+	words := strings.Fields(command)
+	d := &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
+	d.cmd.Dir, d.cmd.Env = r.dir, r.environment()
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	r.daemons = append(r.daemons, d)
+	return r.until(func() error {
+		if !strings.Contains(d.log.String(), "is ready") {
+			return fmt.Errorf("is not ready:\n%s", d.log)
+		}
+		return nil
+	})
+}
+
+func (r *reader) workersAreKnown(n int) error {
+	return r.until(func() error {
+		err := r.run("bin/toolfleet status -o json")
+		if got := strings.Count(r.stdout, `"worker":`); err == nil && got != n {
+			err = fmt.Errorf("%d workers are known, want %d: %s", got, n, r.stdout)
+		}
+		return err
+	})
+}
+
+// until tries something that comes to work by itself, soon.
+func (r *reader) until(try func() error) error {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := try()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		<-time.NewTimer(10 * time.Millisecond).C
+	}
+}
+
+// stop ends the daemons, the last one first. Each has to go in good order.
+func (r *reader) stop() {
+	for _, d := range slices.Backward(r.daemons) {
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // one that is gone shows in Wait
+		if err := d.cmd.Wait(); err != nil {
+			r.t.Errorf("%s ended with %v", strings.Join(d.cmd.Args, " "), err)
+		}
+		if r.t.Failed() {
+			r.t.Logf("%s said:\n%s", strings.Join(d.cmd.Args, " "), d.log)
+		}
+	}
+	r.daemons = nil
+}
+
+var (
+	pythonLine = regexp.MustCompile(`(?m)^python3 .*$`)
+	spaces     = regexp.MustCompile(`\s+`)
+	durations  = regexp.MustCompile(`[0-9.]+ (µs|ms|s)\b`)
+)
+
+// same reports how an output differs from what the README shows of it.
+func same(got, shown string) error {
+	plain := func(s string) string {
+		return spaces.ReplaceAllString(durations.ReplaceAllString(s, "0 ms"), "")
+	}
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(plain(shown)), "…", ".*")
+	if !regexp.MustCompile("^" + pattern + "$").MatchString(plain(got)) {
+		return fmt.Errorf("got\n%s\nwhich is not what is shown\n%s", got, shown)
+	}
+	return nil
+}
+
+// sorted has the lines in an order of their own: what runs together is told in no certain one.
+func sorted(s string) string {
+	lines := strings.Split(strings.TrimSpace(durations.ReplaceAllString(s, "0 ms")), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
