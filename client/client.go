@@ -76,6 +76,9 @@ func (c *Client) Close() {
 	}
 }
 
+// comingBack is how long nobody may listen before that is reported: a coordinator may be restarting.
+const comingBack = 3 * time.Second
+
 // longestBatch bounds one wait for a reply; no batch lives that long.
 const longestBatch = 24 * time.Hour
 
@@ -98,6 +101,7 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.E
 	key := c.key(b.Session, b.ID)
 	patient, cancel := context.WithTimeout(ctx, longestBatch)
 	defer cancel()
+	began := time.Now()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		reply, err := c.ask(patient, c.names.Of(messages.VerbRun, key), header, body, each)
 		var refusal *messages.Refusal
@@ -108,7 +112,7 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.E
 			return reply, err
 		case ctx.Err() != nil:
 			return reply, fmt.Errorf("batch %s: %w; it goes on without us, and its reply can be fetched", b.ID, context.Cause(ctx))
-		case errors.Is(err, bus.ErrNoResponders):
+		case errors.Is(err, bus.ErrNoResponders) && time.Since(began) > comingBack:
 			return reply, ErrNoFleet
 		case bus.IsTerminal(err):
 			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
@@ -155,7 +159,8 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 	defer unsubscribe()
 	for {
 		reply, err := c.Get(ctx, s, b)
-		if err == nil || !errors.Is(err, ErrRunning) && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+		var refusal *messages.Refusal
+		if err == nil || errors.Is(err, ErrUnknown) || errors.As(err, &refusal) && refusal.Class != messages.Busy || bus.IsTerminal(err) {
 			return reply, err
 		}
 		select {

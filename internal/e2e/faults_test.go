@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// slowly registers a write that takes the given time and counts its runs.
+func slowly(f *fleet, took time.Duration) *atomic.Int32 {
+	runs := new(atomic.Int32)
+	f.tool(schemas.Tool{Name: "slow", TimeoutMS: 300_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		runs.Add(1)
+		select {
+		case <-time.After(took):
+			return tool.JSON(c.Fence > 0)
+		case <-ctx.Done():
+			return tool.Output{}, ctx.Err()
+		}
+	})
+	return runs
+}
+
+// A write that runs longer than its lease renews it: nobody takes it over and nobody calls it lost.
+func TestALongWriteKeepsItsClaim(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := slowly(f, 2*time.Minute)
+		f.worker(worker.Config{})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		r := f.run(canonical("s", "b", call{"slow", ""})).Results[0]
+		if r.Status != messages.StatusOK || r.Attempt != 1 || runs.Load() != 1 {
+			t.Errorf("result %+v after %d runs", r, runs.Load())
+		}
+	})
+}
+
+func TestTheServerRestartsDuringABatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := slowly(f, 5*time.Second)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"slow", ""}, call{"slow", ""})
+		if err := f.client.Submit(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		f.until("the write runs", func() bool { return runs.Load() == 1 })
+		srv.Stop()
+		time.Sleep(time.Second) // simulated
+		if err := srv.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		reply, err := f.client.Await(ctx, b.Session, b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range reply.Results {
+			if r.Status != messages.StatusOK || r.Attempt != 1 {
+				t.Errorf("result %+v", r)
+			}
+		}
+		if runs.Load() != 2 {
+			t.Errorf("two writes ran %d times", runs.Load())
+		}
+	})
+}
+
+// Many batches of one session at once, two coordinators, three publishers: one at a time, in the order of the log.
+func TestASessionStaysInOrder(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	var s shelf
+	s.tools(f)
+	f.worker(worker.Config{})
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{AckWait: 3 * time.Second})
+	f.coordinator(coordinator.Config{AckWait: 3 * time.Second})
+	const batches = 20
+	var want []string
+	for n := range batches { // appended one by one, so the order of the log is known; nobody waits for replies
+		id := fmt.Sprint("b", n)
+		v := func(m int) string { return fmt.Sprintf(`{"k":"x","v":"%d-%d"}`, n, m) }
+		b := canonical("s", id, call{"wr", v(0)}, call{"rd", `{"k":"x"}`}, call{"wr", v(1)})
+		if n%5 == 3 {
+			b.Message = json.RawMessage(`{"calls":"none"}`) // a head that is refused must not hold the lane
+		} else {
+			want = append(want, fmt.Sprintf(`"%d-0"`, n), fmt.Sprintf(`"%d-1"`, n))
+		}
+		if err := f.client.Submit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for n := range batches {
+		reply, err := f.client.Await(ctx, "s", messages.BatchID(fmt.Sprint("b", n)))
+		if refused := n%5 == 3; refused != (err != nil) {
+			t.Fatalf("batch %d: %s, err %v", n, reply.Status, err)
+		}
+	}
+	if diff := cmp.Diff(want, s.order); diff != "" {
+		t.Errorf("order of the writes (-want +got):\n%s", diff)
+	}
+}
