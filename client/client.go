@@ -94,6 +94,23 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.E
 	if err != nil {
 		return messages.Reply{}, err
 	}
+	return c.run(ctx, b, body, each)
+}
+
+// RunBody is [Client.Run] for a batch that is encoded already: it is sent as it is, so that the same
+// bytes, whoever sends them, are the same batch.
+func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Event)) (messages.Reply, error) {
+	b, err := messages.DecodeBatch(body)
+	if err == nil {
+		err = c.fits(body)
+	}
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	return c.run(ctx, b, body, each)
+}
+
+func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	header := bus.Header{}
 	if each != nil {
 		header.Set(messages.ProgressHeader, "1")
@@ -215,8 +232,12 @@ func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode batch %s: %w", b.ID, err)
 	}
+	return body, c.fits(body)
+}
+
+func (c *Client) fits(body []byte) error {
 	if limit := c.conn.MaxPayload() - 64<<10; len(body) > limit {
-		return nil, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
+		return &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
 	}
-	return body, nil
+	return nil
 }

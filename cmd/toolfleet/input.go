@@ -25,17 +25,21 @@ type input struct {
 // maxInput is how much is read of a batch. Any server's limit on messages is lower.
 const maxInput = 64 << 20
 
-// read is the batch that the flags mean.
-func (in input) read(a *app) (messages.Batch, error) {
+// read is the batch that the flags mean, and its bytes where they say all of it: such a batch is sent as it
+// is, so that the same file is the same batch whoever sends it.
+func (in input) read(a *app) (batch messages.Batch, whole []byte, err error) {
 	body, name, err := in.body(a)
 	if err != nil {
-		return messages.Batch{}, err
+		return messages.Batch{}, nil, err
 	}
-	batch, err := in.parse(body)
+	batch, err = in.parse(body)
 	if err != nil {
-		return batch, fmt.Errorf("%s: %w", name, err)
+		return batch, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return batch, nil
+	if said, err := messages.DecodeBatch(body); err == nil && said.ID == batch.ID && said.Session == batch.Session && said.Provider == batch.Provider {
+		whole = body
+	}
+	return batch, whole, nil
 }
 
 func (in input) body(a *app) (body []byte, name string, err error) {

@@ -49,7 +49,7 @@ func (p planCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	batch, err := p.read(a)
+	batch, _, err := p.read(a)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (r runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	batch, err := r.read(a)
+	batch, body, err := r.read(a)
 	if err != nil {
 		return err
 	}
@@ -51,10 +51,14 @@ func (r runCmd) Run(a *app) error {
 	}
 	if r.Timeout > 0 {
 		batch.TimeoutMS = max(1, r.Timeout.Milliseconds())
+		body = nil
+	}
+	if body == nil {
+		body = messages.MustMarshal(batch)
 	}
 	began := time.Now()
 	d := newDisplay(a, r.Events)
-	reply, err := r.submit(a, cfg, batch, d)
+	reply, err := r.submit(a, cfg, batch, body, d)
 	d.close()
 	var refusal *messages.Refusal
 	if err != nil && !errors.As(err, &refusal) {
@@ -64,7 +68,7 @@ func (r runCmd) Run(a *app) error {
 }
 
 // submit runs the batch on the fleet of the settings, or on one of our own.
-func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *display) (messages.Reply, error) {
+func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (messages.Reply, error) {
 	log, err := a.logger(cfg, "error")
 	if err != nil {
 		return messages.Reply{}, err
@@ -76,14 +80,14 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *disp
 		if err != nil {
 			return messages.Reply{}, err
 		}
-		return f.once(a.ctx, batch, d)
+		return f.once(a.ctx, body, d)
 	}
 	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
 	if err != nil {
 		return messages.Reply{}, err
 	}
 	defer conn.Close()
-	reply, err := client.Over(conn, cfg.Tenant).Run(a.ctx, batch, d.take)
+	reply, err := client.Over(conn, cfg.Tenant).RunBody(a.ctx, body, d.take)
 	if err != nil && a.ctx.Err() != nil {
 		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
 	}
@@ -91,7 +95,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, d *disp
 }
 
 // once runs the fleet for one batch.
-func (f *fleet) once(ctx context.Context, batch messages.Batch, d *display) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, body []byte, d *display) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
@@ -99,7 +103,7 @@ func (f *fleet) once(ctx context.Context, batch messages.Batch, d *display) (rep
 	group.Go(func() error { return f.run(running, func() { close(open) }) })
 	select {
 	case <-open:
-		reply, err = client.Over(f.conn, f.cfg.Tenant).Run(running, batch, d.take)
+		reply, err = client.Over(f.conn, f.cfg.Tenant).RunBody(running, body, d.take)
 	case <-running.Done():
 		err = running.Err()
 	}

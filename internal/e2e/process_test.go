@@ -19,12 +19,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
+// built is the folder of the binary, once there is one.
+var built string
+
 // binary is the command, built once for all tests of the package.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-e2e-")
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	path := filepath.Join(dir, "toolfleet")
 	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/toolfleet").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the command: %w\n%s", err, out)
@@ -34,8 +38,8 @@ var binary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
+	if built != "" {
+		_ = os.RemoveAll(built)
 	}
 	os.Exit(code)
 }
