@@ -4,13 +4,23 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
+
+// longest bounds one request; no batch lives that long.
+const longest = 24 * time.Hour
+
+// silence is how long a door may say nothing before it is held to be gone. It gives a sign every 10 s.
+const silence = 30 * time.Second
+
+var errSilence = errors.New("no word from the coordinator")
 
 // ask makes one request at a door and puts its answer together: events as they come, then a reply, which
 // may arrive in chunks, or a state.
@@ -18,10 +28,16 @@ func (c *Client) ask(ctx context.Context, subject string, h bus.Header, body []b
 	var chunks [][]byte
 	var answer []byte
 	var problem error
-	err := c.conn.Stream(ctx, subject, h, body, func(m bus.Msg) (more bool) {
-		if m.Header.Get(messages.EventHeader) != "" {
+	listening, cancel := context.WithDeadline(ctx, time.Now().Add(longest))
+	defer cancel()
+	listening, gone := context.WithCancelCause(listening)
+	quiet := time.AfterFunc(silence, func() { gone(errSilence) })
+	defer quiet.Stop()
+	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
+		quiet.Reset(silence)
+		if kind := m.Header.Get(messages.EventHeader); kind != "" {
 			var e messages.Event
-			if each != nil && json.Unmarshal(m.Data, &e) == nil {
+			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
 				each(e)
 			}
 			return true

@@ -79,9 +79,6 @@ func (c *Client) Close() {
 // comingBack is how long nobody may listen before that is reported: a coordinator may be restarting.
 const comingBack = 3 * time.Second
 
-// longestBatch bounds one wait for a reply; no batch lives that long.
-const longestBatch = 24 * time.Hour
-
 func (c *Client) key(s messages.SessionID, b messages.BatchID) messages.BatchKey {
 	return messages.KeyOf(c.tenant, s, b)
 }
@@ -111,16 +108,12 @@ func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Ev
 }
 
 func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (messages.Reply, error) {
-	header := bus.Header{}
-	if each != nil {
-		header.Set(messages.ProgressHeader, "1")
-	}
+	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
+	header := bus.Header{messages.ProgressHeader: {"1"}}
 	key := c.key(b.Session, b.ID)
-	patient, cancel := context.WithTimeout(ctx, longestBatch)
-	defer cancel()
 	began := time.Now()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		reply, err := c.ask(patient, c.names.Of(messages.VerbRun, key), header, body, each)
+		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), header, body, each)
 		var refusal *messages.Refusal
 		switch {
 		case err == nil:
@@ -129,8 +122,10 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			return reply, err
 		case ctx.Err() != nil:
 			return reply, fmt.Errorf("batch %s: %w; it goes on without us, and its reply can be fetched", b.ID, context.Cause(ctx))
-		case errors.Is(err, bus.ErrNoResponders) && time.Since(began) > comingBack:
-			return reply, ErrNoFleet
+		case errors.Is(err, bus.ErrNoResponders):
+			if time.Since(began) > comingBack {
+				return reply, ErrNoFleet
+			}
 		case bus.IsTerminal(err):
 			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
 		}

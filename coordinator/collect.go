@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -18,7 +20,7 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 		return
 	}
 	switch {
-	case n.Result != nil:
+	case n.Result != nil && d.isOf(n.Index, *n.Result):
 		d.step(ctx, batch.Ended{Index: n.Index, Result: *n.Result})
 	case n.Running:
 		d.step(ctx, batch.Running{Index: n.Index})
@@ -33,28 +35,61 @@ func (d *drive) look(ctx context.Context) {
 }
 
 func (d *drive) lookAll(ctx context.Context) []batch.Event {
-	records, results, err := d.journal.Calls(ctx, d.accepted.Key)
+	open := d.machine.Open()
+	if len(open) == 0 {
+		return nil
+	}
+	records, results, unread, err := d.journal.Calls(ctx, d.accepted.Key, open...)
 	if err != nil {
 		d.log.Warn("the journal cannot be read; it is tried again at the next poll", "err", err)
 		return nil
 	}
-	return append(d.known(records, results), batch.Looked{})
+	return append(d.known(records, results, unread), batch.Looked{})
 }
 
-// known is records and results as events. What is not about a call of this batch is nobody's.
-func (d *drive) known(records []journal.CallEntry, results []messages.Result) []batch.Event {
+// known is records and results as events. What does not belong to a call of this batch is nobody's: a call
+// that claims is what its journal says, any other what its result says, and both name the call.
+func (d *drive) known(records []journal.CallEntry, results []journal.ResultEntry, unread []error) []batch.Event {
 	var events []batch.Event
 	for _, e := range records {
-		if e.Key.Index < len(d.in.calls) {
-			events = append(events, batch.Recorded{Index: e.Key.Index, Record: e.Record, Seq: e.Seq})
+		i := e.Key.Index
+		if i < len(d.in.calls) && d.claims(i) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
+			events = append(events, batch.Recorded{Index: i, Record: e.Record, Seq: e.Seq})
 		}
 	}
-	for _, r := range results {
-		if r.Index >= 0 && r.Index < len(d.in.calls) {
-			events = append(events, batch.Ended{Index: r.Index, Result: r})
+	for _, e := range results {
+		if i := e.Key.Index; i < len(d.in.calls) && !d.claims(i) && d.isOf(i, e.Result) {
+			events = append(events, batch.Ended{Index: i, Result: e.Result})
 		}
+	}
+	for _, err := range unread {
+		d.log.Error("a record that cannot be read is left out", "err", err)
 	}
 	return events
+}
+
+func (d *drive) claims(i int) bool { return d.machine.Plan().Calls[i].Claims() }
+
+// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive our
+// records; such a call is known by its place.
+func (d *drive) isOf(i int, r messages.Result) bool {
+	id := d.in.calls[i].ID
+	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
+		return true
+	}
+	d.log.Error("a result that is not of this call is left out", "call", i, "index", r.Index, "id", r.CallID, "tool", r.Tool)
+	return false
+}
+
+// errOtherPlan: the journal holds the plan of another body under the batch's id.
+var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
+
+// samePlan refuses the plan of another body under the same id.
+func (d *drive) samePlan(rec messages.PlanRecord) error {
+	if rec.Digest != d.digest {
+		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
+	}
+	return nil
 }
 
 // storePlan stores the plan record and tells what is then stored: ours, or that of a coordinator that was faster.
@@ -64,6 +99,10 @@ func (d *drive) storePlan(ctx context.Context, want batch.StorePlan) []batch.Eve
 	d.insist(ctx, "store plan", func() error {
 		stored, err := d.journal.WritePlan(ctx, d.accepted.Key, want.Record, want.Expect)
 		for _, entry := range stored {
+			if err := d.samePlan(entry.Record); err != nil {
+				d.fatal = err
+				return nil
+			}
 			events = append(events, batch.Planned{Record: entry.Record, Seq: entry.Seq})
 		}
 		return err
@@ -111,7 +150,6 @@ func (d *drive) insist(ctx context.Context, what string, try func() error) {
 			return
 		}
 		d.log.Warn(what+" failed; trying again", "err", err, "wait", wait)
-		d.inProgress()
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

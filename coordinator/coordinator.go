@@ -87,6 +87,9 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("coordinator: %s must be positive", f.name))
 		}
 	}
+	if ttl := c.Provision.ReplyTTL; ttl != 0 && ttl < 2*c.BatchTTL {
+		errs = append(errs, fmt.Errorf("coordinator: reply_ttl is %v; it must be at least twice batch_ttl (%v), or a batch could be run again while its records are still there", ttl, c.BatchTTL))
+	}
 	return errors.Join(errs...)
 }
 
@@ -154,12 +157,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return nil
 	}
 	defer c.conn.OnReconnect(c.nudgeAll)()
-	stopDoors, err := c.openDoors(work)
+	stopDoors, err := c.openDoors(ctx, work)
 	if err != nil {
 		return err
 	}
 	c.serving.Store(true)
-	defer c.serving.Store(false)
+	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
 	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
 
 	slots := bus.NewSlots(c.cfg.Slots)
@@ -175,17 +178,17 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // Ready reports whether batches are taken: the connection is up, the tools are known, the doors are open.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
-// enter makes d the driver of its batch here, unless there is one.
-func (c *Coordinator) enter(d *drive) bool {
+// enter makes d the driver of its batch here, unless there is one: then it is returned.
+func (c *Coordinator) enter(d *drive) (other *drive) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := d.accepted.Key.String()
 	if c.live[key] != nil {
-		return false
+		return c.live[key]
 	}
 	c.live[key] = d
 	c.cfg.Metrics.live.Set(float64(len(c.live)))
-	return true
+	return nil
 }
 
 func (c *Coordinator) leave(d *drive) {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -34,6 +35,7 @@ type drive struct {
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
+	left     bool          // no longer driven; guarded by mu
 }
 
 func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *drive {
@@ -44,20 +46,32 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 	}
 }
 
-// adopt takes over a delivery of the batch that came while it is driven. An earlier one is void by now.
+// adopt takes over a delivery of the batch that came while it is driven. It is the one that keeps the
+// batch from being delivered once more; settling any of them takes the batch out of the log.
 func (d *drive) adopt(delivery *bus.Delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.left {
+		d.settle(d.log, delivery.Nak(d.cfg.Poll))
+		return
+	}
 	d.delivery = delivery
 }
 
-// letGo hands an unfinished batch back to the log.
-func (d *drive) letGo() {
+// letGo hands an unfinished batch back to the log: at once when we are told to end, else after a while
+// that grows, so that a batch that nobody can drive does not go round in circles.
+func (d *drive) letGo(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.delivery != nil && !d.delivery.Settled() {
-		d.settle(d.log, d.delivery.Nak(0))
+	d.left = true
+	if d.delivery == nil || d.delivery.Settled() {
+		return
 	}
+	wait := min(100*time.Millisecond<<min(d.delivery.Delivered, 10), 10*time.Second)
+	if ctx.Err() != nil {
+		wait = 0
+	}
+	d.settle(d.log, d.delivery.Nak(wait))
 }
 
 func (d *drive) inProgress() {
@@ -79,17 +93,15 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 			finished = d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end. Some of its calls may have run."})
 		}
 	}()
+	defer d.stayAlive(ctx)()
 	in, err := d.decode(d.accepted)
 	if err != nil {
 		return d.refuse(ctx, in.batch, asRefusal(err))
 	}
 	d.in = in
 	if err := d.prepare(ctx); err != nil {
-		d.log.Warn("batch let go", "err", err)
-		return false
+		return d.giveUp(ctx, err)
 	}
-	alive := time.NewTicker(d.cfg.AckWait / 3)
-	defer alive.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for d.reply == nil && d.fatal == nil {
@@ -99,8 +111,6 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 			d.heard(ctx, n)
 		case <-timer.C:
 			d.step(ctx, batch.Tick{})
-		case <-alive.C:
-			d.inProgress()
 		case <-d.nudge:
 			d.look(ctx)
 		case <-ctx.Done():
@@ -108,10 +118,39 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 		}
 	}
 	if d.fatal != nil {
-		d.log.Info("batch let go", "err", d.fatal)
-		return false
+		return d.giveUp(ctx, d.fatal)
 	}
 	return d.finish(ctx)
+}
+
+// giveUp ends a drive that cannot go on. What could succeed another time is left to whoever is next; what
+// never can is answered, so that it does not hold the session for ever.
+func (d *drive) giveUp(ctx context.Context, err error) (finished bool) {
+	if ctx.Err() != nil || !bus.IsTerminal(err) && !errors.Is(err, errOtherPlan) {
+		d.log.Warn("batch let go", "err", err)
+		return false
+	}
+	d.fatal = nil
+	return d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end: " + err.Error() + ". Some of its calls may have run."})
+}
+
+// stayAlive tells the broker that the batch is driven, until it is stopped.
+func (d *drive) stayAlive(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var signs sync.WaitGroup
+	signs.Go(func() {
+		ticks := time.NewTicker(d.cfg.AckWait / 3)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticks.C:
+				d.inProgress()
+			}
+		}
+	})
+	return func() { cancel(); signs.Wait() }
 }
 
 // prepare plans the batch, tells the machine what the journal holds already, and begins.
@@ -124,13 +163,13 @@ func (d *drive) prepare(ctx context.Context) error {
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace,
-		NotAfter: d.notAfter(), Timeout: time.Duration(d.in.batch.TimeoutMS) * time.Millisecond,
+		NotAfter: d.notAfter(), Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
-	resumed, err := d.recall(ctx)
+	resumed, late, err := d.recall(ctx)
 	if err != nil {
 		return err
 	}
-	d.step(ctx, batch.Begin{Resumed: resumed})
+	d.step(ctx, batch.Begin{Resumed: resumed, Late: late})
 	return nil
 }
 

@@ -8,17 +8,19 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // openDoors serves the request doors: run, which submits a batch and answers with its reply, and get,
 // which answers with the reply of a batch again. Every coordinator serves them; each request reaches one.
-func (c *Coordinator) openDoors(ctx context.Context) (stop func(), err error) {
+// The doors are open until ctx ends; who is inside then may stay until work does.
+func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err error) {
 	return c.conn.Serve(ctx, bus.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
 		Endpoints: []bus.Endpoint{
-			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(ctx, m) }},
-			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(ctx, m) }},
+			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
+			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},
 		},
 	})
 }
@@ -26,10 +28,12 @@ func (c *Coordinator) openDoors(ctx context.Context) (stop func(), err error) {
 // visit is one request at the run door.
 type visit struct {
 	*Coordinator
-	request messages.BatchKey
-	msg     bus.Msg
-	digest  string
-	heard   chan bus.Msg // news about the batch, in the order in which the server sent it
+	request  messages.BatchKey
+	msg      bus.Msg
+	digest   string
+	progress bool         // the events are wanted too
+	events   chan bus.Msg // dropped when they are too many
+	replies  chan bus.Msg // replies and refusals; one that is dropped is found in the journal
 }
 
 func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
@@ -38,65 +42,135 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
 		return
 	}
-	v := &visit{Coordinator: c, request: key, msg: m, digest: messages.Digest(m.Data), heard: make(chan bus.Msg, 4096)}
-	// One subscription for replies, refusals and events, so that they are heard in one order.
-	unsubscribe, err := c.conn.Subscribe(c.names.Of("*", key), "", func(news bus.Msg) {
-		select {
-		case v.heard <- news:
-		default: // a reply that is missed here is found in the journal
-		}
-	})
+	v := &visit{
+		Coordinator: c, request: key, msg: m, digest: messages.Digest(m.Data), replies: make(chan bus.Msg, 4),
+		progress: m.Header.Get(messages.ProgressHeader) != "",
+	}
+	unsubscribe, err := v.listen()
+	defer unsubscribe()
 	if err != nil {
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "Not connected. Try again.", RetryAfterMS: 1000})
+		v.busy("Not connected. Try again.")
 		return
 	}
-	defer unsubscribe()
+	// A visit outlives no batch, whatever is missed.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.BatchTTL+time.Minute)
+	defer cancel()
 	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), traceHeader(m.Header), m.Data)
 	switch {
 	case err == nil, errors.Is(err, bus.ErrExists), errors.Is(err, bus.ErrUnknown):
 		v.wait(ctx) // one that runs already answers for this one, if it has the same body
 	case errors.Is(err, bus.ErrFull):
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "Too many batches are waiting. Try again.", RetryAfterMS: 1000})
+		v.busy("Too many batches are waiting. Try again.")
 	case errors.Is(err, bus.ErrTooLarge):
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf(
 			"The batch has %d bytes; the limit is %d.", len(m.Data), c.conn.MaxPayload()-headroom)})
 	default:
 		c.log.Warn("a batch could not be accepted", "batch", key, "err", err)
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "The batch could not be stored. Try again.", RetryAfterMS: 1000})
+		v.busy("The batch could not be stored. Try again.")
 	}
 }
 
+// listen hears of the batch: its reply, refusals under its id, and its events if they are wanted.
+func (v *visit) listen() (unsubscribe func(), err error) {
+	subjects := map[messages.Verb]chan bus.Msg{messages.VerbReply: v.replies, messages.VerbRefused: v.replies}
+	if v.progress {
+		v.events = make(chan bus.Msg, 256)
+		subjects[messages.VerbEvent] = v.events
+	}
+	var ends []func()
+	unsubscribe = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	for verb, into := range subjects {
+		end, err := v.conn.Subscribe(v.names.Of(verb, v.request), "", func(news bus.Msg) {
+			select {
+			case into <- news:
+			default:
+			}
+		})
+		if err != nil {
+			return unsubscribe, err
+		}
+		ends = append(ends, end)
+	}
+	return unsubscribe, nil
+}
+
+// aliveEvery is how often whoever asked for events hears that the batch is still open.
+const aliveEvery = 10 * time.Second
+
 // wait passes the events on, if they were asked for, and then the reply. Replies are pushed; the look
-// into the journal now and then is for one that was missed.
+// into the log and the journal now and then is for one that was missed, and for a batch that was never
+// stored.
 func (v *visit) wait(ctx context.Context) {
 	looks := time.NewTicker(v.cfg.Poll)
 	defer looks.Stop()
-	progress := v.msg.Header.Get(messages.ProgressHeader) != ""
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
 	for {
 		select {
-		case news := <-v.heard:
-			verb, _, _ := v.names.Batch(news.Subject)
-			switch {
-			case verb == messages.VerbEvent && progress && news.Header.Get(messages.EventHeader) != string(messages.EventReply):
-				v.respond(v.msg, news.Header, news.Data)
-			case verb == messages.VerbReply, verb == messages.VerbRefused:
-				if v.answer(ctx, news.Data, progress) {
-					return
-				}
-			}
-		case <-looks.C:
-			stored, found, err := v.journal.Reply(ctx, v.request)
-			if err == nil && found && v.answer(ctx, stored, progress) {
+		case event := <-v.events:
+			v.pass(event)
+		case news := <-v.replies:
+			if v.answer(ctx, news.Data) {
 				return
 			}
-		case <-ctx.Done():
-			return // the batch goes on; the agent asks the get door
+		case <-looks.C:
+			if v.look(ctx) {
+				return
+			}
+		case <-alive.C:
+			if v.progress {
+				v.tell(messages.Event{Type: messages.EventWaiting, Index: -1})
+			}
+		case <-ctx.Done(): // the batch goes on; asked again, another coordinator waits for it
+			v.busy("This coordinator is shutting down. Ask again: the batch goes on, and is not run twice.")
+			return
 		}
 	}
 }
 
+func (v *visit) pass(event bus.Msg) {
+	if event.Header.Get(messages.EventHeader) != string(messages.EventReply) { // that one we tell ourselves, last
+		v.respond(v.msg, bus.Header{messages.EventHeader: {event.Header.Get(messages.EventHeader)}}, event.Data)
+	}
+}
+
+// tell makes an event of our own.
+func (v *visit) tell(e messages.Event) {
+	b, _ := messages.DecodeBatch(v.msg.Data)
+	e.V, e.Session, e.Batch, e.Time = messages.Version, b.Session, b.ID, time.Now()
+	v.respond(v.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, messages.MustMarshal(e))
+}
+
+// look finds out how the batch stands when no news come. The log comes first: a batch leaves it only after
+// its reply is stored, so between the two looks nothing is missed.
+func (v *visit) look(ctx context.Context) (answered bool) {
+	_, open, err := v.journal.Open(ctx, v.request)
+	if err != nil {
+		return false
+	}
+	stored, found, err := v.journal.Reply(ctx, v.request)
+	switch {
+	case err != nil:
+		return false
+	case found:
+		return v.answer(ctx, stored)
+	case open:
+		return false
+	}
+	v.busy("The batch is not stored. Send it again.")
+	return true
+}
+
+func (v *visit) busy(why string) {
+	v.refuseAtDoor(v.msg, &messages.Refusal{Class: messages.Busy, Message: why, RetryAfterMS: 500})
+}
+
 // answer hands over a reply. One to another body under the same id is a conflict.
-func (v *visit) answer(ctx context.Context, stored []byte, progress bool) bool {
+func (v *visit) answer(ctx context.Context, stored []byte) bool {
 	var reply messages.Reply
 	if err := json.Unmarshal(stored, &reply); err != nil {
 		v.log.Error("a reply that cannot be read", "batch", v.request, "err", err)
@@ -115,12 +189,11 @@ func (v *visit) answer(ctx context.Context, stored []byte, progress bool) bool {
 		v.log.Error("a large reply cannot be fetched", "batch", v.request, "err", err)
 		body = stored
 	}
-	if progress {
-		event := messages.Event{
-			V: messages.Version, Type: messages.EventReply, Session: reply.Session, Batch: reply.Batch, Index: -1,
-			Counter: 1, Time: time.Now(), Status: reply.Status,
+	if v.progress {
+		for len(v.events) > 0 {
+			v.pass(<-v.events)
 		}
-		v.respond(v.msg, bus.Header{messages.EventHeader: {string(messages.EventReply)}}, messages.MustMarshal(event))
+		v.tell(messages.Event{Type: messages.EventReply, Index: -1, Counter: 1, Status: reply.Status})
 	}
 	v.respondInChunks(v.msg, body)
 	return true
@@ -183,23 +256,24 @@ func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, bo
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
 	}
-	records, results, err := c.journal.Calls(ctx, key)
+	records, results, _, err := c.journal.Calls(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range records {
 		if e.Record.Result != nil {
-			results = append(results, *e.Record.Result)
+			results = append(results, journal.ResultEntry{Key: e.Key, Result: *e.Record.Result})
 		}
 	}
-	for _, r := range results {
-		if r.Index < 0 || r.Index >= len(reply.Results) {
+	for _, e := range results {
+		if e.Key.Index >= len(reply.Results) {
 			continue
 		}
-		if err := c.journal.Resolve(ctx, &r); err != nil {
-			return nil, err
+		if err := c.journal.Resolve(ctx, &e.Result); err != nil {
+			c.log.Error("a stored outcome is gone", "batch", key, "call", e.Key.Index, "err", err)
+			continue
 		}
-		reply.Results[r.Index].Outcome = r.Outcome
+		reply.Results[e.Key.Index].Outcome = e.Result.Outcome
 	}
 	return messages.MustMarshal(reply), nil
 }

@@ -52,7 +52,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 		log.Debug("let go: not the head of its session", "head", head.Key.Batch)
 		c.settle(log, d.Nak(c.cfg.Poll))
 	case !found:
-		c.settle(log, d.Ack()) // it was finished a moment ago
+		c.settle(log, d.Nak(time.Second)) // finished a moment ago, or a look at a server that is behind: gone, or here again
 	default:
 		c.driveLane(ctx, accepted, d)
 	}
@@ -62,37 +62,41 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) {
 	for {
 		d := c.newDrive(accepted, delivery)
-		if !c.enter(d) {
-			if live := c.driving(accepted.Key); live != nil && delivery != nil {
+		if live := c.enter(d); live != nil {
+			if delivery != nil {
 				live.adopt(delivery)
 			}
 			return
 		}
 		finished := d.run(ctx)
 		c.leave(d)
-		d.letGo()
-		if !finished {
+		d.letGo(ctx)
+		if !finished || !c.serving.Load() {
+			return // what is in the log will be delivered to somebody
+		}
+		next, found := c.nextHead(ctx, d.log, accepted.Key)
+		if !found {
 			return
-		}
-		next, found, err := c.journal.Head(ctx, accepted.Key.Tenant, accepted.Key.Session)
-		if err != nil || !found {
-			return // what is there will be delivered
-		}
-		reply, replied, err := c.journal.Reply(ctx, next.Key)
-		if err != nil {
-			return
-		}
-		if replied { // submitted again after it had finished
-			c.again(ctx, d.log, next, reply)
-			if err := c.journal.Remove(ctx, next); err != nil {
-				return
-			}
 		}
 		accepted, delivery = next, nil
-		if replied {
-			if accepted, found, err = c.journal.Head(ctx, next.Key.Tenant, next.Key.Session); err != nil || !found {
-				return
-			}
+	}
+}
+
+// nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted
+// again, is answered and taken out of the way.
+func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey) (journal.Accepted, bool) {
+	for {
+		next, found, err := c.journal.Head(ctx, key.Tenant, key.Session)
+		if err != nil || !found {
+			return next, false
+		}
+		reply, replied, err := c.journal.Reply(ctx, next.Key)
+		if err != nil || !replied {
+			return next, err == nil
+		}
+		c.again(ctx, log, next, reply)
+		if err := c.journal.Remove(ctx, next); err != nil {
+			return next, false
 		}
 	}
 }
@@ -160,16 +164,15 @@ func (c *Coordinator) decode(a journal.Accepted) (in decoded, err error) {
 			err = &messages.Refusal{Class: messages.Internal, Message: "The message could not be decoded."}
 		}
 	}()
-	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
-		in.batch, _ = messages.DecodeBatch(a.Body)
-		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
-	}
 	if in.batch, err = messages.DecodeBatch(a.Body); err != nil {
 		return in, err
 	}
 	if key := messages.KeyOf(a.Key.Tenant, in.batch.Session, in.batch.ID); key != a.Key {
 		return in, &messages.Refusal{Class: messages.SubjectMismatch, Message: fmt.Sprintf(
 			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
+	}
+	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
+		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
 	}
 	if in.codec, err = provider.For(in.batch.Provider); err != nil {
 		return in, err
@@ -179,6 +182,11 @@ func (c *Coordinator) decode(a journal.Accepted) (in decoded, err error) {
 	}
 	if len(in.calls) > messages.MaxCalls {
 		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
+	}
+	for _, call := range in.calls {
+		if size := max(len(call.ID), len(call.Tool())); size > messages.MaxID {
+			return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("Call %d has an id or a tool name of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
+		}
 	}
 	return in, nil
 }

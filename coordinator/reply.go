@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
-	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
@@ -17,10 +16,8 @@ import (
 func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	outcomes := make([]messages.Outcome, len(results))
 	for i := range results {
-		// An id that is no UTF-8 does not survive our records; its call is known by its place.
-		id := d.in.calls[i].ID
-		if results[i].Index != i || results[i].CallID != id && utf8.ValidString(string(id)) {
-			panic(fmt.Sprintf("coordinator: result %d of batch %s is of call %d (%q)", i, d.accepted.Key, results[i].Index, results[i].CallID))
+		if results[i].Index != i {
+			panic(fmt.Sprintf("coordinator: result %d of batch %s is of call %d", i, d.accepted.Key, results[i].Index))
 		}
 		whole := results[i]
 		d.insist(ctx, "fetch a large outcome", func() error {
@@ -105,8 +102,8 @@ func (d *drive) remove(ctx context.Context) error {
 	d.mu.Lock()
 	delivery := d.delivery
 	d.mu.Unlock()
-	if delivery != nil {
-		return delivery.AckSync(ctx)
+	if delivery != nil && delivery.AckSync(ctx) == nil {
+		return nil
 	}
 	return d.journal.Remove(ctx, d.accepted)
 }

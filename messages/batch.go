@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// MaxID is how long an id or a tool name may be, in bytes: it stands in every record about its call.
+const MaxID = 8 << 10
+
 // MaxCalls is how many client calls one batch may hold.
 const MaxCalls = 512
 
@@ -63,6 +66,10 @@ func DecodeBatch(body []byte) (Batch, error) {
 		return b, refuse("session is missing or empty")
 	case len(b.Message) == 0:
 		return b, refuse("message is missing")
+	case len(b.ID) > MaxID || len(b.Session) > MaxID:
+		refusal := &Refusal{Class: TooLarge, Message: fmt.Sprintf("batch: id has %d bytes and session %d; the limit is %d", len(b.ID), len(b.Session), MaxID)}
+		b.ID, b.Session = b.ID[:min(64, len(b.ID))], b.Session[:min(64, len(b.Session))]
+		return b, refusal
 	case b.TimeoutMS < 0:
 		return b, refuse("timeout_ms is negative")
 	}
@@ -145,6 +152,9 @@ type Control struct {
 	V     int             `json:"v"`
 	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
 	Steer json.RawMessage `json:"steer,omitempty"`
+	// Reason and By are for the results of what is aborted.
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
 }
 
 // State is the answer of the get door while there is no reply: running (queued counts) or unknown.

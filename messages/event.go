@@ -24,6 +24,8 @@ const (
 	EventEnd      EventType = "end"
 	EventResult   EventType = "result"
 	EventReply    EventType = "reply"
+	// EventWaiting says, at the run door only, that the batch is still open. Nothing for people.
+	EventWaiting EventType = "waiting"
 )
 
 // Event is news about a batch, over core NATS: it may be lost and decides nothing.

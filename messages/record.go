@@ -1,6 +1,9 @@
 package messages
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // CallState is where a call is in its journal.
 type CallState string
@@ -41,13 +44,15 @@ type CallRecord struct {
 	// time has killed its tool by then.
 	LeaseMS int64 `json:"lease_ms,omitempty"`
 	// DeadlineMS is the longest the run may take, from its start.
-	DeadlineMS int64     `json:"deadline_ms,omitempty"`
-	OnCrash    OnCrash   `json:"on_crash,omitempty"`
-	NotBefore  time.Time `json:"not_before,omitzero"` // released: when the next attempt may start
-	Error      *Error    `json:"error,omitempty"`     // released: why
-	Approval   string    `json:"approval,omitempty"`  // parked, granted: which question
-	Expires    time.Time `json:"expires,omitzero"`    // parked, granted
-	Result     *Result   `json:"result,omitempty"`    // ended
+	DeadlineMS int64   `json:"deadline_ms,omitempty"`
+	OnCrash    OnCrash `json:"on_crash,omitempty"`
+	// Input is the frozen input where it is not the job's.
+	Input        json.RawMessage `json:"input,omitempty"`
+	RetryAfterMS int64           `json:"retry_after_ms,omitempty"` // released: from when it was stored to the next attempt
+	Error        *Error          `json:"error,omitempty"`          // released: why
+	Approval     string          `json:"approval,omitempty"`       // parked, granted: which question
+	ExpiresMS    int64           `json:"expires_ms,omitempty"`     // parked, granted: from when it was stored
+	Result       *Result         `json:"result,omitempty"`         // ended
 }
 
 // PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is dispatched, and
@@ -60,6 +65,8 @@ type PlanRecord struct {
 	// Stage is the stage that may be dispatched once this record is stored.
 	Stage int           `json:"stage"`
 	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
+	// CallsRef is where Calls are when they are too large for a message.
+	CallsRef *Ref `json:"calls_ref,omitempty"`
 	// Results of calls that ended since the record before, and have no journal of their own.
 	Results []Result `json:"results,omitempty"`
 }
@@ -100,7 +107,8 @@ type Buried struct {
 	Subject string              `json:"subject"`
 	Reason  string              `json:"reason"`
 	Header  map[string][]string `json:"header,omitempty"`
-	Body    []byte              `json:"body"` // base64
+	Body    []byte              `json:"body"` // base64; the start of it when all is too large for a message
+	Size    int                 `json:"size"` // bytes of the whole body
 	Stored  time.Time           `json:"stored,omitzero"`
 }
 

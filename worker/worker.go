@@ -9,8 +9,10 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -239,7 +241,7 @@ func (s served) Serves(job messages.Job) (claims, ok bool) {
 
 func (s served) Run(ctx context.Context, job messages.Job, claim lane.Claim, progress func(messages.Progress)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
-		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
+		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
 	}, progress)
 	var stricter *pipeline.Stricter
@@ -247,6 +249,14 @@ func (s served) Run(ctx context.Context, job messages.Job, claim lane.Claim, pro
 		return notRunUnderAWeakerLock(job, stricter), nil
 	}
 	return result, err
+}
+
+// changed is the frozen input where a hook made another one of the job's.
+func changed(frozen, asked json.RawMessage) json.RawMessage {
+	if bytes.Equal(frozen, asked) {
+		return nil
+	}
+	return frozen
 }
 
 // notRunUnderAWeakerLock answers a call that was planned to run beside others and, as it turned out, must not.

@@ -37,13 +37,13 @@ type Config struct {
 
 // Machine is the state of one batch. Its methods are for one goroutine.
 type Machine struct {
-	cfg     Config
-	plan    plan.Plan
-	calls   []call
-	began   bool
-	resumed bool      // another coordinator drove it before
-	start   time.Time // of Begin
-	pollAt  time.Time // next look; zero: none wanted
+	cfg    Config
+	plan   plan.Plan
+	calls  []call
+	began  bool
+	late   bool      // another coordinator may have driven it before
+	start  time.Time // of Begin
+	pollAt time.Time // next look; zero: none wanted
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
@@ -77,6 +77,21 @@ func New(p plan.Plan, cfg Config) *Machine {
 // Plan is the plan that the machine follows: its own, or the one it adopted.
 func (m *Machine) Plan() plan.Plan { return m.plan }
 
+// Open is the calls of the running stage that have not ended.
+func (m *Machine) Open() []int {
+	stage, open := m.stage()
+	if !open {
+		return nil
+	}
+	var calls []int
+	for _, i := range m.plan.Stages[stage] {
+		if m.calls[i].result == nil {
+			calls = append(calls, i)
+		}
+	}
+	return calls
+}
+
 // Ended counts the calls that have ended.
 func (m *Machine) Ended() int {
 	n := 0
@@ -93,8 +108,9 @@ type Event interface{ event() }
 
 type (
 	// Begin starts the batch, once all records that the journal holds have been told. Resumed: there
-	// were some, so whoever watches has seen the start already.
-	Begin struct{ Resumed bool }
+	// were some, so whoever watches has seen the start already. Late: this is not certainly the first
+	// driver, so a worker may be running a call and telling another coordinator.
+	Begin struct{ Resumed, Late bool }
 	// Planned tells of a record on the batch's plan subject, ours or another's.
 	Planned struct {
 		Record messages.PlanRecord
@@ -178,7 +194,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	looked := false
 	switch ev := ev.(type) {
 	case Begin:
-		m.began, m.resumed, m.start = true, ev.Resumed, now
+		m.began, m.late, m.start = true, ev.Late, now
 		if !ev.Resumed {
 			wants = append(wants, Announce{})
 		}
@@ -219,10 +235,7 @@ func (m *Machine) planStored(ev Planned) {
 	}
 	m.planned, m.planSeq, m.storing = true, ev.Seq, false
 	if len(ev.Record.Calls) > 0 && ev.Record.Nonce != m.cfg.Nonce {
-		if adopted, err := m.plan.Adopt(ev.Record); err == nil {
-			m.plan = adopted
-			m.applyRefusals()
-		}
+		m.adopt(ev.Record)
 	}
 	for _, r := range ev.Record.Results {
 		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].recorded {
@@ -231,6 +244,21 @@ func (m *Machine) planStored(ev Planned) {
 		// What is recorded is what the next write builds on, even if a read was run twice and we saw the other result.
 		m.calls[r.Index].result, m.calls[r.Index].recorded = &r, true
 	}
+}
+
+// adopt follows the plan of a coordinator that was faster. What our own refused and it does not is open again.
+func (m *Machine) adopt(record messages.PlanRecord) {
+	adopted, err := m.plan.Adopt(record)
+	if err != nil { // not a record of this batch; the shell has compared the digests
+		return
+	}
+	for i := range m.calls {
+		if c := &m.calls[i]; m.plan.Calls[i].Refused != nil && adopted.Calls[i].Refused == nil && !c.recorded {
+			c.result, c.told = nil, false
+		}
+	}
+	m.plan = adopted
+	m.applyRefusals()
 }
 
 // recorded follows the newest record in a call's journal.

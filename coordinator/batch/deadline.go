@@ -43,14 +43,14 @@ func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 
 // verdict is how a call that no live claim protects ends from outside, if it does now.
 func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool) {
-	tool := m.plan.Calls[i].Tool
+	tool := m.plan.Calls[i].PlannedCall.Tool
 	if claimed(c) {
 		waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
 		if c.record.OnCrash == messages.Idempotent && now.Before(m.cfg.NotAfter) && !waited {
 			return messages.Result{}, false // another worker takes over
 		}
 		return m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
-			"The worker that ran %s was lost while it ran. The call may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", tool.Name)), true
+			"The worker that ran %s was lost while it ran. The call may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", tool)), true
 	}
 	if !m.plan.Calls[i].ConcurrencySafe && m.unknownBefore(i) {
 		return m.endWith(i, messages.StatusSkipped, messages.CodeSkipped,
@@ -59,19 +59,30 @@ func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool)
 	if now.After(m.cfg.NotAfter) {
 		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: the batch outlived its time."), true
 	}
-	if m.cfg.Timeout > 0 && !now.Before(m.start.Add(m.cfg.Timeout)) && !c.ran {
+	if m.cfg.Timeout > 0 && !c.ran && !now.Before(m.giveUp(c)) {
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
-			"Not run: the %s that this message was given were used up by its other calls.", m.cfg.Timeout)), true
+			"Not known to have run: the %s that this message was given are used up.", m.cfg.Timeout)), true
 	}
 	if !c.dispatched || now.Sub(c.since) < m.patience(i, c) {
 		return messages.Result{}, false
 	}
 	if c.ran {
 		return m.endWith(i, messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
-			"The worker that ran %s was lost, and no other took the call.", tool.Name)), true
+			"The worker that ran %s was lost, and no other took the call.", tool)), true
 	}
 	return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
-		"No worker took the call of %s within %s. It was not run.", tool.Name, m.cfg.QueueTimeout)), true
+		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
+}
+
+// giveUp is when the time of the batch is over for a call that no worker is known to run. One that was
+// dispatched may be running all the same: its worker ends it at the batch's time, and is given a grace to
+// say so.
+func (m *Machine) giveUp(c *call) time.Time {
+	at := m.start.Add(m.cfg.Timeout)
+	if c.dispatched {
+		at = at.Add(m.cfg.Grace + m.cfg.FirstPoll)
+	}
+	return at
 }
 
 // patience is how long a call may go without a sign of a worker.
@@ -79,7 +90,7 @@ func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
 	case c.ran: // its worker gives a sign at every poll; when it is gone the broker first has to notice
 		return m.cfg.QueueTimeout + 3*m.cfg.Poll
-	case m.resumed: // its worker may be giving signs to the coordinator that is gone
+	case m.late: // its worker may be giving signs to the coordinator that is gone
 		return m.cfg.QueueTimeout + m.plan.Calls[i].Tool.Timeout()
 	}
 	return m.cfg.QueueTimeout
@@ -148,7 +159,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 				earlier(c.since.Add(m.patience(i, c)))
 			}
 			if m.cfg.Timeout > 0 && !c.ran {
-				earlier(m.start.Add(m.cfg.Timeout))
+				earlier(m.giveUp(c))
 			}
 		}
 	}

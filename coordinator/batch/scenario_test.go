@@ -107,7 +107,8 @@ func (s *story) tell(words []string) {
 	var ev batch.Event
 	switch words[0] {
 	case "begin":
-		ev = batch.Begin{Resumed: len(words) > 1 && words[1] == "resumed"}
+		resumed := len(words) > 1 && words[1] == "resumed"
+		ev = batch.Begin{Resumed: resumed, Late: resumed}
 	case "result":
 		ev = batch.Ended{Index: index, Result: result}
 	case "claimed", "renewed":

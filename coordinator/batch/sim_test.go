@@ -122,7 +122,7 @@ func (w *world) coordinator(nonce string) *coordinator {
 	}
 	resumed := len(w.plans) > 0
 	resumed = c.look() || resumed
-	c.step(batch.Begin{Resumed: resumed})
+	c.step(batch.Begin{Resumed: resumed, Late: resumed})
 	return c
 }
 

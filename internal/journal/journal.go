@@ -65,7 +65,9 @@ func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.
 	if err == nil || bus.IsTerminal(err) && !errors.Is(err, bus.ErrConflict) {
 		return seq, err
 	}
-	newest, found, readErr := j.Newest(ctx, key)
+	reading, done := afterwards(ctx)
+	defer done()
+	newest, found, readErr := j.Newest(reading, key)
 	switch {
 	case readErr != nil:
 		return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, errors.Join(err, readErr))
@@ -75,6 +77,11 @@ func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.
 		return 0, &Lost{newest}
 	}
 	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, err)
+}
+
+// afterwards is a context for finding out what became of a write, also when the time for the write is up.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }
 
 // Newest is the newest record of a call, from the stream's leader.
@@ -136,7 +143,7 @@ func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Re
 // WritePlan appends a plan record behind the one at sequence last and returns every record that the
 // batch then has after last: the given one, or those of a coordinator that was faster.
 func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec messages.PlanRecord, last uint64) ([]PlanEntry, error) {
-	if err := j.shrink(ctx, rec.Results, func() int { return len(messages.MustMarshal(rec)) }); err != nil {
+	if err := j.shrinkPlan(ctx, &rec); err != nil {
 		return nil, err
 	}
 	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbPlan, key), nil, messages.MustMarshal(rec), last)
@@ -167,36 +174,62 @@ func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry
 		if err := json.Unmarshal(msg.Data, &plans[i].Record); err != nil {
 			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
 		}
+		if err := j.wholePlan(ctx, &plans[i].Record); err != nil {
+			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
+		}
 	}
 	return plans, nil
 }
 
-// Calls is what the journal holds about the calls of a batch now: the newest record of those that claim,
-// the result of those that do not.
-func (j *Journal) Calls(ctx context.Context, key messages.BatchKey) (records []CallEntry, results []messages.Result, err error) {
-	msgs, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbCall, key)+".*")
+// ResultEntry is the stored result of a call that does not claim.
+type ResultEntry struct {
+	Key    messages.CallKey
+	Result messages.Result
+}
+
+// Calls is what the journal holds about calls of a batch now: the newest record of those that claim and the
+// result of those that do not, of all calls, or of those at the given indices. What cannot be read is
+// left out, and named in unread.
+func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...int) (records []CallEntry, results []ResultEntry, unread []error, err error) {
+	filters := func(v messages.Verb) []string {
+		if len(indices) == 0 {
+			return []string{j.names.Of(v, key) + ".*"}
+		}
+		filters := make([]string, len(indices))
+		for n, i := range indices {
+			filters[n] = j.names.OfCall(v, key.Call(i))
+		}
+		return filters
+	}
+	msgs, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall)...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the journal of batch %s: %w", key, err)
+		return nil, nil, nil, fmt.Errorf("read the journal of batch %s: %w", key, err)
 	}
 	for _, msg := range msgs {
 		entry, err := j.callEntry(msg)
 		if err != nil {
-			return nil, nil, err
+			unread = append(unread, err)
+			continue
 		}
 		records = append(records, entry)
 	}
-	msgs, err = j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
+	msgs, err = j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the results of batch %s: %w", key, err)
+		return nil, nil, nil, fmt.Errorf("read the results of batch %s: %w", key, err)
 	}
 	for _, msg := range msgs {
+		_, call, err := j.names.Call(msg.Subject)
 		var result messages.Result
-		if err := json.Unmarshal(msg.Data, &result); err != nil {
-			return nil, nil, fmt.Errorf("result at %s: %w", msg.Subject, err)
+		if err == nil {
+			err = json.Unmarshal(msg.Data, &result)
 		}
-		results = append(results, result)
+		if err != nil {
+			unread = append(unread, fmt.Errorf("result at %.200s: %w", msg.Subject, err))
+			continue
+		}
+		results = append(results, ResultEntry{call, result})
 	}
-	return records, results, nil
+	return records, results, unread, nil
 }
 
 // WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were
@@ -215,7 +248,7 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 	if err == nil {
 		return body, nil
 	}
-	stored, found, readErr := j.Reply(ctx, key)
+	stored, found, readErr := j.reply(ctx, key, j.conn.LastFromLeader)
 	if readErr == nil && found {
 		return stored, nil
 	}
@@ -224,7 +257,11 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 
 // Reply is the stored reply of a batch as it was published; a large one is a ref.
 func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+	return j.reply(ctx, key, j.conn.Last)
+}
+
+func (j *Journal) reply(ctx context.Context, key messages.BatchKey, last func(context.Context, string, string) (bus.Msg, error)) ([]byte, bool, error) {
+	msg, err := last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil, false, nil
 	}
@@ -288,11 +325,17 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// Bury sets aside a message that nobody can process, with the reason. It is kept for people to look at.
+// Bury sets aside a message that nobody can process, with the reason. It is kept for people to look at, as
+// much of it as fits into a message.
 func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
-	body := messages.MustMarshal(messages.Buried{
-		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Stored: msg.Time,
-	})
+	buried := messages.Buried{
+		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
+	}
+	body := messages.MustMarshal(buried)
+	if len(body) > j.inline() {
+		buried.Header, buried.Body = nil, msg.Data[:min(len(msg.Data), j.inline()/2)]
+		body = messages.MustMarshal(buried)
+	}
 	if _, err := j.conn.Append(ctx, j.names.Dead(), nil, body); err != nil {
 		return fmt.Errorf("set aside message of %.200s: %w", msg.Subject, err)
 	}

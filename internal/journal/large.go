@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -45,13 +46,38 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 			}
 		}
 		if largest < 0 {
-			return fmt.Errorf("a record of %d bytes without outcomes is over the message limit of %d", size(), j.inline())
+			return fmt.Errorf("a record of %d bytes without outcomes, with a limit of %d: %w", size(), j.inline(), bus.ErrTooLarge)
 		}
 		if err := j.offload(ctx, &results[largest]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// shrinkPlan offloads outcomes, and the calls where even that is not enough.
+func (j *Journal) shrinkPlan(ctx context.Context, rec *messages.PlanRecord) error {
+	size := func() int { return len(messages.MustMarshal(rec)) }
+	if calls := messages.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
+		ref, err := j.conn.PutObject(ctx, calls)
+		if err != nil {
+			return fmt.Errorf("store the calls of a large plan: %w", err)
+		}
+		rec.Calls, rec.CallsRef = nil, &ref
+	}
+	return j.shrink(ctx, rec.Results, size)
+}
+
+// wholePlan brings back calls that were offloaded.
+func (j *Journal) wholePlan(ctx context.Context, rec *messages.PlanRecord) error {
+	if rec.CallsRef == nil {
+		return nil
+	}
+	body, err := j.conn.GetObject(ctx, *rec.CallsRef)
+	if err != nil {
+		return fmt.Errorf("calls of a large plan: %w", err)
+	}
+	return json.Unmarshal(body, &rec.Calls)
 }
 
 // Resolve brings back an outcome that was offloaded.

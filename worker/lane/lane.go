@@ -45,6 +45,7 @@ type Claim func(ctx context.Context, want Want) (Held, error)
 // Want is what a claim says about the run.
 type Want struct {
 	ArgsHash string
+	Input    json.RawMessage // the frozen input, where it is not the job's
 	OnCrash  messages.OnCrash
 	Deadline time.Duration
 }
@@ -152,6 +153,9 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
 	}
+	if err == nil && key != messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
+		err = errors.New("its ids are not those of its subject")
+	}
 	if err != nil {
 		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
 		return
@@ -161,7 +165,7 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	switch {
 	case !served:
 		log.Debug("let go: the tool is not served here under this definition")
-		c.settle(log, d.Nak(c.cfg.LetGo))
+		c.settle(log, d.Nak(min(c.cfg.LetGo<<min(d.Delivered-1, 5), 10*time.Second)))
 		return
 	case time.Now().After(job.NotAfter):
 		c.settle(log, d.Term("the batch outlived its time"))
