@@ -103,7 +103,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		errs = append(errs, errors.New("worker: there is no tool to serve: give a tools file or a root folder"))
 	}
 	phases, err := pipeline.New(pipeline.Config{
-		Registry: registry, Hooks: cfg.Hooks, Rules: cfg.Rules, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
+		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 	})
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {

@@ -22,7 +22,7 @@ func (reinjectCmd) Run(a *app) error {
 	if isTerminal(a.stdin) {
 		return wrong(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
 	}
-	request, err := io.ReadAll(a.stdin)
+	request, err := io.ReadAll(io.LimitReader(a.stdin, maxInput))
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
 	}

@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -119,7 +120,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 
 // connectError says what to do next.
 func (c *Conn) connectError(err error) error {
-	where := c.opts.URL
+	where, err := withoutSecrets(c.opts.URL), error(hidden{err})
 	if c.opts.InProcess != nil {
 		where = "the server in this process"
 	}
@@ -131,6 +132,17 @@ func (c *Conn) connectError(err error) error {
 	}
 	return fmt.Errorf("connect to %s: %w; is a NATS server there? `toolfleet nats` starts one, --nats or NATS_URL names another", where, err)
 }
+
+var userInfo = regexp.MustCompile(`://[^\s/]*@`)
+
+// withoutSecrets takes users, passwords and tokens out of the URLs in a text.
+func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
+
+// hidden is an error whose text names no secrets: a URL that cannot be read is quoted by whoever tried.
+type hidden struct{ error }
+
+func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
+func (h hidden) Unwrap() error { return h.error }
 
 // natsOptions reads the files that are named, so that a wrong one is found before anything is tried.
 func (c *Conn) natsOptions() (*nats.Options, error) {

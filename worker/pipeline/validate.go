@@ -21,7 +21,7 @@ func (c *call) validate(context.Context) error {
 	c.result.Kind = c.tool.Kind
 	if len(c.input) > c.cfg.MaxInput {
 		return fail(messages.StatusValidationError, messages.CodeTooLarge,
-			"The arguments have %d bytes; the limit is %d.", len(c.input), c.cfg.MaxInput)
+			"The arguments have %d bytes; the limit is %d. Do it in several smaller calls.", len(c.input), c.cfg.MaxInput)
 	}
 	schema, err := schemas.Compile(c.tool.InputSchema) // remembered: the registry has compiled it once
 	if err != nil {
