@@ -15,8 +15,8 @@ import (
 var inherited = []string{"PATH", "HOME", "LANG"}
 
 // Environ is the environment of a tool's command: PATH, HOME, LANG and the named variables of this
-// process where they are set, and the call as TOOLFLEET_* variables. Nothing else gets through, so a
-// worker's credentials do not. Names that begin with TOOLFLEET_ are the call's and cannot be passed.
+// process where they are set, and the call as TOOLFLEET_* variables. Nothing else is handed on, so a
+// worker's credentials are not; that a command does not look for them in /proc takes [Shield]. Names that begin with TOOLFLEET_ are the call's and cannot be passed.
 //
 // An id may hold any bytes, an environment variable all but NUL: a call with a NUL in its session, batch
 // or call id is refused with a *messages.Error, since a changed id would name something else.

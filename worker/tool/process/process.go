@@ -12,11 +12,17 @@
 // How the tree is found differs by system. On Linux: the process group, the session, living
 // descendants, and every younger process that inherited the run's marker in its environment or holds
 // one of its streams, which finds daemons too (setsid, double fork). One thing escapes: a process that
-// left the session, lost its parent, emptied its environment and redirected its streams, all four, or
-// that another user's daemon starts for the command. A PID namespace would hold the first as well, but
+// left the session, lost its parent, emptied its environment and redirected its streams, all four. So does
+// what runs as another user: what a daemon of theirs starts for the command, or a setuid program. A PID namespace would hold the first as well, but
 // what runs inside it sees other process ids, is its init and, for want of privileges, another user, and
 // container runtimes mostly refuse it. On other Unix systems only the process group dies, on Windows only
 // the command itself.
+//
+// A worker that is the first process of its container also collects the dead that others left to it.
+//
+// A command does not get this process's environment, but on Linux it may read it in /proc, as one user's
+// processes may, until [Shield] closes that way. Root can still read it, and so can whoever has
+// CAP_SYS_PTRACE.
 //
 // Output is kept within a bound, its head and its tail; nothing blocks on a reader that is gone.
 package process
@@ -61,8 +67,6 @@ type Result struct {
 	ExitCode int
 	Signal   string // the signal that ended it, in the system's words; "" for an exit
 	Duration time.Duration
-	// Survivors counts processes of the tree that could not be killed: they belong to another user.
-	Survivors int
 }
 
 // Status is the end in words: "exit status 3", "signal: killed".
@@ -106,7 +110,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	if stopped {
 		<-killed
 	}
-	result := Result{Duration: time.Since(started), Survivors: tree.kill()}
+	result := Result{Duration: time.Since(started)}
+	tree.kill()
 	result.Stdout, result.Stderr = pipes.finish(drain)
 	result.ExitCode, result.Signal = ended(cmd.ProcessState)
 	if stopped && result.ExitCode != 0 {

@@ -22,7 +22,8 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // start's goroutine holds its thread
 	pid    int
-	born   uint64 // start of the command, in clock ticks since boot: older processes are not ours
+	born   uint64         // start of the command, in clock ticks since boot: older processes are not ours
+	killed map[int]uint64 // when each process was born that was told to die
 }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -33,7 +34,7 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 		// A killed worker takes the command with it. What the command itself started is not covered.
 		Pdeathsig: syscall.SIGKILL,
 	}
-	t := &tree{marker: []byte(marker), pipes: map[string]bool{}}
+	t := &tree{marker: []byte(marker), pipes: map[string]bool{}, killed: map[int]uint64{}}
 	for _, stream := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
 		if f, ok := stream.(*os.File); ok {
 			if info, err := f.Stat(); err == nil {
@@ -49,7 +50,7 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 func (t *tree) start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	t.locked = true
-	if err := cmd.Start(); err != nil {
+	if err := startKnown(cmd, t); err != nil {
 		return err
 	}
 	t.pid = cmd.Process.Pid
@@ -59,68 +60,63 @@ func (t *tree) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// release ends what newTree and start began. To be called from start's goroutine.
+// release ends what newTree and start began. To be called from start's goroutine, once the command was
+// waited for.
 func (t *tree) release() {
+	running.CompareAndDelete(t.pid, t)
 	if t.locked {
 		runtime.UnlockOSThread()
 	}
 }
 
-// kill ends the tree and reports how many processes of it could not be killed. New ones may be forked
-// while it looks, so it looks until it finds none.
-func (t *tree) kill() (survivors int) {
+// kill ends the tree. New ones may be forked while it looks, so it looks until it finds none but what
+// belongs to another user and cannot be killed.
+func (t *tree) kill() {
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
 	for deadline := time.Now().Add(drain); time.Now().Before(deadline); {
-		found := t.members()
-		survivors = 0
+		found, survivors := t.members(), 0
 		for _, st := range found {
 			if err := syscall.Kill(st.pid, syscall.SIGKILL); err == syscall.EPERM {
 				survivors++
+			} else {
+				t.killed[st.pid] = st.born
 			}
 		}
-		t.reap(found)
 		if len(found) == survivors {
-			return survivors
+			break
 		}
 		time.Sleep(time.Millisecond) // the dying need a moment
 	}
-	return len(t.members())
+	reap()
 }
 
-// reap collects orphans that became our own children: we are their reaper when we are a container's
-// first process. It never waits.
-func (t *tree) reap(found []stat) {
-	if os.Getpid() != 1 {
-		return
-	}
-	for _, st := range found {
-		if st.parent == 1 && st.pid != t.pid {
-			_, _ = syscall.Wait4(st.pid, nil, syscall.WNOHANG, nil)
-		}
-	}
-}
+// maxListings bounds how often one look at the tree lists all processes, where others start new ones all
+// the time.
+const maxListings = 20
 
 // members lists the living processes of the tree, except the command itself once it ended.
 func (t *tree) members() []stat {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
 	var young []stat
-	ours := map[int]bool{t.pid: true}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
+	ours, seen := map[int]bool{t.pid: true}, map[int]bool{os.Getpid(): true}
+	// A process may fork and end between the listing and the look at it, so the last listing must show
+	// nobody new.
+	for range maxListings {
+		fresh := unseen(seen)
+		if len(fresh) == 0 {
+			break
 		}
-		st, err := readStat(pid)
-		if err != nil || st.born < t.born || st.dead() {
-			continue
+		for _, pid := range fresh {
+			st, err := readStat(pid)
+			if err != nil || st.born < t.born || st.dead() {
+				continue
+			}
+			// What was killed keeps neither environment nor streams while it dies.
+			born, dying := t.killed[pid]
+			if dying && born == st.born || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
+				ours[pid] = true
+			}
+			young = append(young, st)
 		}
-		if st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
-			ours[pid] = true
-		}
-		young = append(young, st)
 	}
 	for grew := true; grew; { // descendants of what was found, however they left the session
 		grew = false
@@ -139,6 +135,24 @@ func (t *tree) members() []stat {
 	return found
 }
 
+// unseen lists the processes that are not in the set, and adds them to it.
+func unseen(seen map[int]bool) []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var fresh []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && !seen[pid] {
+			seen[pid] = true
+			fresh = append(fresh, pid)
+		}
+	}
+	return fresh
+}
+
 // marked reports whether the process started with this run's marker. The environment of another user's
 // process cannot be read.
 func (t *tree) marked(pid int) bool {
@@ -146,8 +160,11 @@ func (t *tree) marked(pid int) bool {
 	return err == nil && bytes.Contains(env, t.marker)
 }
 
-// holds reports whether the process holds a stream of the command.
+// holds reports whether the process holds a stream of the command. A process that this one is just
+// starting has copies of all streams until its exec, which the fork lock waits for.
 func (t *tree) holds(pid int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	fds, err := os.ReadDir(dir)
 	if err != nil {

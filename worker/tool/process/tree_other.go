@@ -25,9 +25,8 @@ func (t *tree) start(cmd *exec.Cmd) error {
 
 func (t *tree) release() {}
 
-func (t *tree) kill() (survivors int) {
+func (t *tree) kill() {
 	_ = t.process.Kill()
-	return 0
 }
 
 // ended is the exit status; there are no signals here.

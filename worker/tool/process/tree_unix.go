@@ -26,7 +26,6 @@ func (t *tree) start(cmd *exec.Cmd) error {
 
 func (t *tree) release() {}
 
-func (t *tree) kill() (survivors int) {
+func (t *tree) kill() {
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
-	return 0
 }

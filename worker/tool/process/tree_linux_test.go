@@ -1,0 +1,129 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// again names what a second process of this test binary is for: see rerun.
+const again = "PROCESS_TEST_AGAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(again) == "shielded" {
+		if err := Shield(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// rerun runs tests of this binary once more, in a process that the given change puts elsewhere.
+func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^("+tests+")$", "-test.count=1")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), again + "=" + role, "NATS_CREDS=secret"}
+	change(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "no tests to run") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Between fork and exec a command that is just starting has copies of everything its parent holds, the
+// streams of other commands among them.
+func TestEndsDoNotTouchStarts(t *testing.T) {
+	needs(t, "true")
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			for range 200 {
+				if r, err := Run(t.Context(), Command{Args: []string{"true"}}); err != nil || r.ExitCode != 0 {
+					t.Errorf("got %s, %v", r.Status(), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestFirstProcessReapsOrphans(t *testing.T) {
+	needs(t, "unshare", "sh", "setsid")
+	if out, err := exec.Command("unshare", "-pf", "--mount-proc", "true").CombinedOutput(); err != nil {
+		t.Skipf("no namespace for process ids: %s", out)
+	}
+	rerun(t, "first", "TestAsFirstProcess", func(cmd *exec.Cmd) {
+		cmd.Args = append([]string{"unshare", "-pf", "--mount-proc", cmd.Path}, cmd.Args[1:]...)
+		cmd.Path, cmd.Err = exec.LookPath("unshare")
+	})
+}
+
+func TestAsFirstProcess(t *testing.T) {
+	if os.Getenv(again) != "first" {
+		t.Skip("TestFirstProcessReapsOrphans runs it")
+	}
+	if os.Getpid() != 1 {
+		t.Fatalf("process %d", os.Getpid())
+	}
+	mine := exec.Command("true") // somebody else's child: its status must be left to them
+	if err := mine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				if _, err := sh(t.Context(), `(true &); (sleep 1000 &); (setsid sh -c '(sleep 1000 &)' &)`, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := mine.Wait(); err != nil {
+		t.Errorf("another package's command: %v", err)
+	}
+	if _, err := sh(t.Context(), "true", nil); err != nil {
+		t.Error(err)
+	}
+	entries, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if raw, err := os.ReadFile(entry); err == nil && !strings.HasPrefix(string(raw), "1 ") {
+			t.Errorf("left over: %.60s", raw)
+		}
+	}
+}
+
+// A process of the worker's own user may read the environment of a dumpable one.
+func TestShieldHidesTheEnvironment(t *testing.T) {
+	needs(t, "sh", "setsid", "nohup", "env")
+	rerun(t, "shielded", "TestShielded|TestNothingOutlivesTheCommand", func(cmd *exec.Cmd) {
+		cmd.Dir = "/"
+		if os.Getuid() == 0 { // root may read whatever it likes
+			cmd.Path = "/proc/self/exe" // the binary's folder is root's own
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+	})
+}
+
+func TestShielded(t *testing.T) {
+	if os.Getenv(again) != "shielded" {
+		t.Skip("TestShieldHidesTheEnvironment runs it")
+	}
+	r, err := sh(t.Context(), "cat /proc/$PPID/environ", func(c *Command) { c.Merge = true })
+	if err != nil || r.ExitCode == 0 || strings.Contains(string(r.Stdout.Bytes()), "secret") {
+		t.Errorf("got %s %q, %v", r.Status(), r.Stdout.Bytes(), err)
+	}
+}
