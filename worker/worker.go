@@ -28,6 +28,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/pipeline"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
 // Conn is a connection to the fleet's NATS server. Close it when the worker has ended.
@@ -141,8 +142,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// prepare makes what is missing on the server, and the tools known.
+// prepare shields the worker from its commands, and makes what is missing on the server, and the tools known.
 func (w *Worker) prepare(ctx context.Context, pools []string) error {
+	if err := process.Shield(); err != nil {
+		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
+	}
 	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
 		return err
 	}
