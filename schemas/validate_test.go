@@ -48,7 +48,7 @@ func TestValidateSaysWhereAndWhatWasExpected(t *testing.T) {
 		{`{"order_id":"ORD-1","reason":"lost","amount":0}`, `/amount: must be > 0`},
 		{`{"order_id":"ORD-1","reason":"lost","amount":0.005}`, `/amount: must be a multiple of 0.01`},
 		{`{"order_id":"ORD-1","reason":"SECRET"}`, `/reason: must be one of "lost", "broken", 3`},
-		{`{"order_id":"ORD-1","reason":"lost","x":"SECRET"}`, `/x: unexpected property`},
+		{`{"order_id":"ORD-1","reason":"lost","x":"SECRET"}`, `/x: unexpected property; it takes a/b~c d%, amount, items, limit, note, order_id, reason, ref, tags, target, when`},
 		{`{"order_id":7,"reason":"lost"}`, `/order_id: must be string, not number`},
 		{`{"order_id":"ORD-1","reason":"lost","when":"SECRET"}`, `/when: must be a valid date-time`},
 		{`{"order_id":"ORD-1","reason":"lost","note":"SECRET"}`, `/note: must have at most 3 characters`},
@@ -67,7 +67,7 @@ func TestValidateSaysWhereAndWhatWasExpected(t *testing.T) {
 		{`{"order_id":"ORD-1","reason":"lost","ref":9007199254740994}`, `/ref: must be <= 9007199254740993`},
 		{`{"order_id":1,"reason":2,"amount":"a","when":1,"note":1,"limit":"","p":1,"q":2}`,
 			`/amount: must be number, not string; /limit: must be integer or null, not string; /note: must be string or null, not number; ` +
-				`/order_id: must be string, not number; /p: unexpected property; and 3 more`},
+				`/order_id: must be string, not number; /p: unexpected property; it takes a/b~c d%, amount, items, limit, note, order_id, reason, ref, tags, target, when; and 3 more`},
 		{`["SECRET"]`, `/: must be object, not array`},
 	} {
 		t.Run(tt.value, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestKeywordsHaveWords(t *testing.T) {
 		{`{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"a":["c"]}}`, `{"a":1}`, `/: missing a property that "a" requires`},
 		{`{"$schema":"http://json-schema.org/draft-07/schema#","items":[true],"additionalItems":false}`, `[1,2]`, `/: has too many items`},
 		{`{"$schema":"http://json-schema.org/draft-07/schema#","contentEncoding":"base64"}`, `"%"`, `/: must be base64 text`},
-		{`{"properties":{"a":{}},"patternProperties":{"^x":{}},"additionalProperties":false}`, `{"a":1,"x1":1,"y":1}`, `/y: unexpected property`},
+		{`{"properties":{"a":{}},"patternProperties":{"^x":{}},"additionalProperties":false}`, `{"a":1,"x1":1,"y":1}`, `/y: unexpected property; it takes a`},
 		{`{"properties":{"a":true},"unevaluatedProperties":false}`, `{"y":1}`, `/y: unexpected property`},
 		{`{"allOf":[{"$ref":"#/$defs/d"}],"$defs":{"d":{"minimum":1e2}}}`, `3`, `/: must be >= 1e2`},
 		{`{"$ref":"https://json-schema.org/draft/2020-12/schema"}`, `{"type":"SECRET"}`,

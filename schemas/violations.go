@@ -217,11 +217,18 @@ func (x explainer) missing(at string, required any) []leaf {
 	return all
 }
 
+// maxNames is how many properties are listed to a model that asked for one there is not.
+const maxNames = 20
+
 // unexpected is one violation for each property that additionalProperties: false forbids.
 func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	object, _ := x.at(at).(map[string]any)
 	known, _ := owner["properties"].(map[string]any)
 	patterns, _ := owner["patternProperties"].(map[string]any)
+	message := "unexpected property"
+	if names := messages.SortedKeys(known); len(names) > 0 && len(names) <= maxNames {
+		message += cut("; it takes " + strings.Join(names, ", "))
+	}
 	var all []leaf
 	for _, name := range messages.SortedKeys(object) {
 		_, ok := known[name]
@@ -229,7 +236,7 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 			ok = ok || regexp.MustCompile(pattern).MatchString(name) // the validator has compiled it before
 		}
 		if !ok {
-			all = append(all, leaf{Violation: Violation{at + "/" + escapeToken(name), "unexpected property"}, keyword: "additionalProperties"})
+			all = append(all, leaf{Violation: Violation{at + "/" + escapeToken(name), message}, keyword: "additionalProperties"})
 		}
 	}
 	return all

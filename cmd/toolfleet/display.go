@@ -23,11 +23,16 @@ type display struct {
 	live   bool
 
 	mu    sync.Mutex
+	heard bool  // of the batch; guarded by mu
 	board board // guarded by mu
 	drawn int   // lines of the board on the screen; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
+	quiet *time.Timer // until it is said that nothing happens
 }
+
+// patience is how long nothing may happen before that is said.
+const patience = 3 * time.Second
 
 // newDisplay starts to show. close it before anything else is written to stderr.
 func newDisplay(a *app, events bool) *display {
@@ -36,13 +41,31 @@ func newDisplay(a *app, events bool) *display {
 	if d.live {
 		d.ended.Go(d.keepDrawing)
 	}
+	d.quiet = time.AfterFunc(patience, d.nothingYet)
 	return d
+}
+
+// nothingYet tells a person why there is nothing to see.
+func (d *display) nothingYet() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.heard && !d.events {
+		d.app.say("waiting: nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits.")
+	}
+}
+
+// silent reports whether nothing was heard of the batch while it was waited for.
+func (d *display) silent() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.heard
 }
 
 // take is told every event of the batch.
 func (d *display) take(e messages.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.heard = d.heard || e.Type != messages.EventReply
 	if d.events {
 		d.app.say("%s", messages.MustMarshal(e))
 		return
@@ -57,6 +80,7 @@ func (d *display) take(e messages.Event) {
 
 // close draws for the last time.
 func (d *display) close() {
+	d.quiet.Stop()
 	close(d.stop)
 	d.ended.Wait()
 	d.mu.Lock()

@@ -60,6 +60,9 @@ func (r runCmd) Run(a *app) error {
 	d := newDisplay(a, r.Events)
 	reply, err := r.submit(a, cfg, batch, body, d)
 	d.close()
+	if err == nil && len(reply.Results) > 0 && d.silent() && !r.Events {
+		a.say("This batch ran before: here is its stored reply. --batch gives it another id, to run it anew.")
+	}
 	var refusal *messages.Refusal
 	if err != nil && !errors.As(err, &refusal) {
 		return err

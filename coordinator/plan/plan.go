@@ -87,6 +87,9 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 	const most = 20
 	message := fmt.Sprintf("There is no tool named %.80q.", name)
 	tools := catalog.Tools()
+	if len(tools) == 0 {
+		return message + " No worker has announced any tool yet."
+	}
 	for i, t := range tools {
 		switch {
 		case i == most:

@@ -154,7 +154,11 @@ func TestSendAndDelete(t *testing.T) {
 	if err := c.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := c.All(t.Context(), stream, c.Names().All(messages.VerbRead))
+	var jobs []bus.Msg
+	var err error
+	for len(jobs) == 0 && err == nil && t.Context().Err() == nil { // nobody says when it is stored
+		jobs, err = c.All(t.Context(), stream, c.Names().All(messages.VerbRead))
+	}
 	if err != nil || len(jobs) != 1 || string(jobs[0].Data) != "job" {
 		t.Fatalf("jobs: %+v, %v", jobs, err)
 	}

@@ -114,6 +114,11 @@ func (c *call) toolFailure(err error) *failure {
 	said.Message = c.readable(said.Message)
 	said.Details = c.details(said.Details)
 	said.Retryable = said.Retryable && c.repeatable()
+	if said.Code == messages.CodeTimeout && !c.repeatable() { // stopped in the middle, by whichever clock
+		f := c.unknown("it did not end in its time and was stopped")
+		f.err.Message += "\n" + said.Message
+		return f
+	}
 	status := messages.StatusError
 	if said.Code == messages.CodeOutcomeUnknown {
 		status = messages.StatusOutcomeUnknown

@@ -205,7 +205,11 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 			}
 			rest = fmt.Sprintf(" of %s", thousands(next-1+more))
 		}
-		fmt.Fprintf(&out, "[Lines %s to %s%s shown. Read on with offset %d.]\n", thousands(offset), thousands(next-1), rest, next)
+		shown := "shown."
+		if out.Len() > MaxOutput { // the cut to what a model reads comes later, and takes the middle
+			shown = "read, and not shown where it says truncated: ask for fewer lines with offset and limit."
+		}
+		fmt.Fprintf(&out, "[Lines %s to %s%s %s Read on with offset %d.]\n", thousands(offset), thousands(next-1), rest, shown, next)
 	}
 	return out.String(), nil
 }

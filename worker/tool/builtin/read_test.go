@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	got := text(t, root, "Read", in{"file_path": "lines"})
-	if !strings.HasSuffix(got, "  2000\tl\n[Lines 1 to 2,000 of 2,500 shown. Read on with offset 2001.]\n") {
+	if !strings.HasSuffix(got, "  2000\tl\n[Lines 1 to 2,000 of 2,500 read, and not shown where it says truncated: ask for fewer lines with offset and limit. Read on with offset 2001.]\n") {
 		t.Errorf("got an end of %q", got[len(got)-200:])
 	}
 	refused(t, root, "Read", in{"file_path": "gone"}, CodeNotFound)
@@ -89,7 +89,7 @@ func TestReadRangeOfHugeInput(t *testing.T) {
 	}
 	wide := &repeating{line: strings.Repeat("w", 1999) + "\n", times: 1000}
 	got, err = readRange(t.Context(), wide, 2_000_000, 1, 1000)
-	if err != nil || len(got) > maxReadBytes+3000 || !strings.Contains(got, " of 1,000 shown. Read on with offset ") {
+	if err != nil || len(got) > maxReadBytes+3000 || !strings.Contains(got, " of 1,000 read, and not shown where it says truncated: ") {
 		t.Errorf("got %d bytes, %v: %q", len(got), err, got[max(0, len(got)-100):])
 	}
 }
