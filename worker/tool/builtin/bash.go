@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -17,8 +18,13 @@ import (
 
 // Bounds of one Bash call.
 const (
-	maxBashOutput  = 1 << 20 // bytes kept of the output; the model reads less, see MaxOutput
-	maxBashMessage = 8000    // bytes of output, the last ones, that an error quotes
+	// maxBashOutput is how many bytes of output are kept, the last ones. What a tool promises cuts that to
+	// what the model reads. Of a flood, more than is kept, the last maxBashFlood bytes are the
+	// output: with the marker no more than [MaxOutput], so that the marker is not cut off again.
+	maxBashOutput  = 1 << 20
+	maxBashFlood   = MaxOutput - 100
+	maxBashMessage = 8000      // bytes of output, the last ones, that an error quotes
+	maxBashCommand = 128 << 10 // bytes of a command, one more than Linux takes as an argument
 	maxBashTimeout = 10 * time.Minute
 )
 
@@ -90,6 +96,8 @@ func (b bash) args(call tool.Call) (bashArgs, error) {
 		return args, refuse(messages.CodeInvalidArguments, "command is empty")
 	case strings.IndexByte(args.Command, 0) >= 0:
 		return args, refuse(messages.CodeInvalidArguments, "command holds a NUL byte, which no shell can take")
+	case len(args.Command) >= maxBashCommand:
+		return args, refuse(messages.CodeInvalidArguments, "command has %d bytes, of which a shell takes less than %d: write a script first", len(args.Command), maxBashCommand)
 	case args.TimeoutMS != nil && *args.TimeoutMS < 1:
 		return args, refuse(messages.CodeInvalidArguments, "timeout_ms must be at least 1")
 	}
@@ -126,10 +134,10 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	})
 	result, err := process.Run(ctx, process.Command{
 		Args: []string{sh.path, "-c", args.Command}, Dir: b.dir, Env: append(env, bashEnv...),
-		Merge: true, Limit: maxBashOutput, OnStdout: lines.Add,
+		Merge: true, Limit: maxBashOutput, TailOnly: true, OnStdout: lines.Add,
 	})
 	lines.Flush()
-	printed := strings.ToValidUTF8(string(result.Stdout.Bytes()), "\uFFFD")
+	printed := newPrinted(result.Stdout)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		// Both are true of it: the error is a timeout to whoever asks, and its words hold the output.
@@ -140,17 +148,55 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	case result.ExitCode != 0:
 		return tool.Output{}, refuse(messages.CodeToolError, "%s", withOutput(result.Status(), printed))
 	}
-	return tool.Text(printed), nil
+	if printed.chars > 0 {
+		printed = printed.last(maxBashFlood)
+	}
+	return tool.Text(printed.String()), nil
 }
 
 // withOutput is how a command ended, and the last of what it printed.
-func withOutput(end, printed string) string {
-	if len(printed) > maxBashMessage {
-		cut := len(printed) - maxBashMessage
-		printed = fmt.Sprintf("[... %d bytes left out ...]\n%s", cut, strings.ToValidUTF8(printed[cut:], ""))
-	}
-	if strings.TrimSpace(printed) == "" {
+func withOutput(end string, p printed) string {
+	text := strings.TrimRight(p.last(maxBashMessage).String(), "\n")
+	if strings.TrimSpace(text) == "" {
 		return end
 	}
-	return end + "\n" + strings.TrimRight(printed, "\n")
+	return end + "\n" + text
+}
+
+// printed is the end of what a command printed, and how much went before it.
+type printed struct {
+	text         string
+	lines, chars int
+}
+
+func newPrinted(o process.Output) printed {
+	tail := o.Tail
+	for o.Dropped > 0 && len(tail) > 0 && !utf8.RuneStart(tail[0]) { // the rest of a character that was dropped
+		tail = tail[1:]
+	}
+	return printed{strings.ToValidUTF8(string(tail), "\uFFFD"), o.DroppedLines, o.DroppedChars}
+}
+
+// last keeps at most this many bytes of the text, whole lines where one begins close by.
+func (p printed) last(limit int) printed {
+	cut := len(p.text) - limit
+	if cut <= 0 {
+		return p
+	}
+	for cut < len(p.text) && !utf8.RuneStart(p.text[cut]) {
+		cut++
+	}
+	if i := strings.IndexByte(p.text[cut:], '\n') + 1; p.text[cut-1] != '\n' && i > 0 && i < limit/4 {
+		cut += i
+	}
+	gone := p.text[:cut]
+	return printed{p.text[cut:], p.lines + strings.Count(gone, "\n"), p.chars + utf8.RuneCountInString(gone)}
+}
+
+// String says at its top what is missing, in the words in which outputs are cut everywhere.
+func (p printed) String() string {
+	if p.chars == 0 {
+		return p.text
+	}
+	return fmt.Sprintf("[truncated - %d more lines, %d characters]\n%s", p.lines, p.chars, p.text)
 }

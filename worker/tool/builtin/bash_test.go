@@ -2,12 +2,15 @@ package builtin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -92,15 +95,67 @@ func TestBashFailureHoldsStatusAndOutput(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", command, got, want)
 		}
 	}
-	long := bashFails(t, root, "seq 100000; exit 1")
-	if len(long) > maxBashMessage+100 || !strings.HasPrefix(long, "exit status 1\n[... ") || !strings.HasSuffix(long, "\n100000") {
-		t.Errorf("got %d bytes: %.60q", len(long), long)
+	for _, numbers := range []int{100_000, 1_000_000} { // the second is more than is kept
+		long := bashFails(t, root, fmt.Sprintf("seq %d; exit 1", numbers))
+		rest, ok := strings.CutPrefix(long, "exit status 1\n")
+		if !ok || len(long) > maxBashMessage+100 {
+			t.Errorf("got %d bytes: %.60q", len(long), long)
+		}
+		isTailOf(t, rest+"\n", sequence(numbers))
+	}
+}
+
+// sequence is what seq prints.
+func sequence(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintln(&b, i+1)
+	}
+	return b.String()
+}
+
+// isTailOf checks a text that says at its top how much of the whole is missing.
+func isTailOf(t *testing.T, got, whole string) {
+	t.Helper()
+	marker, kept, _ := strings.Cut(got, "\n")
+	missing, ok := strings.CutSuffix(whole, kept)
+	if !ok || kept == "" {
+		t.Fatalf("got %.100q", got)
+	}
+	want := fmt.Sprintf("[truncated - %d more lines, %d characters]", strings.Count(missing, "\n"), utf8.RuneCountInString(missing))
+	if marker != want {
+		t.Errorf("got %s, want %s", marker, want)
+	}
+}
+
+func TestBashKeepsTheEndOfAFlood(t *testing.T) {
+	root := bashRoot(t)
+	flood := func(command string) string {
+		runner, _ := New("Bash", root)
+		out, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": command}))
+		var text string
+		if err == nil {
+			err = json.Unmarshal(out.Value, &text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	lines := flood("seq 1000000")
+	isTailOf(t, lines, sequence(1_000_000))
+	if n := utf8.RuneCountInString(lines); n > MaxOutput || n < MaxOutput-200 { // so that nobody cuts it again
+		t.Errorf("got %d characters", n)
+	}
+	isTailOf(t, flood(`head -c 1500000 /dev/zero | tr '\000' x | sed 's/x/\xc3\xa4/g'`), strings.Repeat("\u00e4", 1_500_000))
+	if got := flood("seq 100000"); got != sequence(100_000) {
+		t.Errorf("less than a flood is cut: %.60q", got)
 	}
 }
 
 func TestBashRefusesWhatNoShellCanRun(t *testing.T) {
 	root := bashRoot(t)
-	for _, input := range []in{{"command": " "}, {"command": "a\x00b"}, {"command": "ls", "timeout_ms": 0}, {"command": "ls", "Command": "rm x"}, {}} {
+	for _, input := range []in{{"command": " "}, {"command": "a\x00b"}, {"command": strings.Repeat("x", 128<<10)}, {"command": "ls", "timeout_ms": 0}, {"command": "ls", "Command": "rm x"}, {}} {
 		refused(t, root, "Bash", input, messages.CodeInvalidArguments)
 	}
 }

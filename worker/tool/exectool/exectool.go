@@ -2,7 +2,8 @@
 //
 //	stdin    the input, one JSON object
 //	stdout   the output: JSON when the whole is one JSON value without duplicate keys, else text, byte for
-//	         byte; bytes that are no UTF-8 become U+FFFD, since the wire is JSON. Nothing is empty text
+//	         byte; bytes that are no UTF-8 become U+FFFD, since the wire is JSON. Nothing is empty text.
+//	         Of more than 4 MiB the two ends are kept, as text
 //	stderr   words for people: its lines are the call's progress, a few reports a second at most, and its
 //	         tail is the error's text
 //	exit     0 is success; anything else is an error of the tool
@@ -36,13 +37,12 @@ type Config struct {
 	Dir string
 	// Env names the variables of the worker that are passed through.
 	Env []string
-	// MaxOutput is how many bytes of stdout are kept, default and at most 16 MiB. A longer output is
-	// text: its head and its tail, and between them a line that says how much is missing.
-	MaxOutput int
 }
 
 const (
-	maxOutput = 16 << 20
+	// maxOutput is how many bytes of stdout are kept. A longer output is text: its head and its tail, and
+	// between them a line that says how much is missing.
+	maxOutput = 4 << 20
 	maxStderr = 64 << 10 // kept of stderr
 	// maxMessage is how much of stderr, or of stdout, an error quotes.
 	maxMessage = 4000
@@ -65,12 +65,6 @@ func New(cfg Config) (*Tool, error) {
 		if strings.IndexByte(word, 0) >= 0 {
 			return nil, fmt.Errorf("exec: command %q holds a NUL byte", word)
 		}
-	}
-	if cfg.MaxOutput < 0 {
-		return nil, errors.New("exec: max output is negative")
-	}
-	if cfg.MaxOutput == 0 || cfg.MaxOutput > maxOutput {
-		cfg.MaxOutput = maxOutput
 	}
 	program, err := find(cfg.Command[0], cfg.Dir)
 	if err != nil {
@@ -129,7 +123,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	})
 	result, err := process.Run(ctx, process.Command{
 		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
-		Limit: t.cfg.MaxOutput, LimitStderr: maxStderr, OnStderr: lines.Add,
+		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: lines.Add,
 	})
 	lines.Flush()
 	if err != nil {

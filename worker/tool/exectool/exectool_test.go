@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,7 +116,6 @@ func TestNewNamesTheProgram(t *testing.T) {
 		{Config{Command: []string{dir}}, "exec: program " + dir + ": is a directory"},
 		{Config{Command: []string{"no-such-program-here"}}, "exec: program no-such-program-here: executable file not found in $PATH"},
 		{Config{Command: []string{"sh", "a\x00"}}, `exec: command "a\x00" holds a NUL byte`},
-		{Config{Command: []string{"sh"}, MaxOutput: -1}, "exec: max output is negative"},
 	} {
 		if _, err := New(test.cfg); err == nil || err.Error() != test.want {
 			t.Errorf("%q: got %v, want %s", test.cfg.Command, err, test.want)
@@ -123,11 +123,19 @@ func TestNewNamesTheProgram(t *testing.T) {
 	}
 }
 
+// The whole must stay below the 16 MiB that a worker takes from a tool.
 func TestLongOutputKeepsBothEnds(t *testing.T) {
-	tl := script(t, `printf '['; head -c 5000 /dev/zero | tr '\000' 1; printf ']'`, func(c *Config) { c.MaxOutput = 10 })
-	out, err := tl.Run(t.Context(), call(`{}`))
-	if want := `"[1111\n[... 4992 bytes left out ...]\n1111]"`; err != nil || string(out.Value) != want {
-		t.Errorf("got %s, %v", out.Value, err)
+	for _, limit := range []int{maxOutput, 17 << 20} {
+		tl := script(t, fmt.Sprintf(`printf '['; head -c %d /dev/zero | tr '\000' 1; printf ']'`, limit), nil)
+		out, err := tl.Run(t.Context(), call(`{}`))
+		if err != nil || len(out.Value) > 16<<20 {
+			t.Fatalf("got %d bytes, %v", len(out.Value), err)
+		}
+		half := strings.Repeat("1", maxOutput/2-1)
+		want := fmt.Sprintf(`"[%s\n[... %d bytes left out ...]\n%s]"`, half, limit+2-maxOutput, half)
+		if string(out.Value) != want {
+			t.Errorf("got %.20s ... %s", out.Value, out.Value[max(0, len(out.Value)-20):])
+		}
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
+// maxVariable is how many bytes NAME=value may have: Linux takes 128 KiB with the byte that ends it.
+const maxVariable = 128<<10 - 1
+
 // inherited is what every tool may know of the worker's own environment.
 var inherited = []string{"PATH", "HOME", "LANG"}
 
@@ -18,8 +21,9 @@ var inherited = []string{"PATH", "HOME", "LANG"}
 // process where they are set, and the call as TOOLFLEET_* variables. Nothing else is handed on, so a
 // worker's credentials are not; that a command does not look for them in /proc takes [Shield]. Names that begin with TOOLFLEET_ are the call's and cannot be passed.
 //
-// An id may hold any bytes, an environment variable all but NUL: a call with a NUL in its session, batch
-// or call id is refused with a *messages.Error, since a changed id would name something else.
+// An id may hold any bytes and be long, an environment variable has no NUL and at most 128 KiB: a call whose
+// session, batch or call id does not fit is refused with a *messages.Error, since a changed id would name
+// something else.
 func Environ(call tool.Call, names []string) ([]string, error) {
 	var env []string
 	for _, name := range slices.Concat(inherited, names) {
@@ -37,13 +41,18 @@ func Environ(call tool.Call, names []string) ([]string, error) {
 		{"FENCE", strconv.FormatUint(call.Fence, 10)},
 	} {
 		name := "TOOLFLEET_" + v[0]
-		if strings.IndexByte(v[1], 0) >= 0 {
-			return nil, &messages.Error{
-				Code:    messages.CodeToolError,
-				Message: fmt.Sprintf("%s holds a NUL byte, which no environment variable can carry. The command was not run.", name),
-			}
+		entry := name + "=" + v[1]
+		switch {
+		case strings.IndexByte(entry, 0) >= 0:
+			return nil, unfit(name, "holds a NUL byte, which no environment variable can carry")
+		case len(entry) > maxVariable:
+			return nil, unfit(name, fmt.Sprintf("is too long: %d bytes, and an environment variable has at most %d with its name", len(v[1]), maxVariable))
 		}
-		env = append(env, name+"="+v[1])
+		env = append(env, entry)
 	}
 	return env, nil
+}
+
+func unfit(name, why string) error {
+	return &messages.Error{Code: messages.CodeToolError, Message: name + " " + why + ". The command was not run."}
 }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -8,12 +9,15 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Output is what a stream carried: all of it, or its head and its tail when it was over the limit.
 type Output struct {
 	Head, Tail []byte
 	Dropped    int64 // bytes left out between the two
+	// DroppedLines and DroppedChars are the line breaks and the characters that begin among them.
+	DroppedLines, DroppedChars int
 }
 
 // Bytes is the output as it came; where bytes were left out, a line says how many.
@@ -27,42 +31,55 @@ func (o Output) Bytes() []byte {
 
 // keeper collects an Output within a limit. Its memory grows with what it holds, up to the limit.
 type keeper struct {
-	half    int // bytes for the head, and again for the tail
-	head    []byte
-	tail    []byte // a ring once it is full
-	next    int    // where the ring goes on
-	dropped int64
+	maxHead, maxTail int // bytes
+	head             []byte
+	tail             []byte // a ring once it is full
+	next             int    // where the ring goes on
+	lost             Output // the counts of it
 }
 
-func newKeeper(limit int) *keeper {
+func newKeeper(limit int, tailOnly bool) *keeper {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	return &keeper{half: max(min(limit, maxLimit)/2, 1)}
+	limit = min(limit, maxLimit)
+	if tailOnly {
+		return &keeper{maxTail: limit}
+	}
+	half := max(limit/2, 1)
+	return &keeper{maxHead: half, maxTail: half}
 }
 
 func (k *keeper) add(p []byte) {
-	n := min(k.half-len(k.head), len(p))
+	n := min(k.maxHead-len(k.head), len(p))
 	k.head = append(k.head, p[:n]...)
 	p = p[n:]
-	if over := len(p) - k.half; over > 0 {
-		k.dropped += int64(over)
-		p = p[over:]
-	}
-	n = min(k.half-len(k.tail), len(p))
+	n = min(k.maxTail-len(k.tail), len(p))
 	k.tail = append(k.tail, p[:n]...)
 	p = p[n:]
-	k.dropped += int64(len(p))
-	for len(p) > 0 {
-		n := copy(k.tail[k.next:], p)
-		k.next = (k.next + n) % k.half
+	for len(p) > 0 { // the ring is full: what comes takes the place of the oldest
+		n := min(k.maxTail-k.next, len(p))
+		k.drop(k.tail[k.next : k.next+n])
+		copy(k.tail[k.next:], p[:n])
+		k.next = (k.next + n) % k.maxTail
 		p = p[n:]
 	}
 }
 
+func (k *keeper) drop(p []byte) {
+	k.lost.Dropped += int64(len(p))
+	k.lost.DroppedLines += bytes.Count(p, []byte("\n"))
+	for _, b := range p {
+		if utf8.RuneStart(b) {
+			k.lost.DroppedChars++
+		}
+	}
+}
+
 func (k *keeper) output() Output {
-	tail := append(k.tail[k.next:len(k.tail):len(k.tail)], k.tail[:k.next]...)
-	return Output{Head: k.head, Tail: tail, Dropped: k.dropped}
+	o := k.lost
+	o.Head, o.Tail = k.head, append(k.tail[k.next:len(k.tail):len(k.tail)], k.tail[:k.next]...)
+	return o
 }
 
 // pipes are our ends of the command's streams, and the goroutines that serve them.
@@ -76,7 +93,7 @@ type pipes struct {
 
 // connect makes the pipes and hands the command its ends of them.
 func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
-	p := &pipes{out: newKeeper(c.Limit), err: newKeeper(c.LimitStderr)}
+	p := &pipes{out: newKeeper(c.Limit, c.TailOnly), err: newKeeper(c.LimitStderr, c.TailOnly)}
 	open := func(read **os.File, write **os.File) error {
 		r, w, err := os.Pipe()
 		if err != nil {

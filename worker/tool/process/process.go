@@ -47,6 +47,8 @@ type Command struct {
 	// Limit is how many bytes of stdout are kept, half of them for the head; LimitStderr the same of
 	// stderr. Default 1 MiB, at most 16 MiB.
 	Limit, LimitStderr int
+	// TailOnly keeps no heads: all of the limit is for the newest.
+	TailOnly bool
 	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
 	// after Run returned, and must not keep the slice. They must be quick: the command waits for them.
 	OnStdout, OnStderr func(chunk []byte)

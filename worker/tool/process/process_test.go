@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -169,7 +170,7 @@ func TestKeeperKeepsHeadAndTail(t *testing.T) {
 	}
 	for _, limit := range []int{1, 2, 7, 64, 500, len(all) - 1, len(all), 5000} {
 		for _, step := range []int{1, 3, 10, 1000} {
-			k := newKeeper(limit)
+			k := newKeeper(limit, false)
 			for rest := all; len(rest) > 0; {
 				n := min(step, len(rest))
 				k.add(rest[:n])
@@ -256,5 +257,40 @@ func TestEnvironIsScrubbed(t *testing.T) {
 	var refused *messages.Error
 	if _, err := Environ(call, nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "TOOLFLEET_BATCH holds a NUL") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestEnvironRefusesWhatNoVariableCanHold(t *testing.T) {
+	needs(t, "true")
+	longest := maxVariable - len("TOOLFLEET_CALL_ID=")
+	env, err := Environ(tool.Call{ID: messages.CallID(strings.Repeat("x", longest))}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), Command{Args: []string{"true"}, Env: env}); err != nil {
+		t.Errorf("the longest: %v", err)
+	}
+	var refused *messages.Error
+	_, err = Environ(tool.Call{ID: messages.CallID(strings.Repeat("x", longest+1))}, nil)
+	if !errors.As(err, &refused) || !strings.HasPrefix(refused.Message, "TOOLFLEET_CALL_ID is too long") {
+		t.Errorf("got %.200v", err)
+	}
+}
+
+func TestTailCountsWhatIsLost(t *testing.T) {
+	all := strings.Repeat("one\ntwo \u00e4\n", 1000)
+	for _, step := range []int{1, 3, 64, 100_000} {
+		k := newKeeper(100, true)
+		for rest := []byte(all); len(rest) > 0; {
+			n := min(step, len(rest))
+			k.add(rest[:n])
+			rest = rest[n:]
+		}
+		out := k.output()
+		lost := all[:len(all)-100]
+		if len(out.Head) != 0 || string(out.Tail) != all[len(lost):] || out.Dropped != int64(len(lost)) ||
+			out.DroppedLines != strings.Count(lost, "\n") || out.DroppedChars != utf8.RuneCountInString(lost) {
+			t.Errorf("step %d: got %q, %d bytes, %d lines, %d characters", step, out.Tail, out.Dropped, out.DroppedLines, out.DroppedChars)
+		}
 	}
 }
