@@ -72,7 +72,11 @@ func (r runCmd) Run(a *app) error {
 
 // submit runs the batch on the fleet of the settings, or on one of our own.
 func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (messages.Reply, error) {
-	log, err := a.logger(cfg, "error")
+	quiet := "error"
+	if cfg.NATS.URL != "" {
+		quiet = "warn" // a connection that is lost, and found again
+	}
+	log, err := a.logger(cfg, quiet)
 	if err != nil {
 		return messages.Reply{}, err
 	}
