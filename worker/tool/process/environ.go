@@ -23,7 +23,7 @@ var inherited = []string{"PATH", "HOME", "LANG"}
 //
 // An id may hold any bytes and be long, an environment variable has no NUL and at most 128 KiB: a call whose
 // session, batch or call id does not fit is refused with a *messages.Error, since a changed id would name
-// something else.
+// something else. [Run] adds one variable, TOOLFLEET_PROCESS_TREE, on Linux.
 func Environ(call tool.Call, names []string) ([]string, error) {
 	var env []string
 	for _, name := range slices.Concat(inherited, names) {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// markerName is the environment variable that everything a command starts inherits.
+// markerName is the environment variable that everything a command starts inherits: see
+// docs/adr/0007-a-mark-in-the-environment.md for why it is one.
 const markerName = "TOOLFLEET_PROCESS_TREE"
 
 // tree is a command and everything that it started.
