@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -17,72 +16,18 @@ const (
 )
 
 // readOnly reports what in the command could change something, or nil.
-func readOnly(command string) (reason error) {
-	defer func() {
-		if recover() != nil { // the parser met something its authors did not expect; neither do we
-			reason = errors.New("cannot be parsed")
-		}
-	}()
-	if err := plainText(command); err != nil {
-		return err
+func readOnly(command string) error {
+	if len(command) > maxCommand {
+		return errors.New("too long to look into")
 	}
-	parser := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true))
-	file, err := parser.Parse(strings.NewReader(command), "")
+	file, err := Parse(command)
 	if err != nil {
-		return errors.New("cannot be parsed")
+		return err
 	}
 	if len(file.Stmts) == 0 {
 		return errors.New("holds no command")
 	}
-	if err := comments(file, command); err != nil {
-		return err
-	}
 	return walker{}.stmts(file.Stmts)
-}
-
-// plainText refuses bytes that shells and the parser may see differently: a carriage return is white
-// space to one and part of a name to the other.
-func plainText(command string) error {
-	if len(command) > maxCommand {
-		return errors.New("too long to look into")
-	}
-	if strings.HasSuffix(command, `\`) {
-		return errors.New("ends with a backslash")
-	}
-	if joined.MatchString(command) {
-		return errors.New("joins two lines inside a word")
-	}
-	if !utf8.ValidString(command) {
-		return errors.New("holds bytes that are no UTF-8")
-	}
-	for _, r := range command {
-		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
-			return errors.New("holds a control character")
-		}
-	}
-	return nil
-}
-
-// joined is a line end taken out of a word or an operator: bash reads "$\" and "(rm x)" on the next line as
-// one substitution, the parser as two words. Behind a blank nothing is joined.
-var joined = regexp.MustCompile(`(^|[^ \t])\\\n`)
-
-// comments refuses a "#" that is a comment only to one of two parsers, and a comment that ends in a
-// backslash, which this parser takes to go on in the next line and bash does not: what one skips would be a
-// command to the other. Behind a blank, or alone on its line, it is a comment to all.
-func comments(file *syntax.File, command string) (reason error) {
-	syntax.Walk(file, func(node syntax.Node) bool {
-		if c, ok := node.(*syntax.Comment); ok {
-			at := int(c.Hash.Offset())
-			starts := at == 0 || strings.IndexByte(" \t\n;", command[at-1]) >= 0
-			line, _, _ := strings.Cut(command[at:], "\n")
-			if !starts || strings.HasSuffix(command[:at], "\\\n") || strings.HasSuffix(line, `\`) {
-				reason = errors.New("a # that is not clearly a comment")
-			}
-		}
-		return true
-	})
-	return reason
 }
 
 // walker goes down the tree. Its value says where it is.
@@ -116,9 +61,6 @@ func (w walker) stmt(s *syntax.Stmt) error {
 	}
 	if s.Cmd == nil {
 		return nil
-	}
-	if _, timed := s.Cmd.(*syntax.TimeClause); timed && s.Negated {
-		return errors.New("has a form that is not looked into") // bash and the parser order the two differently
 	}
 	return w.command(s.Cmd)
 }
@@ -225,27 +167,13 @@ func (w walker) test(x syntax.TestExpr) error {
 		case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
 			return errors.New("[[ ]] evaluates its operands as arithmetic")
 		case syntax.TsReMatch:
-			if !plainPattern(x.Y) {
-				return errors.New("[[ =~ ]] with a pattern that shells read differently")
+			if !patternWithout(x.Y, "()|") {
+				return errPattern
 			}
 		}
 		return first(errors.Join(w.test(x.X), w.test(x.Y)))
 	}
 	return errors.New("has a form that is not looked into")
-}
-
-// plainPattern reports whether no unquoted part of a regular expression holds what ends a word elsewhere.
-func plainPattern(x syntax.TestExpr) bool {
-	word, ok := x.(*syntax.Word)
-	if !ok {
-		return false
-	}
-	for _, part := range word.Parts {
-		if lit, ok := part.(*syntax.Lit); ok && strings.ContainsAny(lit.Value, "()|;&<> \t\n#") {
-			return false
-		}
-	}
-	return true
 }
 
 var fdNumber = regexp.MustCompile(`^[0-9]$`)

@@ -211,9 +211,6 @@ func (w walker) param(p *syntax.ParamExp) (list bool, err error) {
 			}
 		}
 	}
-	if quotesInside(p) {
-		return false, errors.New("has quotes inside an expansion") // inside double quotes they may not quote
-	}
 	if p.Repl != nil {
 		return true, w.words([]*syntax.Word{p.Repl.Orig, p.Repl.With})
 	}
@@ -230,16 +227,6 @@ func (w walker) param(p *syntax.ParamExp) (list bool, err error) {
 		return true, err // "${x:-"$@"}" is a list
 	}
 	return list, nil
-}
-
-// quotesInside reports whether the words of an expansion hold single quotes.
-func quotesInside(p *syntax.ParamExp) (found bool) {
-	syntax.Walk(p, func(node syntax.Node) bool {
-		_, quoted := node.(*syntax.SglQuoted)
-		found = found || quoted
-		return true
-	})
-	return found
 }
 
 var (

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -97,6 +100,7 @@ func TestShell(t *testing.T) {
 		{"rm:*", "ls 'unclosed", false, true},
 		{"rm -rf:*", "rm $FLAGS x", false, true},
 		{"ls:*", strings.Repeat("ls;", 30000), false, true},
+		{"ls:*", strings.Repeat("env eval ", 7000), false, true},
 		{"*", "anything $X > y", true, true},
 		{":*", "anything $X > y", true, true},
 		{"git:*", "", false, false},
@@ -109,6 +113,91 @@ func TestShell(t *testing.T) {
 		if got := holds(t, Deny, short, bash, shellInput(tt.line)); got != tt.deny {
 			t.Errorf("deny %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.deny)
 		}
+	}
+}
+
+// What bash runs and the tree does not show: no rule but "*" may allow it, and every deny sees it. Bash
+// itself shows that most of these run touch.
+func TestShellThatHides(t *testing.T) {
+	shell, _ := exec.LookPath("bash")
+	for _, line := range []string{
+		"ls # a \\\ntouch f",
+		"ls; [[ -v 'a[$(touch f)]' ]]",
+		"ls; [[ 'a[$(touch f)]' -eq 1 ]]",
+		"ls ${v:='a[$(touch f)]'} $((v))",
+		"ls ${v:='$(touch f)'} ${v@P}",
+		"x='a[$(touch f)]'; ls $((x))",
+		"x='a[$(touch f)]'; ls; ((x))",
+		"x='a[$(touch f)]'; ls; let x",
+		"x='a[$(touch f)]'; for ((x;0;)); do ls; done",
+		"x='a[$(touch f)]'; ls ${y[x]}",
+		"x='a[$(touch f)]'; y=abc; ls ${y:x}",
+		"x='a[$(touch f)]'; ls ${!x}",
+		"x='a[$(touch f)]'; y[x]=1; ls",
+		"x='a[$(touch f)]'; y=([x]=1); ls",
+		"declare -i x='a[$(touch f)]'; ls",
+		"declare 'x[$(touch f)]=1'; ls",
+		"ls; read 'a[$(touch f)]' <<< x",
+		"ls; printf -v 'a[$(touch f)]' x",
+		"ls; printf %n 'a[$(touch f)]'",
+		"a=1; ls; unset 'a[$(touch f)]'",
+		"ls; test -v 'a[$(touch f)]'",
+		"ls; [ -v 'a[$(touch f)]' ]",
+		"ls \"${v:-'$(touch f)'}\"",
+		"ls `echo \"\\$(touch f)\"`",
+		"ls <<E\n \\\nE\nls <<'X'\nE\ntouch f\nX\n",
+		"ls; env -S 'touch f'",
+		"ls; env -iS 'PATH=/bin:/usr/bin touch' f",
+		"ls; env --split-string='touch f'",
+		"ls; env '-Stouch\\_f'",
+		"ls; sudo env -S 'touch f'",
+		"ls; flock l -c 'touch f'",
+		"ls; flock l --command 'touch f'",
+		"ls; watch -n 5 'touch f'",
+		"ls; su -c 'touch f' nobody",
+	} {
+		if holds(t, Allow, "Bash(ls:*)", bash, shellInput(line)) {
+			t.Errorf("Bash(ls:*) allows %q", line)
+		}
+		if !holds(t, Deny, "Bash(touch:*)", bash, shellInput(line)) {
+			t.Errorf("Bash(touch:*) does not deny %q", line)
+		}
+		if shell == "" || strings.Contains(line, "sudo") || strings.Contains(line, "watch") || strings.Contains(line, "su -c") {
+			continue
+		}
+		cmd := exec.Command(shell, "-c", line)
+		cmd.Dir = t.TempDir()
+		_ = cmd.Run()
+		if _, err := os.Stat(filepath.Join(cmd.Dir, "f")); err != nil {
+			t.Logf("this bash does not run it: %q", line)
+		}
+	}
+	for _, line := range []string{"f() { :; }; ls", "ls() { :; }; ls", "printf %n PATH", "printf \"$x\" PATH", "printf -v PATH x"} {
+		if holds(t, Allow, "Bash(ls:*)", bash, shellInput(line)) || holds(t, Allow, "Bash(printf:*)", bash, shellInput(line)) {
+			t.Errorf("%q is allowed", line)
+		}
+	}
+}
+
+// What many commands hold, and hides nothing, is read to its end.
+func TestShellThatIsClear(t *testing.T) {
+	for _, line := range []string{
+		"ls # all of it", "# first\nls", "ls \\\n  -l", "ls $((1 + 2 * 3)) $(($# - 1))", "ls ${x:-y} ${x#a} ${#x} ${a[0]} \"${a[@]}\" ${x:0:3} ${x//a/b}",
+		"[[ $? -eq 0 && -n $x && $# -lt 2 ]] && ls", "[[ $x =~ ^(a|b)$ ]] && ls", "ls <<E\ntext $(ls)\nE", "ls <<'E'\ntext \\\n $(touch f)\nE",
+		"[ -f x ] && ls", "read -r x <<< y; ls", "printf '%s %5.2f%%\\n' a 1", "ls `pwd`", "env -i A=b ls", "env -u SHELL ls", "flock l ls", "watch ls", "declare -r x=1; export y; ls",
+		"ls \"${x:-$(echo 'a')}\"",
+	} {
+		if holds(t, Deny, "Bash(touch:*)", bash, shellInput(line)) {
+			t.Errorf("Bash(touch:*) denies %q", line)
+		}
+	}
+	for _, line := range []string{"ls # all of it", "ls \\\n  -l", "ls $((1 + 2 * 3))", "ls ${x:-y} \"${a[@]}\" ${x:0:3}", "ls <<'E'\ntext\nE", "[[ -n $x && $# -lt 2 ]] && ls"} {
+		if !holds(t, Allow, "Bash(ls:*)", bash, shellInput(line)) {
+			t.Errorf("Bash(ls:*) does not allow %q", line)
+		}
+	}
+	if !holds(t, Allow, "Bash(printf:*)", bash, shellInput("printf '%s\\n' x")) {
+		t.Error("Bash(printf:*) does not allow a plain printf")
 	}
 }
 

@@ -2,10 +2,13 @@ package permission
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
 // Bounds on the shell text that is analysed. Beyond them a command line is unclear: no pattern but "*"
@@ -13,6 +16,7 @@ import (
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // sh -c inside sh -c
+	maxTexts  = 64       // such texts in all
 )
 
 // script is the simple commands of a shell command line, those inside substitutions, functions and
@@ -25,10 +29,12 @@ const (
 type script struct {
 	commands []command
 	// sideways: it does what no simple command shows, such as assigning variables, writing through
-	// a redirection or running in a loop. Only "*" allows that.
+	// a redirection, defining a function or running in a loop. Only "*" allows that.
 	sideways bool
-	// unclear: it could not be read to the end, or runs text that is not here to be read.
+	// unclear: it could not be read to the end, or runs text that is not here to be read: in a file, or in
+	// a value that bash evaluates, see evaluates.
 	unclear bool
+	texts   int // that its commands run in turn, see maxTexts
 }
 
 // command is the words of a simple command.
@@ -46,19 +52,20 @@ func parseScript(line string, depth int) *script {
 		s.unclear = true
 		return s
 	}
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(line), "")
+	file, err := safety.Parse(line)
 	if err != nil {
 		s.unclear = true
 		return s
 	}
 	syntax.Walk(file, func(node syntax.Node) bool {
 		s.visit(node, depth)
-		return true
+		return !s.unclear
 	})
 	return s
 }
 
 func (s *script) visit(node syntax.Node, depth int) {
+	s.unclear = s.unclear || evaluates(node)
 	switch n := node.(type) {
 	case *syntax.CallExpr:
 		s.sideways = s.sideways || len(n.Assigns) > 0
@@ -70,7 +77,7 @@ func (s *script) visit(node syntax.Node, depth int) {
 		s.add(command{{n.Variant.Value, true}, {}}, depth)
 	case *syntax.Redirect:
 		s.sideways = s.sideways || writes(n)
-	case *syntax.ForClause, *syntax.ArithmCmd, *syntax.LetClause, *syntax.CoprocClause:
+	case *syntax.ForClause, *syntax.ArithmCmd, *syntax.LetClause, *syntax.CoprocClause, *syntax.FuncDecl:
 		s.sideways = true
 	}
 }
@@ -78,6 +85,8 @@ func (s *script) visit(node syntax.Node, depth int) {
 // add takes in a command, and what it visibly runs in turn: sh -c "..." and eval "...".
 func (s *script) add(c command, depth int) {
 	s.commands = append(s.commands, c)
+	s.sideways = s.sideways || setsByPrintf(c)
+	s.unclear = s.unclear || evaluatesNames(c)
 	for i, w := range c {
 		if i > 0 && !runsOthers(c[0]) {
 			break
@@ -85,26 +94,39 @@ func (s *script) add(c command, depth int) {
 		if !w.known {
 			continue
 		}
-		var text word
-		switch name, args := path.Base(w.text), c[i+1:]; {
-		case name == "eval" && len(args) > 0:
-			text = join(args)
-		case name == "trap" && len(args) > 0:
-			text = args[0]
-		case slices.Contains(shells, name):
-			text = scriptOf(args)
-		default:
-			continue
+		for _, text := range scriptsOf(path.Base(w.text), c[i+1:]) {
+			if !text.known || s.texts >= maxTexts {
+				s.unclear = true
+			}
+			if s.unclear {
+				return
+			}
+			inner := parseScript(text.text, depth+1)
+			s.commands = append(s.commands, inner.commands...)
+			s.texts += 1 + inner.texts
+			s.sideways = s.sideways || inner.sideways
+			s.unclear = inner.unclear
 		}
-		if !text.known {
-			s.unclear = true
-			continue
-		}
-		inner := parseScript(text.text, depth+1)
-		s.commands = append(s.commands, inner.commands...)
-		s.sideways = s.sideways || inner.sideways
-		s.unclear = s.unclear || inner.unclear
 	}
+}
+
+// scriptsOf is the texts that the named command reads as commands.
+func scriptsOf(name string, args command) []word {
+	switch {
+	case name == "eval" && len(args) > 0:
+		return []word{join(args)}
+	case name == "trap" && len(args) > 0:
+		return args[:1]
+	case slices.Contains(shells, name):
+		return []word{scriptOf(args)}
+	case name == "env":
+		return splitOf(args)
+	case name == "flock" || name == "su" || name == "script":
+		return behind(args, commandOption)
+	case name == "watch" || name == "parallel":
+		return behind(args, anyText)
+	}
+	return nil
 }
 
 var (
@@ -133,6 +155,42 @@ func scriptOf(args command) word {
 		}
 	}
 	return word{}
+}
+
+var (
+	commandOption = regexp.MustCompile(`^(?:-[a-z]*c|--command(?:=|$))(.*)$`)
+	splitOption   = regexp.MustCompile(`^(?:-[iv0]*S|--s[a-z-]*(?:=|$))(.*)$`)
+	anyText       = regexp.MustCompile(`^(.* .*)$`)
+)
+
+// behind is the values of an option, in its own word or the next.
+func behind(args command, option *regexp.Regexp) (values []word) {
+	for i, a := range args {
+		switch found := option.FindStringSubmatch(a.text); {
+		case !a.known || found == nil:
+		case found[1] != "":
+			values = append(values, word{found[1], true})
+		case i+1 < len(args):
+			values = append(values, args[i+1])
+		}
+	}
+	return values
+}
+
+// splitOf is what env -S runs: its value and all that follows. Its escapes and variables are its own.
+func splitOf(args command) []word {
+	for i, a := range args {
+		found := splitOption.FindStringSubmatch(a.text)
+		if !a.known || found == nil {
+			continue
+		}
+		text := join(append(command{{found[1], true}}, args[i+1:]...))
+		if strings.ContainsAny(text.text, `\$`) {
+			return []word{{}}
+		}
+		return []word{text}
+	}
+	return nil
 }
 
 func join(words command) word {
