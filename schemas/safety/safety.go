@@ -23,16 +23,17 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`: the
-// parsed command of a shell, else what the tool declares, else its kind. The reason quotes no argument.
+// Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`: a tool that
+// declares so runs alone; else the parsed command of a shell decides, else what the tool declares, else its
+// kind. The reason quotes no argument.
 func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	switch {
+	case t.ConcurrencySafe != nil && !*t.ConcurrencySafe:
+		return false, "declared not concurrency_safe"
 	case t.ShellCommand != "":
 		return classifyShell(t.ShellCommand, input)
-	case t.ConcurrencySafe != nil && *t.ConcurrencySafe:
-		return true, "declared concurrency_safe"
 	case t.ConcurrencySafe != nil:
-		return false, "declared not concurrency_safe"
+		return true, "declared concurrency_safe"
 	case t.Kind == messages.Read || t.Kind == messages.Compute:
 		return true, "kind " + string(t.Kind)
 	}
