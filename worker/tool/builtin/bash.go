@@ -42,16 +42,17 @@ const bashSchema = `{
 const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
 // bashSpec promises Bash. Only bash itself reads a command as the classifier in schemas/safety does: where
-// there is just a sh, no command is looked into and every one runs alone.
+// there is just a sh, every command runs alone. Permission rules look into it either way.
 func bashSpec() spec {
 	return spec{
 		promise: func() schemas.Tool {
 			promise := schemas.Tool{
 				Name: "Bash", Description: bashDescription, Kind: messages.Write, InputSchema: json.RawMessage(bashSchema),
 				OnCrash: messages.Once, TimeoutMS: 30_000, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail,
+				ShellCommand: "command",
 			}
-			if shell, err := findShell(); err == nil && shell.name == "bash" {
-				promise.ShellCommand = "command"
+			if shell, err := findShell(); err != nil || shell.name != "bash" {
+				promise.ConcurrencySafe = new(bool)
 			}
 			return promise
 		},

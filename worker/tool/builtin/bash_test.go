@@ -38,14 +38,18 @@ func TestBashPromise(t *testing.T) {
 		promise.TimeoutMS != 30_000 || promise.MaxOutput != 10_000 || promise.Truncate != schemas.TruncateTail {
 		t.Errorf("got %+v", promise)
 	}
-	// Only bash reads a command as the classifier does.
+	if promise.ConcurrencySafe != nil {
+		t.Error("commands for bash are not looked into")
+	}
+	// Only bash reads a command as the classifier does; permission rules look into it all the same.
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	if promise, _ := Promise("Bash"); promise.ShellCommand != "" {
-		t.Error("commands for a plain sh are looked into")
+	if promise, _ := Promise("Bash"); promise.ShellCommand != "command" ||
+		promise.ConcurrencySafe == nil || *promise.ConcurrencySafe {
+		t.Errorf("for a plain sh: got %+v", promise)
 	}
 }
 
