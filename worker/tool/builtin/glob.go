@@ -83,15 +83,9 @@ func (t globTool) plan(call tool.Call) (globPlan, error) {
 		return globPlan{}, err
 	}
 	pattern := strings.TrimPrefix(args.Pattern, "./")
-	if filepath.IsAbs(pattern) { // absolute up to the first wildcard, so that is the part to judge
-		literal, rest := splitGlob(pattern)
-		rel, err := t.root.Resolve(literal)
-		if err != nil {
-			return globPlan{}, err
-		}
-		dir, pattern = rel, rest
-	}
 	switch {
+	case path.IsAbs(pattern) || filepath.IsAbs(pattern): // permission rules see path alone
+		return globPlan{}, refuse(CodeInvalidPattern, "the pattern %s is absolute. Put the folder into path, and let the pattern start there", quoted(args.Pattern))
 	case hasDotDot(pattern) || disguised(pattern):
 		return globPlan{}, refuse(CodePathOutsideRoot, `the pattern %s has a ".." in it. Name the folder to look in with path`, quoted(args.Pattern))
 	case strings.ContainsRune(pattern, 0) || pattern == "":
