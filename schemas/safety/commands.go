@@ -26,6 +26,7 @@ func init() {
 		"base64":   {short: "dD", valued: "w", long: strings.Fields("decode wrap ignore-garbage"), operands: atMost(1)},
 		"tree":     {short: "adfilprshugDFqNQxCnSALPI", long: strings.Fields("dirsfirst noreport gitignore prune du charset filelimit matchdirs ignore-case filesfirst")},
 		"file":     {short: "bihLk", long: strings.Fields("brief mime mime-type mime-encoding dereference no-dereference keep-going")},
+		"arch":     {operands: atMost(0)}, // on macOS it runs a program
 		"hostname": {short: "sfdiIA", operands: atMost(0)},
 		"date":     {short: "uRI", valued: "", long: strings.Fields("utc universal date reference iso-8601 rfc-3339 rfc-email"), check: date},
 		"rg": {short: "0123456789aceFHhiILlnNoPpqsSuUvwx.", valued: "ABCdEefgjmMrtT", long: strings.Fields(
@@ -73,7 +74,7 @@ var free = set(`
 	grep egrep fgrep od hexdump strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum
 	ls stat du df pwd realpath readlink basename dirname
 	echo true false : sleep seq expr numfmt jq
-	whoami id groups uname arch nproc ps free printenv which type cd getconf`)
+	whoami id groups uname nproc ps free printenv which type cd getconf`)
 
 func set(names string) map[string]bool {
 	m := map[string]bool{}

@@ -160,9 +160,12 @@ func awk(_ walker, args []arg) error {
 		return errAwk
 	}
 	for _, a := range args[1:] {
-		if a.flag() {
+		if a.flag() || strings.HasPrefix(a.text, inet) || !a.exact && strings.HasPrefix(inet, a.text) {
 			return errAwk
 		}
 	}
 	return nil
 }
+
+// inet begins the names that gawk opens as network connections instead of files.
+const inet = "/inet"
