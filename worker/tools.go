@@ -84,7 +84,9 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Pool = cmp.Or(said.Pool, own.Pool)
 	own.MaxOutput = cmp.Or(said.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(said.Truncate, own.Truncate)
-	own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
+	if own.ConcurrencySafe == nil || *own.ConcurrencySafe { // a builtin that may not overlap here knows why
+		own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
+	}
 	if said.InputSchema != nil {
 		own.InputSchema = said.InputSchema
 	}
