@@ -28,7 +28,8 @@ type Tool struct {
 	InputSchema  json.RawMessage  `json:"input_schema"` // JSON Schema 2020-12; its root is an object
 	TimeoutMS    int64            `json:"timeout_ms"`   // of one run; defaults: read 5 s, compute 2 s, write 30 s
 	OnCrash      messages.OnCrash `json:"on_crash,omitempty"`
-	Pool         string           `json:"pool"` // whose workers run it; default "default"
+	Retry        Retry            `json:"retry,omitzero"` // of a run that failed and may be tried again; default: never
+	Pool         string           `json:"pool"`           // whose workers run it; default "default"
 	// MaxOutput is how many characters of text the model gets to read at most; 0: no cut.
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
@@ -93,6 +94,9 @@ func (t Tool) WithDefaults() (Tool, error) {
 		t.OnCrash = messages.Once
 	case t.OnCrash != "" && t.OnCrash != messages.Idempotent && t.OnCrash != messages.Checkable && t.OnCrash != messages.Once:
 		return fail("on_crash %q: want idempotent, checkable or once", t.OnCrash)
+	}
+	if t.Retry, err = t.Retry.withDefaults(t.Kind, t.OnCrash); err != nil {
+		return fail("retry: %v", err)
 	}
 	if t.Pool == "" {
 		t.Pool = DefaultPool

@@ -40,7 +40,8 @@ type Call struct {
 // Runner does what a tool promises.
 type Runner interface {
 	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with its
-	// code; any other error becomes one with the code tool_error and the error's text. When ctx ends
+	// code; any other error becomes one with the code tool_error and the error's text. Retryable says
+	// that a later run of the same call may succeed: the tool's retry policy then decides. When ctx ends
 	// the run must end, and leave nothing running.
 	Run(ctx context.Context, call Call) (Output, error)
 }
@@ -49,6 +50,20 @@ type Runner interface {
 // must not change anything. An error that is a *messages.Error keeps its code.
 type Checker interface {
 	Check(ctx context.Context, call Call) error
+}
+
+// Prober is a Runner of a checkable tool: it finds out whether a run of the call that was lost has been
+// applied. It changes nothing.
+type Prober interface {
+	// Probe asks about the call as it ran: its IdempotencyKey is the key of that run. An error means that
+	// nobody knows.
+	Probe(ctx context.Context, call Call) (Probed, error)
+}
+
+// Probed is what a probe found out.
+type Probed struct {
+	Applied bool
+	Output  Output // what the run gave, where the probe knows it; zero: not known
 }
 
 // Output is what a run produced. At most one of Value and Content is set; neither is empty text.
@@ -78,6 +93,19 @@ type Func func(ctx context.Context, call Call) (Output, error)
 // Run calls f.
 func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
 
+// Checkable makes a Runner that is a [Prober] of two functions: what a tool with on_crash checkable needs.
+func Checkable(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
+	return checkable{run, probe}
+}
+
+type checkable struct {
+	Func
+	probe func(ctx context.Context, call Call) (Probed, error)
+}
+
+// Probe asks the probe.
+func (c checkable) Probe(ctx context.Context, call Call) (Probed, error) { return c.probe(ctx, call) }
+
 // Tool is a promise and the one who keeps it.
 type Tool struct {
 	schemas.Tool
@@ -90,8 +118,8 @@ type Registry struct {
 	tools map[string]Tool // guarded by mu
 }
 
-// Add registers a tool. A name that is taken, a promise that does not hold together and a missing runner
-// are errors.
+// Add registers a tool. A name that is taken, a promise that does not hold together, a missing runner and
+// a checkable tool whose runner is no [Prober] are errors.
 func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	promise, err := promise.WithDefaults()
 	if err != nil {
@@ -99,6 +127,9 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	}
 	if runner == nil {
 		return fmt.Errorf("tool %s: has no runner", promise.Name)
+	}
+	if _, probes := runner.(Prober); promise.OnCrash == messages.Checkable && !probes {
+		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once", promise.Name)
 	}
 	if _, err := schemas.Compile(promise.InputSchema); err != nil {
 		return fmt.Errorf("tool %s: input_schema: %w", promise.Name, err)
