@@ -52,7 +52,11 @@ type (
 		} `json:"server"`
 	}
 	streamInfo struct {
-		Error *serverError `json:"error"`
+		Error  *serverError `json:"error"`
+		Config struct {
+			MaxMessages int64 `json:"max_msgs"`
+			MaxBytes    int64 `json:"max_bytes"`
+		} `json:"config"`
 		State struct {
 			Messages uint64 `json:"messages"`
 			Bytes    uint64 `json:"bytes"`

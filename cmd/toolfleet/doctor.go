@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -97,6 +98,8 @@ func (e *examination) examine() {
 	if !e.streams() {
 		return
 	}
+	e.writable()
+	e.room()
 	e.consumers()
 	e.workers()
 	e.dead()
@@ -223,15 +226,64 @@ func (e *examination) workers() {
 	}
 }
 
+// writable finds the streams that refuse every write: a disk that was full leaves them so until the server is
+// restarted, also when there is room again, and whoever publishes to one hears nothing. Deleting a message that is not
+// there changes nothing, and fails for just that reason.
+func (e *examination) writable() {
+	const never = 1 << 62
+	names := e.conn.Names()
+	good := true
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Dead} {
+		if err := e.conn.Delete(e.ctx, names.Stream(stream), never); err != nil {
+			good = false
+			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before. What it acknowledged is kept.", "%v", err)
+		}
+	}
+	if good {
+		e.ok("writable", "every stream takes writes")
+	}
+}
+
+// room finds the streams that have reached a bound.
+func (e *examination) room() {
+	names := e.conn.Names()
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies} {
+		info, err := aboutStream(e.ctx, e.conn, names.Stream(stream))
+		if err != nil {
+			e.fail("room", "", "stream %s: %v", names.Stream(stream), err)
+			continue
+		}
+		const raise = "Raise it in the settings of the server's stream, or wait until what is there ends or ages out."
+		if most := info.Config.MaxMessages; most > 0 && info.State.Messages >= uint64(most) {
+			e.warn("room", raise, "%s is full: it holds %d messages and max_msgs is %d; further ones are refused", names.Stream(stream), info.State.Messages, most)
+		}
+		if most := info.Config.MaxBytes; most > 0 && float64(info.State.Bytes) > 0.9*float64(most) {
+			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.State.Bytes, most)
+		}
+	}
+}
+
+// newestDead is how many of the messages that were set aside are told.
+const newestDead = 3
+
 func (e *examination) dead() {
 	name := e.conn.Names().Stream(bus.Dead)
 	info, err := aboutStream(e.ctx, e.conn, name)
+	var newest []journal.DeadEntry
+	if err == nil {
+		newest, err = journal.New(e.conn).Dead(e.ctx, newestDead)
+	}
 	switch {
 	case err != nil:
 		e.fail("set aside", "", "stream %s: %v", name, err)
-	case info.State.Messages > 0:
-		e.warn("set aside", "Each holds its reason: nats stream view "+name+".", "%d messages could not be processed", info.State.Messages)
-	default:
+	case len(newest) == 0:
 		e.ok("set aside", "nothing")
+	default:
+		var reasons []string
+		for _, d := range newest {
+			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, clean(d.Buried.Reason, 80)))
+		}
+		e.warn("set aside", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` forgets one.",
+			"%s could not be processed; the newest: %s", count(int(info.State.Messages), "message"), strings.Join(reasons, "; "))
 	}
 }

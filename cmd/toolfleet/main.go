@@ -43,6 +43,7 @@ type cli struct {
 	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
 	Status      statusCmd      `cmd:"" help:"Show workers, tools, pools and what waits."`
 	Doctor      doctorCmd      `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
+	Dead        deadCmd        `cmd:"" help:"List, show and drop messages that could not be processed."`
 	Config      configCmd      `cmd:"" help:"Show the settings in effect, or the JSON Schema of toolfleet.yaml."`
 	Version     versionCmd     `cmd:"" help:"Show which build this is."`
 }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type deadCmd struct {
+	Ls   deadLsCmd   `cmd:"" help:"List what was set aside, newest first."`
+	Show deadShowCmd `cmd:"" help:"Show a message that was set aside, with its body."`
+	Drop deadDropCmd `cmd:"" help:"Forget messages that were set aside."`
+}
+
+// Help is shown below the command's usage.
+func (deadCmd) Help() string {
+	return `What could not be processed at all (a subject that holds no address, a job that is no job) is set aside with the reason, and
+kept for dead_ttl. It blocks nothing. Nothing runs it again: whoever sent it has to send it right.`
+}
+
+// deadMessage is what -o json prints of one.
+type deadMessage struct {
+	Seq      uint64    `json:"seq"`
+	SetAside time.Time `json:"set_aside"`
+	messages.Buried
+}
+
+func asDeadMessage(e journal.DeadEntry) deadMessage { return deadMessage{e.Seq, e.Stored, e.Buried} }
+
+type deadLsCmd struct {
+	server
+	shape
+	Limit int `default:"100" placeholder:"N" help:"How many to list at most."`
+}
+
+func (d deadLsCmd) Run(a *app) error {
+	if d.Limit < 1 {
+		return wrong("--limit is %d; it must be at least 1", d.Limit)
+	}
+	return a.withJournal(func(j *journal.Journal) error {
+		entries, err := j.Dead(a.ctx, d.Limit)
+		if err != nil {
+			return err
+		}
+		if d.json() {
+			list := []deadMessage{}
+			for _, e := range entries {
+				list = append(list, asDeadMessage(e))
+			}
+			return a.print(map[string]any{"dead": list})
+		}
+		rows := [][]string{{"SEQ", "SET ASIDE", "SIZE", "SUBJECT", "REASON"}}
+		for _, e := range entries {
+			rows = append(rows, []string{
+				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Buried.Size), clean(e.Buried.Subject, 80), clean(e.Buried.Reason, 120),
+			})
+		}
+		return a.table(rows)
+	})
+}
+
+type deadShowCmd struct {
+	server
+	shape
+	Seq uint64 `arg:"" help:"Number of the message, from the list."`
+}
+
+func (d deadShowCmd) Run(a *app) error {
+	return a.withJournal(func(j *journal.Journal) error {
+		e, err := j.DeadAt(a.ctx, d.Seq)
+		if err != nil {
+			return noneAside(d.Seq, err)
+		}
+		if d.json() {
+			return a.print(asDeadMessage(e))
+		}
+		return a.showDead(e)
+	})
+}
+
+func (a *app) showDead(e journal.DeadEntry) error {
+	b := e.Buried
+	rows := [][]string{
+		{"seq", fmt.Sprint(e.Seq)}, {"set aside", e.Stored.UTC().Format(time.RFC3339)},
+		{"subject", escaped([]byte(b.Subject), "")}, {"reason", escaped([]byte(b.Reason), "")}, {"size", fmt.Sprint(b.Size)},
+	}
+	if !b.Stored.IsZero() {
+		rows = append(rows, []string{"stored", b.Stored.UTC().Format(time.RFC3339)})
+	}
+	for _, name := range messages.SortedKeys(b.Header) {
+		for _, value := range b.Header[name] {
+			rows = append(rows, []string{"header", escaped([]byte(name+": "+value), "")})
+		}
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	if len(b.Body) < b.Size {
+		a.say("the first %d of %d bytes were kept", len(b.Body), b.Size)
+	}
+	_, err := fmt.Fprintf(a.stdout, "\n  %s\n", escaped(b.Body, "\n  "))
+	return err
+}
+
+type deadDropCmd struct {
+	server
+	Seq []uint64 `arg:"" help:"Numbers of the messages, from the list."`
+}
+
+func (d deadDropCmd) Run(a *app) error {
+	return a.withJournal(func(j *journal.Journal) error {
+		for _, seq := range d.Seq {
+			if err := j.DropDead(a.ctx, seq); err != nil {
+				return noneAside(seq, err)
+			}
+			a.say("message %d is forgotten", seq)
+		}
+		return nil
+	})
+}
+
+func noneAside(seq uint64, err error) error {
+	if errors.Is(err, bus.ErrNotFound) {
+		return fmt.Errorf("no message %d is set aside; `toolfleet dead ls` lists what is", seq)
+	}
+	return err
+}
+
+// withJournal connects, and does something with the fleet's journal.
+func (a *app) withJournal(do func(*journal.Journal) error) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = do(journal.New(conn))
+	if errors.Is(err, bus.ErrNoStream) {
+		return fmt.Errorf("%w; no fleet has run on this server yet, or --prefix is another", err)
+	}
+	return err
+}
+
+// escaped is bytes from outside as text that does nothing to a terminal: what is not printable is spelt out. Its
+// own line ends become newline, or are spelt out too where that is "".
+func escaped(text []byte, newline string) string {
+	var out strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&out, `\x%02x`, text[0])
+		case r == '\n' && newline != "":
+			out.WriteString(newline)
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r < 0x80:
+			fmt.Fprintf(&out, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+		text = text[size:]
+	}
+	return out.String()
+}

@@ -1,0 +1,8 @@
+package bus
+
+import "context"
+
+// At is the message at a place of a stream. ErrNotFound when there is none, any more or yet.
+func (c *Conn) At(ctx context.Context, stream string, seq uint64) (Msg, error) {
+	return c.direct(ctx, stream, getRequest{Seq: seq})
+}
