@@ -34,7 +34,7 @@ func (r Retry) Backoff(attempt int) time.Duration {
 	r = r.filled()
 	wait := r.BackoffMS
 	for range attempt - 1 {
-		if wait >= r.MaxBackoffMS/2 { // doubling it would pass the limit, or all limits of the type
+		if wait > r.MaxBackoffMS/2 { // doubling it would pass the limit, or all limits of the type
 			return milliseconds(r.MaxBackoffMS)
 		}
 		wait *= 2
@@ -78,7 +78,7 @@ func (r Retry) withDefaults(kind messages.Kind, onCrash messages.OnCrash) (Retry
 		return r, errors.New("max_backoff is shorter than backoff")
 	case r.Attempts <= 1:
 		return Retry{}, nil
-	case kind == messages.Write && onCrash != messages.Idempotent && onCrash != messages.Checkable:
+	case kind == messages.Write && (onCrash == messages.Once || onCrash == ""):
 		return r, errors.New("a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
 			"only reads, computes and writes with on_crash: idempotent or checkable may be")
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -24,7 +23,8 @@ type Entry struct {
 	Tool
 	Exec    *Exec
 	Builtin string   // one of [FileBuiltins] or [DemoBuiltins]
-	Env     []string // names of environment variables that the tool gets to see
+	Check   *Check   // with on_crash checkable, and only then
+	Env     []string // names of environment variables that the tool and its check get to see
 	Line    int      // where the entry starts, from 1
 }
 
@@ -54,6 +54,8 @@ var entryKeys = []struct {
 	{"input_schema", (*entryReader).inputSchema, ""},
 	{"timeout", (*entryReader).timeout, ""},
 	{"on_crash", (*entryReader).onCrash, ""},
+	{"check", (*entryReader).check, ""},
+	{"retry", (*entryReader).retry, ""},
 	{"pool", (*entryReader).pool, ""},
 	{"max_output", (*entryReader).maxOutput, ""},
 	{"truncate", (*entryReader).truncate, ""},
@@ -61,9 +63,7 @@ var entryKeys = []struct {
 	{"exec", (*entryReader).exec, ""},
 	{"builtin", (*entryReader).builtin, ""},
 	{"http", nil, "; use exec with a program that makes the request"},
-	{"check", nil, "; use on_crash: idempotent or on_crash: once"},
 	{"cwd", nil, "; let the program change its directory"},
-	{"retry", nil, ""},
 	{"limits", nil, "; put bounds into input_schema"},
 }
 
@@ -207,6 +207,7 @@ func (r *entryReader) whole(at position) {
 	if has("env") && !has("exec") {
 		r.add(r.at["env"], "env is for exec; a builtin reads no environment variables")
 	}
+	r.effects(has)
 }
 
 func (r *entryReader) name(n yamlNode) {
@@ -230,11 +231,7 @@ func (r *entryReader) truncate(n yamlNode) {
 }
 
 func (r *entryReader) onCrash(n yamlNode) {
-	if n.value == string(messages.Checkable) {
-		r.add(n.position, "on_crash: checkable is not in this version; use idempotent or once")
-		return
-	}
-	r.entry.OnCrash = oneOf(r, n, "on_crash", messages.Idempotent, messages.Once)
+	r.entry.OnCrash = oneOf(r, n, "on_crash", messages.Idempotent, messages.Checkable, messages.Once)
 }
 
 func (r *entryReader) builtin(n yamlNode) {
@@ -272,19 +269,7 @@ func (r *entryReader) inputSchema(n yamlNode) {
 }
 
 func (r *entryReader) timeout(n yamlNode) {
-	text, ok := r.text(n, "timeout", `a duration such as "5s", "500ms" or "2m"`)
-	if !ok {
-		return
-	}
-	d, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
-		r.add(n.position, `timeout: %q is no duration; want one such as "5s", "500ms" or "2m"`, clip(text))
-	case d < time.Millisecond:
-		r.add(n.position, "timeout: want at least 1ms")
-	default:
-		r.entry.TimeoutMS = d.Milliseconds()
-	}
+	r.entry.TimeoutMS = r.duration(n, "timeout").Milliseconds()
 }
 
 // maxOutput reads bytes. A KB is 1,024 of them, whichever way it is written.
@@ -324,67 +309,11 @@ func (r *entryReader) env(n yamlNode) {
 
 func (r *entryReader) exec(n yamlNode) {
 	const want = "exec: want {command: [./program, argument]}"
-	members, ok := n.value.([]yamlMember)
-	if !ok {
-		r.add(n.position, want+", got %s", n.typeName())
-		return
-	}
 	r.entry.Exec = &Exec{}
-	for _, member := range members {
-		if member.key != "command" {
-			r.add(member.position, "unknown key %q; "+want, clip(member.key))
-			continue
-		}
-		for _, item := range r.texts(member.node, "command", `a list such as [./program, argument] or [sh, -c, "a | b"]`) {
-			r.entry.Exec.Command = append(r.entry.Exec.Command, item.value.(string))
-		}
-		if items, isList := member.node.value.([]yamlNode); isList && (len(items) == 0 || items[0].value == "") {
-			r.add(member.node.position, "command: the program is missing")
-		}
-	}
-	if !slices.ContainsFunc(members, func(m yamlMember) bool { return m.key == "command" }) {
+	has := r.fields(n, want, map[string]func(yamlNode){
+		"command": func(n yamlNode) { r.entry.Exec.Command = r.command(n) },
+	})
+	if has != nil && !has["command"] {
 		r.add(n.position, "command is missing; "+want)
 	}
-}
-
-// text is a text value; anything else is a mistake.
-func (r *entryReader) text(n yamlNode, key, want string) (string, bool) {
-	s, ok := n.value.(string)
-	if !ok {
-		r.add(n.position, "%s: want %s, got %s", key, want, n.typeName())
-	}
-	return s, ok
-}
-
-func (r *entryReader) matching(n yamlNode, key string, pattern *regexp.Regexp, want string) string {
-	s, ok := r.text(n, key, want)
-	if ok && !pattern.MatchString(s) {
-		r.add(n.position, "%s: %q is not %s", key, clip(s), want)
-	}
-	return s
-}
-
-// texts is the items of a list of text that are text.
-func (r *entryReader) texts(n yamlNode, key, want string) []yamlNode {
-	items, ok := n.value.([]yamlNode)
-	if !ok {
-		r.add(n.position, "%s: want %s, got %s", key, want, n.typeName())
-	}
-	return slices.DeleteFunc(slices.Clone(items), func(item yamlNode) bool {
-		_, isText := r.text(item, key, "text (put it into quotes)")
-		return !isText
-	})
-}
-
-func oneOf[T ~string](r *entryReader, n yamlNode, key string, allowed ...T) T {
-	words := make([]string, 0, len(allowed))
-	for _, a := range allowed {
-		words = append(words, string(a))
-	}
-	want := "one of " + strings.Join(words, ", ")
-	s, ok := r.text(n, key, want)
-	if ok && !slices.Contains(words, s) {
-		r.add(n.position, "%s: %q is not %s", key, clip(s), want)
-	}
-	return T(s)
 }

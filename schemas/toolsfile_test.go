@@ -106,14 +106,41 @@ func toolWith(lines ...string) string {
 	return "tools:\n- name: x\n  input_schema: {type: object}\n  exec: {command: [./x]}\n  " + strings.Join(lines, "\n  ") + "\n"
 }
 
+// mistakesCase is a file and everything that is wrong with it.
+type mistakesCase struct {
+	name, file string
+	laxSchema  bool // only the parser can know
+	want       []string
+}
+
+func (tt mistakesCase) check(t *testing.T) {
+	_, err := ParseToolsFile("f", []byte(tt.file))
+	if err == nil {
+		t.Fatal("was accepted")
+	}
+	if diff := cmp.Diff(tt.want, strings.Split(err.Error(), "\n")); diff != "" {
+		t.Error(diff)
+	}
+	var mistake *FileError
+	if !errors.As(err, &mistake) {
+		t.Errorf("got %T, want FileErrors inside", err)
+	}
+	if tt.laxSchema {
+		return
+	}
+	s, err := For("tools-file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Validate(asJSON(t, []byte(tt.file))) == nil {
+		t.Error("tools-file.json accepts it")
+	}
+}
+
 func TestParseToolsFileNamesEveryMistake(t *testing.T) {
-	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, pool, max_output, truncate, env, exec, builtin"
+	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, check, retry, pool, max_output, truncate, env, exec, builtin"
 	const run = "Read, Glob, Grep, Write, Edit, Bash, noop, sleep, fail, blob"
-	for _, tt := range []struct {
-		name, file string
-		laxSchema  bool // only the parser can know
-		want       []string
-	}{
+	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},
 		{"a list", "- name: x\n", false, []string{"f:1:1: want a mapping with the key tools, got a list"}},
 		{"no tools", "{}\n", false, []string{"f:1:1: the key tools is missing"}},
@@ -141,10 +168,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"timeout without unit", toolWith("timeout: 5"), false, []string{`f:5:12: timeout: want a duration such as "5s", "500ms" or "2m", got a number`}},
 		{"timeout", toolWith("timeout: 5 seconds"), false, []string{`f:5:12: timeout: "5 seconds" is no duration; want one such as "5s", "500ms" or "2m"`}},
 		{"timeout is negative", toolWith("timeout: -5s"), false, []string{"f:5:12: timeout: want at least 1ms"}},
-		{"on_crash", toolWith("on_crash: retry"), false, []string{`f:5:13: on_crash: "retry" is not one of idempotent, once`}},
-		{"on_crash: checkable", toolWith("on_crash: checkable", "check: {command: [./probe]}"), true, []string{
-			"f:5:13: on_crash: checkable is not in this version; use idempotent or once",
-			"f:6:3: check is not in this version; use on_crash: idempotent or on_crash: once"}},
+		{"on_crash", toolWith("on_crash: retry"), false, []string{`f:5:13: on_crash: "retry" is not one of idempotent, checkable, once`}},
 		{"on_crash of a read", toolWith("on_crash: once", "kind: read"), true, []string{"f:5:3: on_crash is for writes; a read may always be run again"}},
 		{"pool", toolWith("pool: a.b"), false, []string{`f:5:9: pool: "a.b" is not 1 to 32 of [a-zA-Z0-9_-]`}},
 		{"max_output", toolWith("max_output: lots"), false, []string{"f:5:15: max_output: want a number of bytes such as 10000 or 256KB, got text"}},
@@ -170,9 +194,9 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"two runners", toolWith("builtin: noop"), false, []string{"f:5:3: a tool is run by exec or by builtin, not by both"}},
 		{"http", "tools:\n- name: x\n  input_schema: {type: object}\n  http: {url: https://example.com}\n", true, []string{
 			"f:4:3: http is not in this version; use exec with a program that makes the request"}},
-		{"not yet", toolWith("cwd: /", "retry: {}", "limits: {}"), true, []string{
-			"f:5:3: cwd is not in this version; let the program change its directory", "f:6:3: retry is not in this version",
-			"f:7:3: limits is not in this version; put bounds into input_schema"}},
+		{"not yet", toolWith("cwd: /", "limits: {}"), true, []string{
+			"f:5:3: cwd is not in this version; let the program change its directory",
+			"f:6:3: limits is not in this version; put bounds into input_schema"}},
 		{"schema is text", "tools:\n- {name: x, builtin: noop, input_schema: object}\n", false, []string{
 			"f:2:42: input_schema: want a JSON Schema such as {type: object, properties: {...}}, got text"}},
 		{"schema of text", "tools:\n- {name: x, builtin: noop, input_schema: {type: string}}\n", false, []string{
@@ -193,29 +217,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 			`f:2:10: name: "x y" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:2:36: kind: "z" is not one of read, write, compute`,
 			`f:3:22: timeout: want a duration such as "5s", "500ms" or "2m", got a number`, `f:4:1: unknown key "x"; the key of a tools file is tools`}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			_, err := ParseToolsFile("f", []byte(tt.file))
-			if err == nil {
-				t.Fatal("was accepted")
-			}
-			if diff := cmp.Diff(tt.want, strings.Split(err.Error(), "\n")); diff != "" {
-				t.Error(diff)
-			}
-			var mistake *FileError
-			if !errors.As(err, &mistake) {
-				t.Errorf("got %T, want FileErrors inside", err)
-			}
-			if tt.laxSchema {
-				return
-			}
-			s, err := For("tools-file")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if s.Validate(asJSON(t, []byte(tt.file))) == nil {
-				t.Error("tools-file.json accepts it")
-			}
-		})
+		t.Run(tt.name, tt.check)
 	}
 }
 
