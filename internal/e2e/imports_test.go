@@ -81,10 +81,14 @@ var rooms = []room{
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
+	// The whole fleet in one goroutine, from both halves; nothing of it is in the binary.
+	{path: "internal/sim", may: plus(words, "coordinator/plan", "coordinator/batch", "worker/lane")},
+
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e", may: []string{"..."}},
+	{path: "internal/e2e/soak/...", may: []string{"..."}},
 	{path: "cmd/...", may: []string{"..."}},
 }
 

@@ -1,0 +1,250 @@
+package sim
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What a command is answered with when it was refused. They mean what the errors of the same name in
+// internal/bus mean.
+var (
+	ErrConflict = errors.New("the subject was written by another")             // the server's 10071
+	ErrExists   = errors.New("a message of this subject is already there")     // the server's 10077
+	ErrUnknown  = errors.New("no acknowledgement, so it may be stored or not") // a timeout
+)
+
+// Broker is a small JetStream: the streams, the shared pull consumers and the core messages that the
+// protocol uses, with a clock that stands still until somebody moves it. Same commands, same answers.
+//
+// It loses nothing by itself. What goes wrong on the way to it is the business of [Link]; what a crash of
+// the server leaves behind, that of [Broker.Restart] and [Broker.PowerLoss].
+type Broker struct {
+	Now     time.Time
+	streams []*Stream
+	queues  []*Queue
+	inboxes map[string][]any // of core subscribers, by subject
+}
+
+// Message is what a stream holds. Bodies are values: nobody changes one that was stored.
+type Message struct {
+	Subject string
+	Seq     uint64
+	Time    time.Time // when the server stored it
+	Body    any
+}
+
+// StreamConfig is what matters to us of a stream's settings.
+type StreamConfig struct {
+	Name     string
+	Subjects []string
+	// Queue keeps one message per subject, refuses a second one, and lets go of a message that was
+	// acknowledged. Any other stream keeps everything, for MaxAge.
+	Queue  bool
+	Async  bool          // acknowledged before it is on the disk: power loss may take its tail
+	MaxAge time.Duration // 0: for ever
+}
+
+// Stream is a log of messages.
+type Stream struct {
+	StreamConfig
+	last uint64     // the sequence of the newest message that was ever stored
+	msgs []*Message // in sequence
+}
+
+// Streams is the table of DESIGN part 3, as far as batches and calls go.
+func Streams(n messages.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
+	all := func(verbs ...messages.Verb) (filters []string) {
+		for _, v := range verbs {
+			filters = append(filters, n.All(v))
+		}
+		return filters
+	}
+	return []StreamConfig{
+		{Name: n.Stream("BATCHES"), Subjects: []string{n.EveryBatch(messages.VerbBatch)}, Queue: true},
+		{Name: n.Stream("JOBS"), Subjects: all(messages.VerbRead, messages.VerbWrite), Queue: true, Async: true},
+		{Name: n.Stream("CALLS"), Subjects: append(all(messages.VerbCall, messages.VerbPlan, messages.VerbHand), n.OfSession(messages.VerbCtl, "*", "*")), MaxAge: 2 * batchTTL},
+		{Name: n.Stream("RESULTS"), Subjects: all(messages.VerbResult), Async: true, MaxAge: 2 * batchTTL},
+		{Name: n.Stream("REPLIES"), Subjects: all(messages.VerbFinal), MaxAge: replyTTL},
+	}
+}
+
+// NewBroker is a server with these streams, all empty.
+func NewBroker(now time.Time, streams ...StreamConfig) *Broker {
+	b := &Broker{Now: now, inboxes: map[string][]any{}}
+	for _, config := range streams {
+		b.streams = append(b.streams, &Stream{StreamConfig: config})
+	}
+	return b
+}
+
+// Stream is the stream of that name.
+func (b *Broker) Stream(name string) *Stream {
+	for _, s := range b.streams {
+		if s.Name == name {
+			s.forget(b.Now)
+			return s
+		}
+	}
+	panic("sim: no stream " + name)
+}
+
+// Append stores a message and gives its sequence.
+func (b *Broker) Append(subject string, body any) (uint64, error) {
+	s := b.taking(subject)
+	if s.Queue && s.Last(subject) != nil {
+		return 0, ErrExists
+	}
+	s.last++
+	s.msgs = append(s.msgs, &Message{subject, s.last, b.Now, body})
+	return s.last, nil
+}
+
+// CompareAndSet stores a message if the newest one of its own subject has the sequence last (0: there is none).
+func (b *Broker) CompareAndSet(subject string, body any, last uint64) (uint64, error) {
+	newest := uint64(0)
+	if m := b.taking(subject).Last(subject); m != nil {
+		newest = m.Seq
+	}
+	if newest != last {
+		return 0, ErrConflict
+	}
+	return b.Append(subject, body)
+}
+
+// Delete takes one message out of a stream. That it is gone already is fine.
+func (b *Broker) Delete(stream string, seq uint64) {
+	s := b.Stream(stream)
+	if !s.remove(seq) {
+		return
+	}
+	for _, q := range b.queues {
+		if q.stream == s {
+			q.gone(seq)
+		}
+	}
+}
+
+// Subscribe opens an inbox for core messages. Before that, and after [Broker.Unsubscribe], they are lost.
+func (b *Broker) Subscribe(subject string) { b.inboxes[subject] = []any{} }
+
+// Unsubscribe closes an inbox.
+func (b *Broker) Unsubscribe(subject string) { delete(b.inboxes, subject) }
+
+// Publish sends a core message to whoever is there.
+func (b *Broker) Publish(subject string, body any) {
+	if inbox, open := b.inboxes[subject]; open {
+		b.inboxes[subject] = append(inbox, body)
+	}
+}
+
+// Hear takes the oldest core message out of an inbox.
+func (b *Broker) Hear(subject string) (any, bool) {
+	inbox := b.inboxes[subject]
+	if len(inbox) == 0 {
+		return nil, false
+	}
+	b.inboxes[subject] = inbox[1:]
+	return inbox[0], true
+}
+
+// taking is the stream that a subject is stored in.
+func (b *Broker) taking(subject string) *Stream {
+	for _, s := range b.streams {
+		if slices.ContainsFunc(s.Subjects, func(f string) bool { return matches(f, subject) }) {
+			s.forget(b.Now)
+			return s
+		}
+	}
+	panic("sim: no stream takes " + subject)
+}
+
+// Last is the newest message of a subject; nil when there is none.
+func (s *Stream) Last(subject string) *Message {
+	for _, m := range slices.Backward(s.msgs) {
+		if m.Subject == subject {
+			return m
+		}
+	}
+	return nil
+}
+
+// First is the oldest message that matches the filter; nil when there is none.
+func (s *Stream) First(filter string) *Message { return s.next(1, filter) }
+
+// next is the oldest message from a sequence on that matches one of the filters (none: any message).
+func (s *Stream) next(from uint64, filters ...string) *Message {
+	for _, m := range s.msgs {
+		if m.Seq >= from && matchesOne(filters, m.Subject) {
+			return m
+		}
+	}
+	return nil
+}
+
+// All is every message that matches the filter, in sequence.
+func (s *Stream) All(filter string) []*Message {
+	var found []*Message
+	for _, m := range s.msgs {
+		if matches(filter, m.Subject) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// LastOfEach is the newest message of every subject that matches one of the filters, in sequence.
+func (s *Stream) LastOfEach(filters ...string) []*Message {
+	var found []*Message
+	for _, m := range slices.Backward(s.msgs) {
+		if matchesOne(filters, m.Subject) && !slices.ContainsFunc(found, func(newer *Message) bool { return newer.Subject == m.Subject }) {
+			found = append(found, m)
+		}
+	}
+	slices.Reverse(found)
+	return found
+}
+
+func (s *Stream) find(seq uint64) (int, bool) {
+	return slices.BinarySearchFunc(s.msgs, seq, func(m *Message, seq uint64) int { return cmp.Compare(m.Seq, seq) })
+}
+
+func (s *Stream) remove(seq uint64) bool {
+	at, found := s.find(seq)
+	if found {
+		s.msgs = slices.Delete(s.msgs, at, at+1)
+	}
+	return found
+}
+
+// forget lets go of what is too old.
+func (s *Stream) forget(now time.Time) {
+	for s.MaxAge > 0 && len(s.msgs) > 0 && now.Sub(s.msgs[0].Time) >= s.MaxAge {
+		s.msgs = s.msgs[1:]
+	}
+}
+
+func matchesOne(filters []string, subject string) bool {
+	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return matches(f, subject) })
+}
+
+// matches reports whether a subject is meant by a filter: * is any one token, > is one or more to the end.
+func matches(filter, subject string) bool {
+	for {
+		f, restOfFilter, moreFilter := strings.Cut(filter, ".")
+		s, restOfSubject, moreSubject := strings.Cut(subject, ".")
+		switch {
+		case f == ">":
+			return true
+		case f != "*" && f != s, moreFilter != moreSubject:
+			return false
+		case !moreFilter:
+			return true
+		}
+		filter, subject = restOfFilter, restOfSubject
+	}
+}

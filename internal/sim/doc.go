@@ -1,0 +1,16 @@
+// Package sim runs a whole fleet in one goroutine, on a clock that it moves itself: agents, coordinators and
+// workers as machines that do one command at a time, on a model of the broker.
+//
+//	agents    coordinators (batch.Machine)    workers
+//	       \          |                      /
+//	         Link: loses, delays, repeats            one per party
+//	                  |
+//	         Broker: streams, queues, core messages
+//
+// Nothing in it happens by itself. Which party goes next, what gets lost and who dies is chosen from a seed,
+// so every history can be run again; thousands of them take seconds. The broker answers as the real server
+// does: the tests run the same random commands on both and compare every answer.
+//
+// What it leaves to others: how tools run, what the messages look like on the wire, and everything that
+// needs real processes; see internal/e2e.
+package sim
