@@ -149,13 +149,17 @@ func (e *examination) payload() {
 
 func (e *examination) sync() {
 	const how = "Set jetstream { sync_interval: always } on every server."
+	accepted := ""
+	if e.cfg.UnsafeSync {
+		accepted = "; unsafe_sync accepts that"
+	}
 	switch mode := e.conn.SyncMode(e.ctx); mode {
 	case bus.SyncAlways:
 		e.ok("sync", "always: what is acknowledged survives a power failure")
 	case bus.SyncInterval:
-		e.warn("sync", how, "now and then: a power failure may lose accepted batches")
+		e.warn("sync", how, "now and then: a power failure may lose accepted batches%s", accepted)
 	default:
-		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account")
+		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account%s", accepted)
 	}
 }
 

@@ -26,6 +26,9 @@ func (natsCmd) Run(a *app) error {
 	}
 	defer srv.Shutdown()
 	log.Info("NATS server is ready", "url", srv.URL(), "data", srv.DataDir(), "sync", cfg.Server.Sync.String())
+	if !srv.SyncAlways() {
+		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", cfg.Server.Sync.String())
+	}
 	a.say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
 	<-a.ctx.Done()
 	return nil

@@ -25,6 +25,9 @@ type fleetStatus struct {
 	Pools   []poolStatus        `json:"pools"`
 	Batches uint64              `json:"batches"` // accepted and not finished
 	Dead    uint64              `json:"dead"`    // messages that could not be processed
+	Sync    string              `json:"sync"`    // when the server writes to the disk: always, interval, unknown
+	// UnsafeSync is set where the settings accept a server that does not sync always.
+	UnsafeSync bool `json:"unsafe_sync"`
 }
 
 type poolStatus struct {
@@ -49,6 +52,7 @@ func (s statusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	status.Sync, status.UnsafeSync = conn.SyncMode(a.ctx), cfg.UnsafeSync
 	if s.json() {
 		return a.print(status)
 	}
@@ -130,8 +134,25 @@ func (s fleetStatus) show(a *app) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n%d batches open, %d messages set aside\n", s.Batches, s.Dead)
+	_, err := fmt.Fprintf(a.stdout, "\n%d batches open, %d messages set aside\nsync: %s%s\n", s.Batches, s.Dead, s.Sync, s.risk())
 	return err
+}
+
+// risk is what a server that is not known to sync always puts at risk.
+func (s fleetStatus) risk() string {
+	var text string
+	switch s.Sync {
+	case bus.SyncAlways:
+		return ""
+	case bus.SyncInterval:
+		text = ": a power failure may lose accepted batches"
+	default:
+		text = ": the server does not tell, so a power failure may lose accepted batches"
+	}
+	if s.UnsafeSync {
+		text += "; unsafe_sync accepts that"
+	}
+	return text
 }
 
 // namesOf is the first few names of tools.

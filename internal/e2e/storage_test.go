@@ -1,15 +1,20 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker"
 )
 
 // tell runs a command to its end and returns what it printed on stdout and on stderr.
@@ -105,5 +110,91 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	}
 	if _, talk, code := p.tell("dead", "show", "1"); code != 1 || !strings.Contains(talk, "dead ls") {
 		t.Errorf("what was dropped is shown: %s", talk)
+	}
+}
+
+// A server that may lose what it acknowledged is not worked on unless the settings say so, and then everybody can see it.
+func TestAnUnsafeServerIsRefused(t *testing.T) {
+	p, server := serverOn(t, t.TempDir(), []string{"--sync", "1m"})
+	p.until("the server says what it risks", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
+	file, _ := p.tools()
+	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
+		_, talk, code := p.tell(args...)
+		if code != 1 {
+			t.Errorf("%s ends with %d", args[0], code)
+		}
+		says(t, args[0], talk, "a power failure may lose accepted batches", "sync_interval: always", "unsafe_sync: true", "TOOLFLEET_UNSAFE_SYNC=true")
+	}
+
+	p.env = append(p.env, "TOOLFLEET_UNSAFE_SYNC=true")
+	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
+		d := p.ready(args...)
+		says(t, args[0], d.log.String(), "unsafe_sync accepts that", "interval")
+	}
+	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""}), nil); err != nil || reply.Status != messages.Completed {
+		t.Errorf("a batch on a server that is accepted: %s, %v", reply.Status, err)
+	}
+	out, _, _ := p.tell("status")
+	says(t, "status", out, "sync: interval: a power failure may lose accepted batches; unsafe_sync accepts that")
+	out, _, _ = p.tell("status", "-o", "json")
+	says(t, "status -o json", out, `"sync":"interval"`, `"unsafe_sync":true`)
+	out, _, _ = p.tell("doctor")
+	says(t, "doctor", out, "unsafe_sync accepts that")
+}
+
+// jetStream makes a request of the JetStream API, without a body where it is nil, and returns its answer.
+func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[string]any) {
+	t.Helper()
+	var raw []byte
+	if body != nil {
+		raw = messages.MustMarshal(body)
+	}
+	m, err := conn.Request(t.Context(), "$JS.API."+what, nil, raw)
+	if err == nil {
+		err = json.Unmarshal(m.Data, &answer)
+	}
+	if err != nil || answer["error"] != nil {
+		t.Fatalf("%s: %v %v", what, err, answer["error"])
+	}
+	return answer
+}
+
+// A stream that breaks a promise stops whoever starts on it, and one that is missing is made.
+func TestStreamsAreCheckedAtStart(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f.close()
+	agent := f.connect("operator")
+	defer agent.Close()
+	const name = "TOOLFLEET_CALLS"
+	config := jetStream(t, agent, "STREAM.INFO."+name, nil)["config"].(map[string]any)
+	jetStream(t, agent, "STREAM.DELETE."+name, nil)
+	config["discard"] = "old"
+	jetStream(t, agent, "STREAM.CREATE."+name, config)
+
+	c, err := coordinator.New(agent, coordinator.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := worker.New(agent, f.tools, worker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, run := range map[string]func(context.Context) error{"coordinator": c.Run, "worker": w.Run} {
+		err := run(t.Context())
+		var mismatch *bus.Mismatch
+		if !errors.As(err, &mismatch) {
+			t.Errorf("the %s runs on a journal that forgets: %v", who, err)
+			continue
+		}
+		says(t, who, err.Error(), name, "discard", "DiscardOld", "DiscardNew")
+	}
+	jetStream(t, agent, "STREAM.DELETE."+name, nil)
+	jetStream(t, agent, "STREAM.DELETE.TOOLFLEET_JOBS", nil)
+
+	again, runs := counted(t, f.srv)
+	defer again.close()
+	again.run(canonical("s", "b", call{"count", ""}))
+	if runs.Load() != 1 {
+		t.Errorf("after the streams were made again a write ran %d times", runs.Load())
 	}
 }

@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// serverOn is a fleet whose server keeps its data in a folder of the caller's, with further flags.
+func serverOn(t *testing.T, data string, flags []string, env ...string) (*processes, *daemon) {
+	t.Helper()
+	addr := freeAddr(t)
+	p := &processes{t: t, env: env, url: "nats://" + addr}
+	server := p.start(append([]string{"nats", "--listen", addr, "--data", data}, flags...)...)
+	p.until("the server listens", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return p, server
+}
+
+// drained waits until no batch is left in the log: a reply is out a moment before its batch leaves.
+func (p *processes) drained(conn *bus.Conn) {
+	p.t.Helper()
+	p.until("the log is empty", func() bool {
+		_, err := conn.First(p.t.Context(), conn.Names().Stream(bus.Batches), ">")
+		return errors.Is(err, bus.ErrNotFound)
+	})
+}
+
+// synced is a file that was synced, in a line of strace -y.
+var synced = regexp.MustCompile(`(?:fsync|fdatasync)\(\d+<[^>]*/streams/([^>]*)>`)
+
+// countSyncs attaches strace to a process while do runs, and counts its syncs of messages by stream, and those of all
+// else. It skips the test where there is no strace, or it may not attach.
+func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, others int) {
+	t.Helper()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("there is no strace here to count syncs with")
+	}
+	out, talk := filepath.Join(t.TempDir(), "trace"), &lockedBuffer{}
+	cmd := exec.Command(strace, "-f", "-y", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", out, "-p", fmt.Sprint(process))
+	cmd.Stderr = talk
+	if err := cmd.Start(); err != nil {
+		t.Skipf("strace does not start: %v", err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill(); <-ended }()
+	for looks := time.NewTicker(10 * time.Millisecond); !strings.Contains(talk.String(), "attached"); {
+		select {
+		case <-ended:
+			t.Skipf("strace may not attach here: %s", strings.TrimSpace(talk.String()))
+		case <-looks.C:
+		}
+	}
+	do()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	body, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byStream = map[string]int{}
+	for line := range bytes.Lines(body) {
+		file := synced.FindSubmatch(line)
+		if file == nil {
+			continue
+		}
+		if stream, _, messages := strings.Cut(string(file[1]), "/msgs/"); messages {
+			byStream[stream]++
+		} else {
+			others++
+		}
+	}
+	return byStream, others
+}
+
+// What a batch of 8 reads and 2 writes costs in syncs, counted at a real server. They decide how many batches a disk
+// can take, so each is named here; one more is a regression.
+//
+//	BATCHES    the publish; the removal once the reply is stored
+//	CALLS      the plan with the reads before the first write; claim and end of each write;
+//	           and one more plan record for reads between two writes
+//	REPLIES    the reply
+//
+// Jobs, results of reads, presence and events cost none. What the server syncs besides is the state of the coordinators'
+// consumer, at most ten times a second however many batches there are.
+func TestDurabilityBudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs processes")
+	}
+	p, server := serverOn(t, t.TempDir(), nil)
+	file := filepath.Join(t.TempDir(), "tools.yaml")
+	tools := "tools:\n  - {name: look, kind: read, builtin: noop}\n  - {name: put, kind: write, builtin: noop}\n"
+	if err := os.WriteFile(file, []byte(tools), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.ready("coordinator")
+	p.ready("worker", "--tools", file)
+	c, conn := p.client(), p.bus()
+	look, put := call{"look", `{"n":1}`}, call{"put", `{"n":1}`}
+	four := []call{look, look, look, look}
+	const batches = 10
+	for _, tt := range []struct {
+		name  string
+		calls []call
+		plans int
+	}{
+		{"reads, then writes", append(append(four[:4:4], four...), put, put), 1},
+		{"reads between the writes too", append(append(append(four[:4:4], put), four...), put), 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run := func(id string) {
+				reply, err := c.Run(t.Context(), canonical("s", tt.name+id, tt.calls...), nil)
+				if err != nil || reply.Status != messages.Completed {
+					t.Fatalf("batch %s: %s, %v", id, reply.Status, err)
+				}
+			}
+			run("first")
+			p.drained(conn)
+			got, others := countSyncs(t, server.cmd.Process.Pid, func() {
+				for n := range batches {
+					run(fmt.Sprint(n))
+				}
+				p.drained(conn)
+			})
+			want := map[string]int{
+				"TOOLFLEET_BATCHES": 2 * batches, "TOOLFLEET_CALLS": (tt.plans + 4) * batches, "TOOLFLEET_REPLIES": batches,
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("syncs of %d batches by stream (-want +got):\n%s", batches, diff)
+			}
+			t.Logf("a batch costs %d syncs; %d more for the consumer's state in %d batches", tt.plans+7, others, batches)
+		})
+	}
+}

@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// bounded is a fleet whose streams have bounds, with the tools echo (read), blob (a read of n bytes) and put (a write
+// that counts its runs and, where there is a gate, waits at it).
+func bounded(t *testing.T, srv *devserver.Server, p bus.Provision, gate <-chan struct{}) (*fleet, *atomic.Int32) {
+	f := newFleet(t, srv)
+	runs := new(atomic.Int32)
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		var in struct{ N int }
+		err := json.Unmarshal(c.Input, &in)
+		return tool.Text(strings.Repeat("x", in.N)), err
+	})
+	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		runs.Add(1)
+		if gate != nil {
+			select {
+			case <-gate:
+			case <-ctx.Done():
+			}
+		}
+		return tool.Text("put"), nil
+	})
+	f.worker(worker.Config{Provision: p})
+	f.coordinator(coordinator.Config{Provision: p})
+	return f, runs
+}
+
+// A full log refuses further batches where they come in, with words that a program can act on, and takes them again
+// when there is room. What it had accepted is run all the same.
+func TestAFullLogRefuses(t *testing.T) {
+	for name, p := range map[string]bus.Provision{
+		"messages": {MaxBatches: 2},
+		"bytes":    {MaxBytes: map[string]int64{bus.Batches: 800}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate := make(chan struct{})
+			f, runs := bounded(t, natstest.Server(t, natstest.Fast), p, gate)
+			defer f.close()
+			wide := call{"put", `{"filler":"` + strings.Repeat("x", 100) + `"}`}
+			var held []messages.Batch
+			var err error
+			for n := 0; err == nil && n < 20; n++ {
+				b := canonical(fmt.Sprint("s", n), "b", wide)
+				if err = f.client.Submit(t.Context(), b); err == nil {
+					held = append(held, b)
+				}
+			}
+			if !errors.Is(err, bus.ErrFull) || len(held) != 2 {
+				t.Fatalf("the publish of batch %d: %v; want two accepted and then a refusal", len(held), err)
+			}
+			late := canonical("late", "b", wide)
+			late.V = messages.Version
+			var reply messages.Reply
+			m, err := f.conn.Request(t.Context(), f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, "late", "b")), nil, messages.MustMarshal(late))
+			if err == nil {
+				err = json.Unmarshal(m.Data, &reply)
+			}
+			if err != nil || reply.Status != messages.Refused || reply.Error.Class != messages.Busy || reply.Error.RetryAfterMS == 0 || m.Header.Get(bus.ServiceErrorCodeHeader) != "503" {
+				t.Errorf("at the run door: %s %v", m.Data, err)
+			}
+			close(gate)
+			for _, b := range held {
+				if reply, err := f.await(b, time.Minute); err != nil || reply.Results[0].Status != messages.StatusOK {
+					t.Errorf("batch of session %s: %+v, %v", b.Session, reply, err)
+				}
+			}
+			if reply := f.run(late); reply.Status != messages.Completed || runs.Load() != 3 { // the client tries again by itself
+				t.Errorf("when there is room: %s after %d writes", reply.Status, runs.Load())
+			}
+		})
+	}
+}
+
+// fill stores junk under a subject until its stream takes no more.
+func fill(t *testing.T, conn *bus.Conn, subject string) {
+	t.Helper()
+	for size := 4096; size > 0; {
+		_, err := conn.Append(t.Context(), subject, nil, bytes.Repeat([]byte("x"), size))
+		switch {
+		case errors.Is(err, bus.ErrFull):
+			size /= 2
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}
+
+// A journal that is full holds a batch up, for as long as it takes: nothing is started that cannot be recorded, and
+// nothing is said that is not. With room again the batch goes on.
+func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
+	for _, tt := range []struct {
+		stream, junk string
+		calls        []call
+		writes       int32 // that may have begun
+	}{
+		{bus.Calls, "toolfleet.call._.junk.b.0", []call{{"put", ""}, {"echo", `{"n":1}`}}, 0},
+		{bus.Results, "toolfleet.result._.junk.b.0", []call{{"echo", `{"n":1}`}, {"put", ""}}, 0},
+		{bus.Replies, "toolfleet.final._.junk.b", []call{{"echo", `{"n":1}`}, {"put", ""}}, 1},
+	} {
+		t.Run(tt.stream, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f, runs := bounded(t, srv, bus.Provision{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
+				defer f.close()
+				fill(t, f.conn, tt.junk)
+				b := canonical("s", "b", tt.calls...)
+				f.submit(b)
+				time.Sleep(10 * time.Minute) // simulated
+				if reply, err := f.await(b, time.Minute); err == nil {
+					t.Fatalf("a reply while %s is full: %s", tt.stream, messages.MustMarshal(reply))
+				}
+				if n := runs.Load(); n != tt.writes {
+					t.Errorf("while %s was full the write began %d times, want %d", tt.stream, n, tt.writes)
+				}
+				jetStream(t, f.conn, "STREAM.PURGE."+f.conn.Names().Stream(tt.stream), map[string]string{"filter": tt.junk})
+				reply, err := f.await(b, 5*time.Minute)
+				if err != nil {
+					t.Fatalf("with room again: %v", err)
+				}
+				for _, r := range reply.Results {
+					if r.Status != messages.StatusOK {
+						t.Errorf("with room again: %s", messages.MustMarshal(r))
+					}
+				}
+				if n := runs.Load(); n != 1 {
+					t.Errorf("the write ran %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// Outputs around every size at which something else happens to them come back whole, or not at all and by name.
+func TestOutputsOfEverySize(t *testing.T) {
+	f, _ := bounded(t, natstest.Server(t, natstest.Fast), bus.Provision{}, nil)
+	defer f.close()
+	const cut = 16 << 20 // of the pipeline, on the encoded output: a text has two quotes
+	message := f.conn.MaxPayload()
+	for _, size := range []int{
+		0, 1, journal.MaxInline - 3, journal.MaxInline - 2, journal.MaxInline - 1, journal.MaxInline, journal.MaxInline + 1,
+		message - 64<<10 - 1, message - 64<<10, message - 64<<10 + 1, message - 1, message, message + 1, cut - 3, cut - 2,
+	} {
+		reply := f.run(canonical("s", fmt.Sprint("whole", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
+		if n := bytes.Count(reply.Reinjection, []byte("x")); n != size || reply.Results[0].Status != messages.StatusOK {
+			t.Errorf("an output of %d bytes: %d came back, %s", size, n, reply.Results[0].Status)
+		}
+	}
+	for _, size := range []int{cut - 1, cut, cut + 1, 2 * cut} {
+		r := f.run(canonical("s", fmt.Sprint("over", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)})).Results[0]
+		if r.Status != messages.StatusError || r.Err.Code != messages.CodeTooLarge || !strings.Contains(r.Err.Message, fmt.Sprint(cut)) {
+			t.Errorf("an output of %d bytes: %s %+v; want the cap named", size, r.Status, r.Err)
+		}
+	}
+}
+
+// A batch may have every byte of the limit, and not one more.
+func TestBatchesAroundTheLimit(t *testing.T) {
+	f, _ := bounded(t, natstest.Server(t, natstest.Fast), bus.Provision{}, nil)
+	defer f.close()
+	limit := f.conn.MaxPayload() - 64<<10
+	sized := func(size int) messages.Batch {
+		b := canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":""}`})
+		b.V = messages.Version
+		filler := size - len(messages.MustMarshal(b))
+		return canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":"` + strings.Repeat("x", filler) + `"}`})
+	}
+	for _, size := range []int{limit - 1, limit} {
+		b := sized(size)
+		b.V = messages.Version
+		if n := len(messages.MustMarshal(b)); n != size {
+			t.Fatalf("made a batch of %d bytes for one of %d", n, size)
+		}
+		reply := f.run(b)
+		if want := bytes.Count(b.Message, []byte("x")); bytes.Count(reply.Reinjection, []byte("x")) != want {
+			t.Errorf("a batch of %d bytes: %d of %d came back, %s", size, bytes.Count(reply.Reinjection, []byte("x")), want, messages.MustMarshal(reply.Results))
+		}
+	}
+	over := sized(limit + 1)
+	over.V = messages.Version
+	_, err := f.client.Run(t.Context(), over, nil)
+	says(t, "the client", fmt.Sprint(err), fmt.Sprint(limit), fmt.Sprint(limit+1))
+	m, err := f.conn.Request(t.Context(), f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, "s", over.ID)), nil, messages.MustMarshal(over))
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, "the door", string(m.Data), `"too_large"`, fmt.Sprint(limit), fmt.Sprint(limit+1))
+}
