@@ -62,32 +62,32 @@ func TestParseCheckAndRetryNameEveryMistake(t *testing.T) {
 			"f:4:3: on_crash: checkable is for exec; of a builtin use idempotent or once"}},
 		{"checkable read", "tools:\n- name: x\n  input_schema: {type: object}\n  kind: read\n  exec: {command: [./x]}\n  on_crash: checkable\n  check: {command: [./probe]}\n", true, []string{
 			"f:6:3: on_crash is for writes; a read may always be run again"}},
-		{"check is text", checkedBy("./probe"), false, []string{wantAt("f:6:10", wantCheck+", got text")}},
-		{"check is empty", checkedBy("{}"), false, []string{wantAt("f:6:10", "command is missing; "+wantCheck)}},
+		{"check is text", checkedBy("./probe"), false, []string{"f:6:10: " + wantCheck + ", got text"}},
+		{"check is empty", checkedBy("{}"), false, []string{"f:6:10: command is missing; " + wantCheck}},
 		{"two checks", checkedBy("{command: [./p], http: {url: http://x}}"), false, []string{"f:6:10: a check is a command or http, not both"}},
-		{"unknown key of a check", checkedBy("{command: [./p], exec: [./p]}"), false, []string{wantAt("f:6:27", `unknown key "exec"; `+wantCheck)}},
+		{"unknown key of a check", checkedBy("{command: [./p], exec: [./p]}"), false, []string{`f:6:27: unknown key "exec"; ` + wantCheck}},
 		{"no probe", checkedBy("{command: []}"), false, []string{"f:6:20: command: the program is missing"}},
 		{"timeout of a check", checkedBy("{command: [./p], timeout: 0s}"), true, []string{"f:6:36: timeout: want at least 1ms"}},
-		{"http is text", checkedBy("{http: http://x}"), false, []string{wantAt("f:6:17", wantHTTP+", got text")}},
-		{"no url", checkedBy("{http: {method: GET}}"), false, []string{wantAt("f:6:17", "url is missing; "+wantHTTP)}},
+		{"http is text", checkedBy("{http: http://x}"), false, []string{"f:6:17: " + wantHTTP + ", got text"}},
+		{"no url", checkedBy("{http: {method: GET}}"), false, []string{"f:6:17: url is missing; " + wantHTTP}},
 		{"url without scheme", checkedBy("{http: {url: example.com/probe}}"), false, []string{"f:6:23: url: want an address such as https://example.com/probe"}},
 		{"url of a file", checkedBy("{http: {url: 'file:///etc/passwd'}}"), false, []string{"f:6:23: url: want an address such as https://example.com/probe"}},
 		{"url without host", checkedBy("{http: {url: 'http://:80/'}}"), true, []string{"f:6:23: url: want an address such as https://example.com/probe"}},
 		{"url with a password", checkedBy("{http: {url: 'http://me:secret@x/'}}"), true, []string{
 			"f:6:23: url: a password is not written here; name its variable under headers"}},
 		{"method", checkedBy("{http: {url: http://x, method: PUT}}"), false, []string{`f:6:41: method: "PUT" is not one of GET, POST`}},
-		{"headers are a list", checkedBy("{http: {url: http://x, headers: [a]}}"), false, []string{wantAt("f:6:42", wantHeader+", got a list")}},
-		{"header is text", checkedBy("{http: {url: http://x, headers: {a: secret}}}"), false, []string{wantAt("f:6:46", wantHeader+", got text")}},
-		{"header of nothing", checkedBy("{http: {url: http://x, headers: {a: {}}}}"), false, []string{wantAt("f:6:46", "env is missing; "+wantHeader)}},
+		{"headers are a list", checkedBy("{http: {url: http://x, headers: [a]}}"), false, []string{"f:6:42: " + wantHeader + ", got a list"}},
+		{"header is text", checkedBy("{http: {url: http://x, headers: {a: secret}}}"), false, []string{"f:6:46: " + wantHeader + ", got text"}},
+		{"header of nothing", checkedBy("{http: {url: http://x, headers: {a: {}}}}"), false, []string{"f:6:46: env is missing; " + wantHeader}},
 		{"env of a header", checkedBy("{http: {url: http://x, headers: {a: {env: a b}}}}"), false, []string{
 			`f:6:52: env: "a b" is not the name of an environment variable`}},
 		{"header names", checkedBy("{http: {url: http://x, headers: {a b: {env: A}, Toolfleet-Fence: {env: A}, HOST: {env: A}, c: {env: A}, C: {env: A}}}}"), true, []string{
 			`f:6:43: headers: "a b" is no name of a header`, "f:6:58: headers: Toolfleet-Fence is set by toolfleet itself",
 			"f:6:85: headers: HOST is set by toolfleet itself", "f:6:114: headers: C is there twice"}},
 
-		{"retry is a number", toolWith("kind: read", "retry: 3"), false, []string{wantAt("f:6:10", wantRetry+", got a number")}},
-		{"retry without attempts", toolWith("kind: read", "retry: {backoff: 1s}"), false, []string{wantAt("f:6:10", "attempts is missing; "+wantRetry)}},
-		{"unknown key of a retry", toolWith("kind: read", "retry: {attempts: 2, jitter: 1}"), false, []string{wantAt("f:6:24", `unknown key "jitter"; `+wantRetry)}},
+		{"retry is a number", toolWith("kind: read", "retry: 3"), false, []string{"f:6:10: " + wantRetry + ", got a number"}},
+		{"retry without attempts", toolWith("kind: read", "retry: {backoff: 1s}"), false, []string{"f:6:10: attempts is missing; " + wantRetry}},
+		{"unknown key of a retry", toolWith("kind: read", "retry: {attempts: 2, jitter: 1}"), false, []string{`f:6:24: unknown key "jitter"; ` + wantRetry}},
 		{"no attempts", toolWith("kind: read", "retry: {attempts: 0}"), false, []string{"f:6:21: attempts: want a number from 1 to 10, the first run included"}},
 		{"too many attempts", toolWith("kind: read", "retry:", "  backoff: 1s", "  attempts: 11"), false, []string{
 			"f:8:15: attempts: want a number from 1 to 10, the first run included"}},
@@ -102,5 +102,3 @@ func TestParseCheckAndRetryNameEveryMistake(t *testing.T) {
 		t.Run(tt.name, tt.check)
 	}
 }
-
-func wantAt(place, message string) string { return place + ": " + message }

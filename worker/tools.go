@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 	"github.com/toolfleet/toolfleet/worker/tool/exectool"
+	"github.com/toolfleet/toolfleet/worker/tool/httptool"
 )
 
 // OpenTools registers the tools of a tools file, whose programs are relative to dir, and the file tools
@@ -66,7 +68,30 @@ func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Roo
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", entry.Name, err)
 	}
+	if entry.Check != nil {
+		probe, err := openCheck(entry, dir)
+		if err != nil {
+			return fmt.Errorf("tool %s: check: %w", entry.Name, err)
+		}
+		runner = tool.Checkable(runner.Run, probe)
+	}
 	return reg.Add(promiseOf(entry), runner)
+}
+
+// openCheck is the probe of an entry that has one.
+func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call) (tool.Probed, error), error) {
+	if request := entry.Check.HTTP; request != nil {
+		probe, err := httptool.NewProbe(*request, entry.Check.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		return probe.Probe, nil
+	}
+	probe, err := exectool.NewProbe(exectool.Config{Command: entry.Check.Command, Dir: dir, Env: entry.Env}, entry.Check.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	return probe.Probe, nil
 }
 
 // promiseOf is what the tool of an entry promises. A file tool keeps its own word where the entry says nothing.
@@ -81,6 +106,7 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Kind = cmp.Or(said.Kind, own.Kind)
 	own.TimeoutMS = cmp.Or(said.TimeoutMS, own.TimeoutMS)
 	own.OnCrash = cmp.Or(said.OnCrash, own.OnCrash)
+	own.Retry = cmp.Or(said.Retry, own.Retry)
 	own.Pool = cmp.Or(said.Pool, own.Pool)
 	own.MaxOutput = cmp.Or(said.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(said.Truncate, own.Truncate)

@@ -7,9 +7,11 @@
 package tool
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -52,20 +54,6 @@ type Checker interface {
 	Check(ctx context.Context, call Call) error
 }
 
-// Prober is a Runner of a checkable tool: it finds out whether a run of the call that was lost has been
-// applied. It changes nothing.
-type Prober interface {
-	// Probe asks about the call as it ran: its IdempotencyKey is the key of that run. An error means that
-	// nobody knows.
-	Probe(ctx context.Context, call Call) (Probed, error)
-}
-
-// Probed is what a probe found out.
-type Probed struct {
-	Applied bool
-	Output  Output // what the run gave, where the probe knows it; zero: not known
-}
-
 // Output is what a run produced. At most one of Value and Content is set; neither is empty text.
 type Output struct {
 	// Value is any JSON value. A JSON string is text.
@@ -77,6 +65,15 @@ type Output struct {
 
 // Text is an output of plain text.
 func Text(s string) Output { return Output{Value: messages.Quote(s)} }
+
+// Printed is the output of a program that printed this: JSON where the whole is one JSON value without
+// duplicate keys, else text, in which bytes that are no UTF-8 become U+FFFD.
+func Printed(raw []byte) Output {
+	if messages.Check(raw) == nil {
+		return Output{Value: bytes.TrimSpace(raw)}
+	}
+	return Text(strings.ToValidUTF8(string(raw), "\uFFFD"))
+}
 
 // JSON is an output of any value that encoding/json can write.
 func JSON(v any) (Output, error) {
@@ -92,19 +89,6 @@ type Func func(ctx context.Context, call Call) (Output, error)
 
 // Run calls f.
 func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
-
-// Checkable makes a Runner that is a [Prober] of two functions: what a tool with on_crash checkable needs.
-func Checkable(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
-	return checkable{run, probe}
-}
-
-type checkable struct {
-	Func
-	probe func(ctx context.Context, call Call) (Probed, error)
-}
-
-// Probe asks the probe.
-func (c checkable) Probe(ctx context.Context, call Call) (Probed, error) { return c.probe(ctx, call) }
 
 // Tool is a promise and the one who keeps it.
 type Tool struct {

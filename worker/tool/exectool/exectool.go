@@ -6,11 +6,14 @@
 //	         Of more than 4 MiB the two ends are kept, as text
 //	stderr   words for people: its lines are the call's progress, a few reports a second at most, and its
 //	         tail is the error's text
-//	exit     0 is success; anything else is an error of the tool
+//	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of sysexits.h) one
+//	         that says that trying again may help
 //
 // The program is started by its argument list, without a shell, in the folder of the tools file. Its
 // environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables (see process.Environ), and what
 // the tools file lists. When it ends, or its time does, everything it started is killed: see process.
+//
+// A [Probe] is started in the same way, and asks whether an earlier run was applied.
 package exectool
 
 import (
@@ -38,6 +41,9 @@ type Config struct {
 	// Env names the variables of the worker that are passed through.
 	Env []string
 }
+
+// exitTryAgain is the exit status of a program that failed for now: EX_TEMPFAIL of sysexits.h.
+const exitTryAgain = 75
 
 const (
 	// maxOutput is how many bytes of stdout are kept. A longer output is text: its head and its tail, and
@@ -112,44 +118,48 @@ func reason(err error) error {
 
 // Run runs the program once.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	env, err := process.Environ(call, t.cfg.Env)
-	if err != nil {
-		return tool.Output{}, err
-	}
 	lines := process.NewLines(func(text string) {
 		if call.Progress != nil {
 			call.Progress(messages.Progress{Text: text})
 		}
 	})
-	result, err := process.Run(ctx, process.Command{
-		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
-		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: lines.Add,
-	})
+	result, err := t.start(ctx, call, lines.Add)
 	lines.Flush()
 	if err != nil {
 		return tool.Output{}, err
 	}
 	if result.ExitCode != 0 {
-		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: complaint(result)}
+		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: complaint(result), Retryable: result.ExitCode == exitTryAgain}
 	}
-	return output(result.Stdout), nil
+	return tool.Printed(result.Stdout.Bytes()), nil
+}
+
+// start runs the program for the call, to its end.
+func (t *Tool) start(ctx context.Context, call tool.Call, onStderr func([]byte)) (process.Result, error) {
+	env, err := process.Environ(call, t.cfg.Env)
+	if err != nil {
+		return process.Result{}, err
+	}
+	return process.Run(ctx, process.Command{
+		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
+		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr,
+	})
 }
 
 // complaint is the program's own last words, or how it ended when it had none.
 func complaint(r process.Result) string {
-	for _, stream := range []process.Output{r.Stderr, r.Stdout} {
-		if said := bytes.TrimSpace(stream.Bytes()); len(said) > 0 {
-			return strings.ToValidUTF8(string(said[max(0, len(said)-maxMessage):]), "\uFFFD")
-		}
+	if said := lastWords(r.Stderr, r.Stdout); said != "" {
+		return said
 	}
 	return "The program ended without a word: " + r.Status() + "."
 }
 
-// output is what the program printed, as JSON where it is JSON.
-func output(stdout process.Output) tool.Output {
-	raw := stdout.Bytes()
-	if stdout.Dropped == 0 && messages.Check(raw) == nil {
-		return tool.Output{Value: bytes.TrimSpace(raw)}
+// lastWords is the end of the first of the streams that is not empty.
+func lastWords(streams ...process.Output) string {
+	for _, stream := range streams {
+		if said := bytes.TrimSpace(stream.Bytes()); len(said) > 0 {
+			return strings.ToValidUTF8(string(said[max(0, len(said)-maxMessage):]), "\uFFFD")
+		}
 	}
-	return tool.Text(strings.ToValidUTF8(string(raw), "\uFFFD"))
+	return ""
 }

@@ -80,6 +80,16 @@ func TestFailureQuotesTheProgram(t *testing.T) {
 	}
 }
 
+func TestExitStatusSaysWhetherToTryAgain(t *testing.T) {
+	for body, want := range map[string]bool{`exit 75`: true, `echo busy >&2; exit 75`: true, `exit 1`: false, `exit 74`: false, `kill -KILL $$`: false} {
+		_, err := script(t, body, nil).Run(t.Context(), call(`{}`))
+		var failed *messages.Error
+		if !errors.As(err, &failed) || failed.Code != messages.CodeToolError || failed.Retryable != want {
+			t.Errorf("%s: got %+v, want retryable %v", body, failed, want)
+		}
+	}
+}
+
 func TestEnvironmentIsTheCall(t *testing.T) {
 	t.Setenv("NATS_CREDS", "secret")
 	t.Setenv("DB_URL", "db")

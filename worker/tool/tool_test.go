@@ -1,0 +1,92 @@
+package tool
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+func says(context.Context, Call) (Output, error)    { return Text("ran"), nil }
+func applied(context.Context, Call) (Probed, error) { return Probed{true, Text("ran")}, nil }
+
+func TestRegistryRefuses(t *testing.T) {
+	var reg Registry
+	if err := reg.Add(schemas.Tool{Name: "taken"}, Func(says)); err != nil {
+		t.Fatal(err)
+	}
+	const noProbe = "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once"
+	for _, tt := range []struct {
+		name    string
+		promise schemas.Tool
+		runner  Runner
+		want    string
+	}{
+		{"a name that is taken", schemas.Tool{Name: "taken"}, Func(says), "tool taken is registered twice"},
+		{"no runner", schemas.Tool{Name: "x"}, nil, "tool x: has no runner"},
+		{"a promise that does not hold together", schemas.Tool{Name: "x", Kind: "z"}, Func(says), `tool x: kind "z": want read, write or compute`},
+		{"a retry of a once write", schemas.Tool{Name: "x", Retry: schemas.Retry{Attempts: 2}}, Func(says),
+			"tool x: retry: a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
+				"only reads, computes and writes with on_crash: idempotent or checkable may be"},
+		{"checkable without a probe", schemas.Tool{Name: "x", OnCrash: messages.Checkable}, Func(says), noProbe},
+		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.Checkable}, Checkable(says, nil), noProbe},
+	} {
+		if err := reg.Add(tt.promise, tt.runner); err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
+		}
+	}
+	if got := len(reg.Promises()); got != 1 {
+		t.Errorf("%d tools are registered, want 1", got)
+	}
+}
+
+func TestCheckable(t *testing.T) {
+	var reg Registry
+	promise := schemas.Tool{Name: "x", OnCrash: messages.Checkable, Retry: schemas.Retry{Attempts: 3}}
+	if err := reg.Add(promise, Checkable(says, applied)); err != nil {
+		t.Fatal(err)
+	}
+	x, _ := reg.Lookup("x")
+	if out, err := x.Runner.Run(t.Context(), Call{}); err != nil || string(out.Value) != `"ran"` {
+		t.Errorf("run: got %s, %v", out.Value, err)
+	}
+	if probed, err := x.Runner.(Prober).Probe(t.Context(), Call{}); err != nil || !probed.Applied {
+		t.Errorf("probe: got %+v, %v", probed, err)
+	}
+	if x.Retry != (schemas.Retry{Attempts: 3, BackoffMS: 500, MaxBackoffMS: 10_000}) {
+		t.Errorf("retry: got %+v", x.Retry)
+	}
+}
+
+func TestReadProbed(t *testing.T) {
+	nobodyKnows := errors.New("")
+	for answer, want := range map[string]any{
+		"not_done":             Probed{},
+		"not_done\r\nand more": Probed{},
+		"done":                 Probed{Applied: true},
+		" done \r\n":           Probed{Applied: true},
+		"done\n{\"a\":1}\n":    Probed{true, Output{Value: []byte(`{"a":1}`)}},
+		"done\n{\"a\":1}{}":    Probed{true, Text(`{"a":1}{}`)},
+		"done\na\xffb":         Probed{true, Text("a\uFFFDb")},
+		"":                     nobodyKnows,
+		"\ndone":               nobodyKnows,
+		"done not_done":        nobodyKnows,
+		"notdone":              nobodyKnows,
+		"\"done\"":             nobodyKnows,
+	} {
+		got, err := ReadProbed([]byte(answer))
+		if want == nobodyKnows {
+			if err == nil || got.Applied {
+				t.Errorf("%q: got %+v, %v, want an error", answer, got, err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(want, any(got)); err != nil || diff != "" {
+			t.Errorf("%q: %v %s", answer, err, diff)
+		}
+	}
+}
