@@ -60,7 +60,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, er
 
 // GetFromLeader is Get and never behind.
 func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
-	m, err := b.c.LastFromLeader(ctx, "KV_"+b.name, b.subject(key))
+	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	if errors.Is(err, ErrNotFound) {
 		return nil, false, nil
 	}

@@ -12,7 +12,8 @@
 //   - A call that returned nil did what it says. A write whose acknowledgement did not come is [ErrUnknown],
 //     never nil and never "failed": read before deciding.
 //   - A write while disconnected fails at once and is not stored later behind its caller's back.
-//   - Reads may be served by a replica that is behind; the ones named FromLeader are not.
+//   - Last, First, All and GetObject see every write that was acknowledged before they were asked, however many servers
+//     hold the stream. LastOfEach and what a Bucket tells may come from a replica that is behind.
 //   - Connections come back by themselves, for ever; pullers and watchers with them.
 //
 // Subjects, stream and bucket names come from messages.Names and are given whole: Names().Stream(Calls), not
@@ -31,6 +32,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -73,6 +75,7 @@ type Conn struct {
 	log    *slog.Logger
 	opts   Options
 	closed chan struct{} // closed once the connection is, for good
+	holder atomic.Pointer[holder]
 
 	mu          sync.Mutex
 	onReconnect map[int]func() // guarded by mu

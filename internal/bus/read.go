@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // A read that brings many messages asks for this much at a time, so that neither the server's nor the
@@ -31,47 +32,37 @@ type getRequest struct {
 	MaxBytes  int      `json:"max_bytes,omitempty"`
 }
 
-// Last is the newest message of a subject, from whichever replica answers. It may be behind on a replicated stream.
-// ErrNotFound when there is none.
+// Last is the newest message of a subject. ErrNotFound when there is none.
 func (c *Conn) Last(ctx context.Context, stream, subject string) (Msg, error) {
-	return c.direct(ctx, stream, getRequest{LastFor: subject})
-}
-
-// LastFromLeader is the newest message of a subject and never behind: for decisions after a conflict or an unknown
-// outcome. ErrNotFound when there is none.
-func (c *Conn) LastFromLeader(ctx context.Context, stream, subject string) (Msg, error) {
-	var answer struct {
-		Message struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	err := c.call(ctx, api("STREAM", "MSG", "GET", stream), getRequest{LastFor: subject}, &answer)
-	if err != nil {
-		return Msg{}, fmt.Errorf("read %s from the leader of %s: %w", subject, stream, streamError(err))
-	}
-	m := answer.Message
-	out := Msg{Subject: m.Subject, Data: m.Data, Seq: m.Seq, Time: m.Time}
-	if len(m.Header) > 0 {
-		h, err := nats.DecodeHeadersMsg(m.Header)
-		if err != nil {
-			return Msg{}, fmt.Errorf("read %s from the leader of %s: %w", subject, stream, err)
-		}
-		out.Header = Header(h)
-	}
-	return out, nil
+	return c.one(ctx, stream, getRequest{LastFor: subject})
 }
 
 // First is the oldest message that matches filter. ErrNotFound when there is none.
 func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
-	return c.direct(ctx, stream, getRequest{NextFor: filter})
+	return c.one(ctx, stream, getRequest{NextFor: filter})
+}
+
+// All is every message that matches filter, in stream order; empty when there is none.
+func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
+	if c.alone(ctx, stream) {
+		return c.pages(ctx, stream, everything(filter))
+	}
+	var all []Msg
+	for next := uint64(1); ; next = all[len(all)-1].Seq + 1 {
+		m, err := c.fromLeader(ctx, stream, getRequest{NextFor: filter, Seq: next})
+		if errors.Is(err, ErrNotFound) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
 }
 
 // LastOfEach is the newest message of every subject that matches one of the filters, in stream order; empty when
-// there is none. Any number of filters and subjects.
+// there is none. Any number of filters and subjects. It comes from whichever replica answers, and may be behind: what
+// it shows was so, what it does not show may be there.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -91,13 +82,12 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 		}
 		return newestOfEach(found), nil
 	}
-	all, err := c.All(ctx, stream, filters[0])
+	all, err := c.pages(ctx, stream, everything(filters[0]))
 	return newestOfEach(all), err
 }
 
-// All is every message that matches filter, in stream order; empty when there is none.
-func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
-	return c.pages(ctx, stream, getRequest{NextFor: filter, Seq: 1, Batch: readMessages, MaxBytes: readBytes})
+func everything(filter string) getRequest {
+	return getRequest{NextFor: filter, Seq: 1, Batch: readMessages, MaxBytes: readBytes}
 }
 
 // newestOfEach keeps the newest message of every subject, in stream order.
@@ -116,7 +106,87 @@ func newestOfEach(all []Msg) []Msg {
 	return kept
 }
 
-// direct reads one message.
+// one reads one message, and is never behind: where several servers hold the stream its leader is asked. Elsewhere a
+// direct get is as good, and cheaper.
+func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error) {
+	if c.alone(ctx, stream) {
+		return c.direct(ctx, stream, r)
+	}
+	return c.fromLeader(ctx, stream, r)
+}
+
+// alone reports whether the server that holds a stream has no others beside it that could answer in its place. That
+// holds for all streams and as long as we are connected to the same server, so it is asked for once.
+func (c *Conn) alone(ctx context.Context, stream string) bool {
+	server := c.nc.ConnectedServerId()
+	if known := c.holder.Load(); known != nil && known.toldBy == server {
+		return known.alone
+	}
+	var info struct {
+		Cluster struct {
+			Name string `json:"name"`
+		} `json:"cluster"`
+	}
+	if err := c.call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
+		return false // whatever is wrong, the leader's word is good
+	}
+	c.holder.Store(&holder{toldBy: server, alone: info.Cluster.Name == ""})
+	return info.Cluster.Name == ""
+}
+
+// holder is who holds the streams: one server or a cluster, of which the one that we are connected to may not be a
+// member.
+type holder struct {
+	toldBy string // the id of the server that we were connected to
+	alone  bool
+}
+
+// askAgain is how long the leader may take to answer. One that steps down says nothing, and its successor was not asked.
+const askAgain = time.Second
+
+// fromLeader reads one message from the stream's leader.
+func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var answer struct {
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	for {
+		try, done := context.WithTimeout(ctx, askAgain)
+		err := c.call(try, api("STREAM", "MSG", "GET", stream), r, &answer)
+		done()
+		if err == nil {
+			break
+		}
+		if !leaderless(err) || !pause(ctx, jitter(minBackoff)) {
+			return Msg{}, fmt.Errorf("read %s%s from the leader of %s: %w", r.LastFor, r.NextFor, stream, streamError(err))
+		}
+	}
+	m := answer.Message
+	out := Msg{Subject: m.Subject, Data: m.Data, Seq: m.Seq, Time: m.Time}
+	if len(m.Header) > 0 {
+		h, err := nats.DecodeHeadersMsg(m.Header)
+		if err != nil {
+			return Msg{}, fmt.Errorf("read %s%s from the leader of %s: %w", r.LastFor, r.NextFor, stream, err)
+		}
+		out.Header = Header(h)
+	}
+	return out, nil
+}
+
+// leaderless reports whether a request found no leader that answers it, which passes.
+func leaderless(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady
+}
+
+// direct reads one message from whichever server answers.
 func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

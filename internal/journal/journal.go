@@ -86,7 +86,7 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Newest is the newest record of a call, from the stream's leader.
 func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
-	msg, err := j.conn.LastFromLeader(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return CallEntry{}, false, nil
 	}
@@ -126,7 +126,7 @@ func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result 
 
 // Result is the stored result of a call that does not claim.
 func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Result, bool, error) {
-	msg, err := j.conn.LastFromLeader(ctx, j.names.Stream(bus.Results), j.names.OfCall(messages.VerbResult, key))
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Results), j.names.OfCall(messages.VerbResult, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return messages.Result{}, false, nil
 	}
@@ -248,7 +248,7 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 	if err == nil {
 		return body, nil
 	}
-	stored, found, readErr := j.reply(ctx, key, j.conn.LastFromLeader)
+	stored, found, readErr := j.reply(ctx, key, j.conn.Last)
 	if readErr == nil && found {
 		return stored, nil
 	}

@@ -1,0 +1,203 @@
+package natstest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/devserver"
+)
+
+// Nodes is how many servers a [Cluster] has: as many as a stream has replicas.
+const Nodes = 3
+
+// within bounds every wait for a cluster: for a leader, for a node that is back.
+const within = time.Minute
+
+// Cluster is three servers in this process that replicate streams over real routes on the loopback interface, each
+// over a folder of its own. It needs real time: not inside a bubble. Its methods are for one goroutine at a time.
+type Cluster struct {
+	tb    testing.TB
+	nodes [Nodes]*node
+}
+
+type node struct {
+	opts *server.Options
+	srv  *server.Server
+}
+
+// StartCluster starts a cluster that ends with the test and has a leader.
+func StartCluster(tb testing.TB, options ...Option) *Cluster {
+	tb.Helper()
+	var o devserver.Options
+	for _, set := range options {
+		set(&o)
+	}
+	c := &Cluster{tb: tb}
+	meet := freeAddr(tb)
+	for i := range c.nodes {
+		opts := &server.Options{
+			ServerName: fmt.Sprint("n", i), JetStream: true, StoreDir: tb.TempDir(), SyncAlways: o.SyncInterval == 0, SyncInterval: o.SyncInterval,
+			MaxPayload: server.MAX_PAYLOAD_SIZE, MaxControlLine: server.MAX_CONTROL_LINE_SIZE, NoSigs: true, NoLog: true,
+			Host: "127.0.0.1", Port: server.RANDOM_PORT,
+			Cluster: server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: server.RANDOM_PORT},
+			Routes:  []*url.URL{{Scheme: "nats", Host: meet.String()}},
+		}
+		if i == 0 {
+			opts.Cluster.Port = meet.Port
+		}
+		c.nodes[i] = &node{opts: opts}
+		c.begin(i)
+		tb.Cleanup(func() { c.Stop(i) })
+	}
+	for i, n := range c.nodes {
+		c.ready(i)
+		n.opts.Port = n.srv.Addr().(*net.TCPAddr).Port // a node that comes back is where it was
+	}
+	c.until("the cluster has a leader", func() bool {
+		for _, n := range c.nodes {
+			if n.srv.JetStreamIsLeader() && len(n.srv.JetStreamClusterPeers()) == Nodes {
+				return true
+			}
+		}
+		return false
+	})
+	return c
+}
+
+func freeAddr(tb testing.TB) *net.TCPAddr {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr)
+}
+
+// begin starts a node and does not wait for it.
+func (c *Cluster) begin(i int) {
+	c.tb.Helper()
+	srv, err := server.NewServer(c.nodes[i].opts.Clone())
+	if err != nil {
+		c.tb.Fatalf("configure node %d: %v", i, err)
+	}
+	c.nodes[i].srv = srv
+	srv.Start()
+}
+
+func (c *Cluster) ready(i int) {
+	c.tb.Helper()
+	if !c.nodes[i].srv.ReadyForConnections(within) {
+		c.tb.Fatalf("node %d does not come up", i)
+	}
+}
+
+// URL is every node, for a client that does not mind which.
+func (c *Cluster) URL() string {
+	all := make([]string, Nodes)
+	for i := range all {
+		all[i] = c.URLOf(i)
+	}
+	return strings.Join(all, ",")
+}
+
+// URLOf is one node. A client learns of the others once it is connected, and goes to them when this one goes.
+func (c *Cluster) URLOf(i int) string { return fmt.Sprint("nats://127.0.0.1:", c.nodes[i].opts.Port) }
+
+// Leader is the node that leads a stream, once there is one.
+func (c *Cluster) Leader(stream string) int {
+	c.tb.Helper()
+	leader := -1
+	c.until("stream "+stream+" has a leader", func() bool {
+		for i, n := range c.nodes {
+			if n.srv != nil && n.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
+				leader = i
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// Follower is a node that holds a stream and does not lead it.
+func (c *Cluster) Follower(stream string) int {
+	c.tb.Helper()
+	leader := c.Leader(stream)
+	for i, n := range c.nodes {
+		if i != leader && n.srv != nil {
+			return i
+		}
+	}
+	c.tb.Fatalf("stream %s has no follower", stream)
+	return -1
+}
+
+// StepDown makes the leader of a stream give up, and returns when the stream is led again.
+func (c *Cluster) StepDown(stream string) {
+	c.tb.Helper()
+	leader := c.Leader(stream)
+	nc, err := nats.Connect(c.URLOf(leader))
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	defer nc.Close()
+	answer, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, within)
+	if err != nil {
+		c.tb.Fatalf("step down the leader of %s: %v", stream, err)
+	}
+	var said struct {
+		Error *server.ApiError `json:"error"`
+	}
+	if err := json.Unmarshal(answer.Data, &said); err != nil || said.Error != nil {
+		c.tb.Fatalf("step down the leader of %s: %s", stream, answer.Data)
+	}
+	c.Leader(stream)
+}
+
+// Stop takes a node down and waits until it is gone. Its folder stays.
+func (c *Cluster) Stop(i int) {
+	n := c.nodes[i]
+	if n.srv == nil {
+		return
+	}
+	n.srv.Shutdown()
+	n.srv.WaitForShutdown()
+	n.srv = nil
+}
+
+// Restart brings a node back over its folder and on its address, taking it down first if it is up. It may still
+// be behind then: see [Cluster.Current].
+func (c *Cluster) Restart(i int) {
+	c.tb.Helper()
+	c.Stop(i)
+	c.begin(i)
+	c.ready(i)
+}
+
+// Current returns when a node holds all of a stream.
+func (c *Cluster) Current(i int, stream string) {
+	c.tb.Helper()
+	c.until(fmt.Sprintf("node %d holds all of stream %s", i, stream), func() bool {
+		return c.nodes[i].srv.JetStreamIsStreamCurrent(server.DEFAULT_GLOBAL_ACCOUNT, stream)
+	})
+}
+
+func (c *Cluster) until(what string, is func() bool) {
+	c.tb.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(within); !is(); <-tick.C {
+		if time.Now().After(end) {
+			c.tb.Fatalf("waited in vain until %s", what)
+		}
+	}
+}

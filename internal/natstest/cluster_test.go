@@ -1,0 +1,68 @@
+package natstest_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// A stream survives a change of its leader and the loss of a node, which comes back and catches up.
+func TestCluster(t *testing.T) {
+	c := natstest.StartCluster(t, natstest.Fast)
+	nc, err := nats.Connect(c.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: natstest.Nodes}); err != nil {
+		t.Fatal(err)
+	}
+	var stored uint64
+	publish := func() {
+		t.Helper()
+		for { // while nobody leads, nobody answers
+			ack, err := js.Publish(ctx, "s", nil, jetstream.WithRetryAttempts(0))
+			if err == nil {
+				stored = ack.Sequence
+				return
+			}
+			if !sleep(ctx, 10*time.Millisecond) {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish()
+	before := c.Leader("S")
+	c.StepDown("S")
+	if after := c.Leader("S"); after == before {
+		t.Errorf("node %d stepped down and still leads", before)
+	}
+	publish()
+	lost := c.Leader("S")
+	c.Stop(lost)
+	if c.Leader("S") == lost || c.Follower("S") == lost {
+		t.Error("a node that was stopped takes part")
+	}
+	publish()
+	c.Restart(lost)
+	c.Current(lost, "S")
+	publish()
+	s, err := js.Stream(ctx, "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := s.Info(ctx); err != nil || info.State.LastSeq != stored || info.State.Msgs < 4 || len(info.Cluster.Replicas) != natstest.Nodes-1 {
+		t.Errorf("%+v of %+v, %v; want every message up to %d", info.State, info.Cluster, err, stored)
+	}
+}
