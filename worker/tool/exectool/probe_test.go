@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 // asks is a probe that is this shell script, and the path of the script.
