@@ -1,6 +1,9 @@
 package worker_test
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -84,14 +87,83 @@ tools:
 	}
 }
 
+// A checkable tool of a file runs one program and is asked about by another, or by a service.
+func TestOpenToolsWithChecks(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "secret" {
+			fmt.Fprintln(w, "not_done")
+		}
+	}))
+	defer service.Close()
+	t.Setenv("PROBE_TOKEN", "secret")
+	file := parseTools(t, `tools:
+  - name: asks_a_program
+    input_schema: {type: object}
+    on_crash: checkable
+    check: {command: [sh, -c, "echo done; cat; printf %s $PROBE_TOKEN"]}
+    env: [PROBE_TOKEN]
+    exec: {command: [echo, ran]}
+  - name: asks_a_service
+    input_schema: {type: object}
+    on_crash: checkable
+    retry: {attempts: 2}
+    check: {http: {url: "`+service.URL+`", headers: {Authorization: {env: PROBE_TOKEN}}}}
+    exec: {command: [echo, ran]}
+`)
+	var reg tool.Registry
+	if err := worker.OpenTools(&reg, file, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	call := tool.Call{Session: "s", Batch: "b", ID: "c", Input: []byte(`{"n":1}`), Attempt: 1}
+	for name, want := range map[string]tool.Probed{
+		"asks_a_program": {Applied: true, Output: tool.Text(`{"n":1}secret`)},
+		"asks_a_service": {},
+	} {
+		served, _ := reg.Lookup(name)
+		if out, err := served.Runner.Run(t.Context(), call); err != nil || string(out.Value) != `"ran\n"` {
+			t.Errorf("%s ran: %s, %v", name, out.Value, err)
+		}
+		prober, ok := served.Runner.(tool.Prober)
+		if !ok {
+			t.Errorf("%s cannot be asked", name)
+			continue
+		}
+		probed, err := prober.Probe(t.Context(), call)
+		if diff := cmp.Diff(want, probed); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+	if served, _ := reg.Lookup("asks_a_service"); served.Retry.Attempts != 2 {
+		t.Errorf("retry is %+v", served.Retry)
+	}
+}
+
+// A file tool that is lent takes a retry policy where its own promise allows one.
+func TestPromisesOfABuiltinWithRetry(t *testing.T) {
+	promised, err := worker.Promises(parseTools(t, "tools: [{name: Write, builtin: Write, retry: {attempts: 2}}]"), false)
+	if err != nil || promised[0].Retry.Attempts != 2 {
+		t.Errorf("got %+v, %v", promised, err)
+	}
+	_, err = worker.Promises(parseTools(t, "tools:\n- {name: Edit, builtin: Edit, retry: {attempts: 2}}"), false)
+	if err == nil || !strings.HasPrefix(err.Error(), "line 2: tool Edit: retry: a write with on_crash: once ") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOpenToolsTellsEveryMistake(t *testing.T) {
 	file := parseTools(t, `tools:
   - {name: gone, input_schema: {type: object}, exec: {command: [./gone]}}
   - {name: peek, builtin: Read}
+  - {name: a, input_schema: {type: object}, exec: {command: [sh]}, on_crash: checkable, check: {command: [./gone]}}
+  - {name: b, input_schema: {type: object}, exec: {command: [sh]}, on_crash: checkable, check: {http: {url: http://x, headers: {A: {env: NOT_SET_HERE}}}}}
 `)
 	var reg tool.Registry
 	err := worker.OpenTools(&reg, file, t.TempDir(), nil)
-	for _, want := range []string{"line 2: tool gone: ", "line 3: tool peek: builtin Read needs a root"} {
+	for _, want := range []string{
+		"line 2: tool gone: ", "line 3: tool peek: builtin Read needs a root",
+		"line 4: tool a: check: exec: program ./gone: no such file",
+		"line 5: tool b: check: http: header A: the environment variable NOT_SET_HERE is not set",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}
