@@ -22,10 +22,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounded is a fleet whose streams have bounds, with the tools echo (read), blob (a read of n bytes) and put (a write
+// bounded starts a fleet whose streams have bounds, with the tools echo (read), blob (a read of n bytes) and put (a write
 // that counts its runs and, where there is a gate, waits at it).
-func bounded(t *testing.T, srv *devserver.Server, p bus.Provision, gate <-chan struct{}) (*fleet, *atomic.Int32) {
-	f := newFleet(t, srv)
+func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -47,7 +46,7 @@ func bounded(t *testing.T, srv *devserver.Server, p bus.Provision, gate <-chan s
 	})
 	f.worker(worker.Config{Provision: p})
 	f.coordinator(coordinator.Config{Provision: p})
-	return f, runs
+	return runs
 }
 
 // A full log refuses further batches where they come in, with words that a program can act on, and takes them again
@@ -59,8 +58,9 @@ func TestAFullLogRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gate := make(chan struct{})
-			f, runs := bounded(t, natstest.Server(t, natstest.Fast), p, gate)
+			f := newFleet(t, natstest.Server(t, natstest.Fast))
 			defer f.close()
+			runs := bounded(f, p, gate)
 			wide := call{"put", `{"filler":"` + strings.Repeat("x", 100) + `"}`}
 			var held []messages.Batch
 			var err error
@@ -124,8 +124,9 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	} {
 		t.Run(tt.stream, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-				f, runs := bounded(t, srv, bus.Provision{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
+				f := newFleet(t, srv)
 				defer f.close()
+				runs := bounded(f, bus.Provision{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
 				fill(t, f.conn, tt.junk)
 				b := canonical("s", "b", tt.calls...)
 				f.submit(b)
@@ -156,8 +157,9 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 
 // Outputs around every size at which something else happens to them come back whole, or not at all and by name.
 func TestOutputsOfEverySize(t *testing.T) {
-	f, _ := bounded(t, natstest.Server(t, natstest.Fast), bus.Provision{}, nil)
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
+	bounded(f, bus.Provision{}, nil)
 	const cut = 16 << 20 // of the pipeline, on the encoded output: a text has two quotes
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
@@ -179,8 +181,9 @@ func TestOutputsOfEverySize(t *testing.T) {
 
 // A batch may have every byte of the limit, and not one more.
 func TestBatchesAroundTheLimit(t *testing.T) {
-	f, _ := bounded(t, natstest.Server(t, natstest.Fast), bus.Provision{}, nil)
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
+	bounded(f, bus.Provision{}, nil)
 	limit := f.conn.MaxPayload() - 64<<10
 	sized := func(size int) messages.Batch {
 		b := canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":""}`})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker"
@@ -196,5 +198,64 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 	again.run(canonical("s", "b", call{"count", ""}))
 	if runs.Load() != 1 {
 		t.Errorf("after the streams were made again a write ran %d times", runs.Load())
+	}
+}
+
+// An operator deletes a stream that holds the truth while the fleet runs. Nobody makes it anew behind their back, no reply
+// is made up, and the log names the stream until somebody looks.
+func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
+	for _, stream := range []string{bus.Batches, bus.Calls, bus.Replies} {
+		t.Run(stream, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				log := &lockedBuffer{}
+				f := newFleet(t, srv)
+				defer f.close()
+				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+				gate := make(chan struct{})
+				runs := bounded(f, bus.Provision{}, gate)
+				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
+				f.submit(b)
+				f.until("the write runs", func() bool { return runs.Load() == 1 })
+				name := f.conn.Names().Stream(stream)
+				jetStream(t, f.conn, "STREAM.DELETE."+name, nil)
+				close(gate)
+				if reply, err := f.await(b, 5*time.Minute); err == nil {
+					t.Errorf("a reply without %s: %s", name, messages.MustMarshal(reply))
+				}
+				if _, err := f.conn.First(context.Background(), name, ">"); !errors.Is(err, bus.ErrNoStream) {
+					t.Errorf("%s was made anew: %v", name, err)
+				}
+				says(t, "the log", log.String(), "level=WARN", name[len("TOOLFLEET_"):])
+				if runs.Load() != 1 {
+					t.Errorf("the write ran %d times", runs.Load())
+				}
+			})
+		})
+	}
+}
+
+// Consumers and jobs are only hints. When an operator deletes them, the next daemon that starts makes them anew, and
+// what was accepted goes on.
+func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
+	for _, what := range []string{"CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "CONSUMER.DELETE.TOOLFLEET_JOBS.default", "STREAM.DELETE.TOOLFLEET_JOBS"} {
+		t.Run(what, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				log := &lockedBuffer{}
+				f := newFleet(t, srv)
+				defer f.close()
+				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+				runs := bounded(f, bus.Provision{}, nil)
+				jetStream(t, f.conn, what, nil)
+				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
+				f.submit(b)
+				f.until("it is said", func() bool { return strings.Contains(log.String(), "no such consumer") })
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				reply, err := f.await(b, 5*time.Minute)
+				if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[1].Status != messages.StatusOK || runs.Load() != 1 {
+					t.Errorf("%s, %v, after %d runs of the write", messages.MustMarshal(reply), err, runs.Load())
+				}
+			})
+		})
 	}
 }
