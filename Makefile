@@ -6,7 +6,10 @@ MAKEFLAGS   += --no-builtin-rules --warn-undefined-variables
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-.PHONY: help build test check race vet format docs lint nested fuzz image clean
+# What `make soak` passes on: make soak SOAK="-duration 10m -faults worker,server"; -h lists all.
+SOAK ?=
+
+.PHONY: help build test soak check race vet format docs lint nested fuzz image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +19,9 @@ build: ## build bin/toolfleet, one static binary
 
 test: ## run every test of the module; needs only Go
 	go test ./...
+
+soak: ## break a fleet of real processes for an hour; flags in SOAK, -h lists them
+	go run ./internal/e2e/soak/run $(SOAK)
 
 check: ## do everything that CI does
 	.ci/run

@@ -1,0 +1,274 @@
+package soak
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Rule is what a history can break.
+type Rule string
+
+// The rules.
+const (
+	Lost        Rule = "lost"        // an acknowledged batch has no reply, or was refused
+	Differs     Rule = "differs"     // a batch has two replies that are not the same
+	Malformed   Rule = "malformed"   // a reply is not one result for each call, in call order
+	Twice       Rule = "twice"       // an effect was had more than once
+	Untrue      Rule = "untrue"      // a result says what is not so
+	Order       Rule = "order"       // a call started before one that it has to wait for was over
+	Unknown     Rule = "unknown"     // no fault explains why an outcome is not known
+	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
+	Leftover    Rule = "leftover"    // something stayed in the log, or was set aside
+	EndedItself Rule = "ended-alone" // a process ended that nobody had told to
+)
+
+// Violation is one break of a rule.
+type Violation struct {
+	Rule  Rule
+	Where string // session, batch and call
+	What  string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%-11s %s: %s", v.Rule, v.Where, v.What) }
+
+// Check holds a history against the rules.
+func Check(h History) []Violation {
+	c := checker{History: h, runs: map[callKey]*runs{}, keys: map[string]callKey{}}
+	c.readLedger()
+	for _, b := range h.Batches {
+		if c.answered(b) {
+			for i, call := range b.Calls {
+				c.truth(b, i, call)
+			}
+		}
+	}
+	c.order()
+	for _, what := range h.Left {
+		c.found(Leftover, "log", "%s", what)
+	}
+	for _, f := range h.Faults {
+		if f.Act == Died && !c.hadNoServer(f) {
+			c.found(EndedItself, f.Process, "%s", f.Status)
+		}
+	}
+	return c.violations
+}
+
+type callKey struct {
+	batch string
+	index int
+}
+
+func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index) }
+
+// line is an entry of the ledger and its place.
+type line struct {
+	ledger.Entry
+	place int
+	// shut: a target that heeds the fence would have refused it, since it has seen a newer one of the session.
+	shut bool
+}
+
+// runs is what the ledger holds of one call.
+type runs struct{ starts, ends []line }
+
+type checker struct {
+	History
+	runs       map[callKey]*runs
+	keys       map[string]callKey // who has which idempotency key
+	violations []Violation
+}
+
+func (c *checker) found(rule Rule, where string, format string, args ...any) {
+	c.violations = append(c.violations, Violation{rule, where, fmt.Sprintf(format, args...)})
+}
+
+// readLedger sorts the lines by call. The fence is a sequence of the journal, so within a session, whose
+// claims follow one another, it grows: a start with an older one comes from a holder that has lost its claim.
+func (c *checker) readLedger() {
+	asked := map[string]*Batch{}
+	for _, b := range c.Batches {
+		asked[b.ID] = b
+	}
+	newest := map[string]uint64{}
+	used := map[uint64]callKey{}
+	for place, e := range c.Ledger {
+		key := callKey{e.Batch, e.Index}
+		if b := asked[e.Batch]; b == nil || b.Session != e.Session || e.Index >= len(b.Calls) || b.Calls[e.Index].Tool != e.Tool {
+			c.found(Stray, key.String(), "%s of %s by %s: nobody asked for it", e.Point, e.Tool, e.Worker)
+			continue
+		}
+		r := c.runs[key]
+		if r == nil {
+			r = &runs{}
+			c.runs[key] = r
+		}
+		l := line{Entry: e, place: place}
+		if e.Point == ledger.End {
+			r.ends = append(r.ends, l)
+			continue
+		}
+		if e.Fence > 0 {
+			if _, again := used[e.Fence]; again {
+				c.found(Twice, key.String(), "the claim %d was used for two starts", e.Fence)
+			}
+			used[e.Fence] = key
+			l.shut = e.Fence < newest[e.Session]
+			newest[e.Session] = max(newest[e.Session], e.Fence)
+		}
+		r.starts = append(r.starts, l)
+	}
+}
+
+// answered checks the reply of a batch as a whole, and reports whether its results can be looked at.
+func (c *checker) answered(b *Batch) bool {
+	switch {
+	case b.Acked.IsZero():
+		return false
+	case b.Refused != "":
+		c.found(Lost, b.ID, "refused: %s", b.Refused)
+		return false
+	case b.Replied.IsZero():
+		c.found(Lost, b.ID, "no reply")
+		return false
+	}
+	if len(b.Copies) > 1 {
+		c.found(Differs, b.ID, "%d different replies", len(b.Copies))
+	}
+	r := b.Reply
+	if r.Status != messages.Completed || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
+		c.found(Malformed, b.ID, "the reply is %s of %s %s, digest %s", r.Status, r.Session, r.Batch, r.Digest)
+	}
+	if len(r.Results) != len(b.Calls) {
+		c.found(Malformed, b.ID, "%d results for %d calls", len(r.Results), len(b.Calls))
+		return false
+	}
+	for i, result := range r.Results {
+		if call := b.Calls[i]; result.Index != i || string(result.CallID) != call.ID || result.Tool != call.Tool {
+			c.found(Malformed, b.ID, "result %d is of call %d %s %s", i, result.Index, result.CallID, result.Tool)
+			return false
+		}
+	}
+	return true
+}
+
+// truth holds what the result of a call says against the ledger.
+func (c *checker) truth(b *Batch, i int, call Call) {
+	tool, result := Tools[call.Tool], b.Reply.Results[i]
+	key := callKey{b.ID, i}
+	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
+		c.found(Untrue, key.String(), "ok, and the tool was told to fail")
+	}
+	if !tool.Ledger {
+		return
+	}
+	r := c.runs[key]
+	if r == nil {
+		r = &runs{}
+	}
+	if tool.Kind == messages.Read {
+		if result.Status == messages.StatusOK && len(r.ends) == 0 {
+			c.found(Untrue, key.String(), "ok, and no run of it ended")
+		}
+		return
+	}
+	c.effects(key, tool, r)
+	switch ran := len(r.starts) > 0; {
+	case result.Status == messages.StatusOK || result.Err != nil && result.Err.Code == messages.CodeToolError:
+		if !endedIn(r, result.Attempt) {
+			c.found(Untrue, key.String(), "%s in attempt %d, and the ledger has no such end", result.Status, result.Attempt)
+		}
+	case result.Status == messages.StatusOutcomeUnknown:
+		c.explained(b, i)
+	case ran:
+		c.found(Untrue, key.String(), "%s, and it was started by %s", said(result), r.starts[0].Worker)
+	}
+}
+
+func said(r messages.Result) string {
+	if r.Err == nil {
+		return string(r.Status)
+	}
+	return fmt.Sprintf("%s (%s)", r.Status, r.Err.Code)
+}
+
+// effects checks how often a write was applied.
+func (c *checker) effects(key callKey, tool Tool, r *runs) {
+	if tool.OnCrash == messages.Once && len(r.starts) > 1 {
+		c.found(Twice, key.String(), "started %d times, by %s and %s", len(r.starts), r.starts[0].Worker, r.starts[1].Worker)
+	}
+	attempts := map[int]bool{}
+	for _, s := range r.starts {
+		switch owner, taken := c.keys[s.Key]; {
+		case s.Key == "" || s.Key != r.starts[0].Key:
+			c.found(Twice, key.String(), "it was started with the keys %q and %q", r.starts[0].Key, s.Key)
+		case taken && owner != key:
+			c.found(Untrue, key.String(), "it has the idempotency key of %s", owner)
+		case s.Fence == 0:
+			c.found(Untrue, key.String(), "a write was started without a fence")
+		case attempts[s.Attempt]:
+			c.found(Twice, key.String(), "attempt %d was started twice", s.Attempt)
+		}
+		attempts[s.Attempt] = true
+		c.keys[s.Key] = key
+		if s.shut && !c.wasStopped(s.Worker, s.At) {
+			c.found(Stray, key.String(), "%s started it after it had lost its claim, and nothing had stopped it", s.Worker)
+		}
+	}
+}
+
+func endedIn(r *runs, attempt int) bool {
+	for _, e := range r.ends {
+		if e.Attempt == attempt {
+			return true
+		}
+	}
+	return false
+}
+
+// wasStopped reports whether a process was paused before a moment: only then may it be late.
+func (c *checker) wasStopped(process string, at int64) bool {
+	for _, f := range c.Faults {
+		if f.Act == Pause && f.Process == process && f.At.UnixNano() <= at {
+			return true
+		}
+	}
+	return false
+}
+
+// hadNoServer reports whether a process gave up because there was no server while it started. That is for
+// whoever keeps the fleet running to try again. A panic ends with another status.
+func (c *checker) hadNoServer(died Fault) bool {
+	if died.Status != "exit status 1" || died.At.Sub(died.Born) > startsWithin {
+		return false
+	}
+	for _, f := range c.Faults {
+		if f.Member == server && f.At.Before(died.At) && f.Until.Add(time.Second).After(died.Born) {
+			return true
+		}
+	}
+	return false
+}
+
+// startsWithin is how long a process tries to start.
+const startsWithin = 15 * time.Second
+
+// explained wants a fault behind an unknown outcome: its worker was killed or paused while it held the claim,
+// or the server was away, or the machine stood still, so that the claim could not be renewed.
+func (c *checker) explained(b *Batch, i int) {
+	for _, claim := range b.Claims[i] {
+		for _, f := range c.Faults {
+			if f.At.After(b.Replied) || f.Act == Term && f.Member != server {
+				continue
+			}
+			if f.Process == claim.Worker && !f.Until.Before(claim.At) ||
+				(f.Member == server || f.Act == Stall) && !f.Until.Add(c.Lease).Before(claim.At) {
+				return
+			}
+		}
+	}
+	c.found(Unknown, callKey{b.ID, i}.String(), "claimed by %v, and nothing had happened to them", b.Claims[i])
+}

@@ -1,0 +1,196 @@
+package soak
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func after(d time.Duration) time.Time { return began.Add(d) }
+
+// good is a history in which every rule has something to look at: two batches of a session, a taken-over
+// put, and a book whose worker was killed.
+func good() *History {
+	first := asked("b1", "look", "book", "look", "put")
+	second := asked("b2", "look", "put", "book", "book")
+	second.Reply.Results[1].Attempt = 2
+	second.Reply.Results[2].Status = messages.StatusOutcomeUnknown
+	second.Reply.Results[2].Outcome = messages.Failed(messages.CodeOutcomeUnknown, "")
+	second.Reply.Results[3].Status = messages.StatusSkipped
+	second.Reply.Results[3].Outcome = messages.Failed(messages.CodeSkipped, "")
+	second.Claims = map[int][]Claim{2: {{"w3", after(6 * time.Second)}}}
+	second.Replied = after(10 * time.Second)
+	h := &History{
+		Batches: []*Batch{first, second},
+		Faults: []Fault{
+			{Kind: "worker", Member: "worker-1", Process: "w1", Act: Kill, At: after(3 * time.Second), Until: after(4 * time.Second)},
+			{Kind: "worker", Member: "worker-3", Process: "w3", Act: Kill, At: after(7 * time.Second), Until: after(8 * time.Second)},
+		},
+		Lease: 2 * time.Second,
+	}
+	h.run("b1", 0, "look", 0, 1, "w1")
+	h.run("b1", 1, "book", 10, 1, "w1")
+	h.run("b1", 2, "look", 0, 1, "w1")
+	h.run("b1", 3, "put", 11, 1, "w1")
+	h.run("b2", 0, "look", 0, 1, "w2")
+	h.point(ledger.Start, "b2", 1, "put", 20, 1, "w1")
+	h.run("b2", 1, "put", 21, 2, "w2")
+	h.point(ledger.Start, "b2", 2, "book", 22, 1, "w3")
+	return h
+}
+
+func asked(id string, tools ...string) *Batch {
+	b := &Batch{ID: id, Session: "s", Digest: "d-" + id, Sent: began, Acked: began, Replied: after(2 * time.Second), Copies: map[string]bool{"x": true}}
+	b.Reply = messages.Reply{Batch: messages.BatchID(id), Session: "s", Status: messages.Completed, Digest: b.Digest}
+	for i, name := range tools {
+		call := Call{ID: fmt.Sprintf("call_%d", i), Tool: name}
+		b.Calls = append(b.Calls, call)
+		b.Reply.Results = append(b.Reply.Results, messages.Result{
+			Index: i, CallID: messages.CallID(call.ID), Tool: name, Status: messages.StatusOK, Attempt: 1,
+		})
+	}
+	return b
+}
+
+func (h *History) point(p ledger.Point, batch string, index int, tool string, fence uint64, attempt int, worker string) {
+	h.Ledger = append(h.Ledger, ledger.Entry{
+		Point: p, Tool: tool, Session: "s", Batch: batch, Index: index, Key: fmt.Sprint("key-", batch, index),
+		Fence: fence, Attempt: attempt, Worker: worker, At: began.Add(time.Duration(len(h.Ledger)) * time.Second).UnixNano(),
+	})
+}
+
+func (h *History) run(batch string, index int, tool string, fence uint64, attempt int, worker string) {
+	h.point(ledger.Start, batch, index, tool, fence, attempt, worker)
+	h.point(ledger.End, batch, index, tool, fence, attempt, worker)
+}
+
+// swap exchanges two lines of the ledger, counted from 0.
+func (h *History) swap(i, j int) { h.Ledger[i], h.Ledger[j] = h.Ledger[j], h.Ledger[i] }
+
+func TestAGoodHistoryPasses(t *testing.T) {
+	for _, v := range Check(*good()) {
+		t.Error(v)
+	}
+}
+
+// TestForgedHistoriesAreCaught breaks the good history in one place each.
+func TestForgedHistoriesAreCaught(t *testing.T) {
+	for name, tc := range map[string]struct {
+		forge func(*History)
+		want  Rule
+	}{
+		"no reply":                      {func(h *History) { h.Batches[0].Replied = time.Time{} }, Lost},
+		"refused":                       {func(h *History) { h.Batches[0].Refused = "internal" }, Lost},
+		"two replies":                   {func(h *History) { h.Batches[0].Copies["y"] = true }, Differs},
+		"a result is missing":           {func(h *History) { r := &h.Batches[0].Reply; r.Results = r.Results[:3] }, Malformed},
+		"results out of order":          {func(h *History) { r := h.Batches[0].Reply.Results; r[0], r[2] = r[2], r[0] }, Malformed},
+		"reply of another body":         {func(h *History) { h.Batches[0].Reply.Digest = "other" }, Malformed},
+		"reply of another batch":        {func(h *History) { h.Batches[0].Reply.Batch = "b2" }, Malformed},
+		"book had twice":                {func(h *History) { h.run("b1", 1, "book", 30, 2, "w2") }, Twice},
+		"one claim, two starts":         {func(h *History) { h.Ledger[11].Fence = 20 }, Twice},
+		"one attempt, two starts":       {func(h *History) { h.Ledger[11].Attempt = 1; h.Ledger[12].Attempt = 1 }, Twice},
+		"put under two keys":            {func(h *History) { h.Ledger[11].Key = "other" }, Twice},
+		"two calls, one key":            {func(h *History) { h.Ledger[6].Key, h.Ledger[7].Key = "key-b11", "key-b11" }, Untrue},
+		"ok, never run":                 {func(h *History) { h.Ledger = append(h.Ledger[:2:2], h.Ledger[4:]...) }, Untrue},
+		"ok, run half":                  {func(h *History) { h.Ledger = append(h.Ledger[:7:7], h.Ledger[8:]...) }, Untrue},
+		"ok, of another attempt":        {func(h *History) { h.Batches[1].Reply.Results[1].Attempt = 3 }, Untrue},
+		"ok, told to fail":              {func(h *History) { h.Batches[0].Calls[1].Input.Fail = true }, Untrue},
+		"a read that never ended":       {func(h *History) { h.Ledger = append(h.Ledger[:1:1], h.Ledger[2:]...) }, Untrue},
+		"skipped, and run":              {func(h *History) { h.run("b2", 3, "book", 40, 1, "w2") }, Untrue},
+		"expired, and run":              {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Untrue},
+		"a failure that was done":       {func(h *History) { fail(h, messages.CodeWorkerLost) }, Untrue},
+		"a write without a fence":       {func(h *History) { h.Ledger[2].Fence = 0 }, Untrue},
+		"write before a read's end":     {func(h *History) { h.swap(1, 2) }, Order},
+		"read before a write's end":     {func(h *History) { h.swap(3, 4) }, Order},
+		"batch before the one before":   {func(h *History) { h.swap(7, 8) }, Order},
+		"after an unknown start":        {func(h *History) { h.Batches = append(h.Batches, asked("b3", "look")); late(h) }, Order},
+		"unknown without a fault":       {func(h *History) { h.Faults = h.Faults[:1] }, Unknown},
+		"unknown, killed before":        {func(h *History) { h.Faults[1].Until = after(5 * time.Second) }, Unknown},
+		"unknown, killed after":         {func(h *History) { h.Faults[1].At = after(11 * time.Second) }, Unknown},
+		"unknown, told to end in peace": {func(h *History) { h.Faults[1].Act = Term }, Unknown},
+		"unknown, claimed by nobody":    {func(h *History) { h.Batches[1].Claims = nil }, Unknown},
+		"an effect of nobody's":         {func(h *History) { h.run("b9", 0, "book", 50, 1, "w1") }, Stray},
+		"an effect of another tool":     {func(h *History) { h.Ledger[4].Tool = "book"; h.Ledger[5].Tool = "book" }, Stray},
+		"shut out and not stopped":      {func(h *History) { h.swap(10, 12); h.swap(11, 10); h.Ledger[12].At = 0 }, Stray},
+		"left in the log":               {func(h *History) { h.Left = []string{"batch b1"} }, Leftover},
+		"a process ended alone":         {func(h *History) { died(h, "exit status 1", 10*time.Second) }, EndedItself},
+		"a panic while it started":      {func(h *History) { died(h, "exit status 2", 4*time.Second) }, EndedItself},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := good()
+			tc.forge(h)
+			for _, v := range Check(*h) {
+				if v.Rule == tc.want {
+					return
+				}
+			}
+			t.Errorf("not caught as %s; found %v", tc.want, Check(*h))
+		})
+	}
+}
+
+// fail makes the first book a failure with a code.
+func fail(h *History, code messages.Code) {
+	r := &h.Batches[0].Reply.Results[1]
+	r.Status, r.Outcome = messages.StatusError, messages.Failed(code, "")
+}
+
+// late runs a look of a third batch before the book that came to an unknown end before it.
+func late(h *History) {
+	h.run("b3", 0, "look", 0, 1, "w2")
+	book, n := h.Ledger[13], len(h.Ledger)
+	h.Ledger = append(append(h.Ledger[:13:13], h.Ledger[14:n]...), book)
+}
+
+// died ends a process that was started a second before, and has the server killed in the fourth second.
+func died(h *History, status string, at time.Duration) {
+	h.Faults[0].Member = server
+	h.Faults = append(h.Faults, Fault{Act: Died, Process: "c1", Status: status, At: after(at), Born: after(at - time.Second)})
+}
+
+// TestAllowedHistoriesPass are the ones that look wrong and are not.
+func TestAllowedHistoriesPass(t *testing.T) {
+	for name, allow := range map[string]func(*History){
+		"the same reply was seen often": func(*History) {},
+		"unknown, and it was claimed only": func(h *History) {
+			h.Ledger = h.Ledger[:len(h.Ledger)-1]
+		},
+		"unknown, and its tool ended long after": func(h *History) {
+			h.Batches = append(h.Batches, asked("b3", "put"))
+			h.run("b3", 0, "put", 30, 1, "w1")
+			h.point(ledger.End, "b2", 2, "book", 22, 1, "w3")
+		},
+		"a paused worker is shut out": func(h *History) {
+			h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
+			h.Faults[0].Act = Pause
+		},
+		"a read that is run again, late": func(h *History) { h.run("b1", 0, "look", 0, 2, "w3") },
+		"a tool that failed": func(h *History) {
+			h.Batches[0].Calls[1].Input.Fail = true
+			fail(h, messages.CodeToolError)
+		},
+		"unknown, since the server was away": func(h *History) {
+			h.Faults[1].Member, h.Faults[1].Process = server, "server-1"
+		},
+		"unknown, since the machine stood still": func(h *History) {
+			h.Faults[1] = Fault{Act: Stall, Member: "machine", At: after(4 * time.Second), Until: after(5 * time.Second)}
+		},
+		"a process that found no server": func(h *History) { died(h, "exit status 1", 4*time.Second) },
+		"never acknowledged, never answered": func(h *History) {
+			h.Batches = append(h.Batches, &Batch{ID: "b3", Session: "s"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := good()
+			allow(h)
+			for _, v := range Check(*h) {
+				t.Error(v)
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+// Command effect is the tool of a soak run: its effect is a line in the ledger, had once it started. It is a
+// program of its own, and a small one, because it is started for every call.
+//
+//	effect TOOL <input.json     {"ms": how long it takes, "fail": whether it then says that it failed}
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("done")
+}
+
+func run() error {
+	var input struct {
+		MS   int  `json:"ms"`
+		Fail bool `json:"fail"`
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&input); err != nil {
+		return err
+	}
+	e := ledger.Entry{
+		Tool: os.Args[1], Session: os.Getenv("TOOLFLEET_SESSION"), Batch: os.Getenv("TOOLFLEET_BATCH"),
+		Key: os.Getenv("TOOLFLEET_IDEMPOTENCY_KEY"), Worker: os.Getenv("SOAK_WORKER"),
+	}
+	var errs [3]error
+	e.Index, errs[0] = strconv.Atoi(os.Getenv("TOOLFLEET_INDEX"))
+	e.Attempt, errs[1] = strconv.Atoi(os.Getenv("TOOLFLEET_ATTEMPT"))
+	e.Fence, errs[2] = strconv.ParseUint(os.Getenv("TOOLFLEET_FENCE"), 10, 64)
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	path := os.Getenv("SOAK_LEDGER")
+	e.Point, e.At = ledger.Start, time.Now().UnixNano()
+	if err := ledger.Append(path, e); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(input.MS) * time.Millisecond)
+	e.Point, e.At = ledger.End, time.Now().UnixNano()
+	if err := ledger.Append(path, e); err != nil {
+		return err
+	}
+	if input.Fail {
+		return fmt.Errorf("it was told to fail")
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+//go:build unix
+
+package soak
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// inflict breaks the fleet at random moments until ctx ends, and returns when all is mended.
+func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Duration) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	next := mix.dealer(rng)
+	var mending sync.WaitGroup
+	defer mending.Wait()
+	for n := uint64(2); ; n++ {
+		kind := next()
+		own := rand.New(rand.NewPCG(seed, n)) // so that what one fault draws does not depend on how another went
+		wait := every/2 + time.Duration(rng.Int64N(int64(every)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		mending.Go(func() { f.do(kind, own) })
+	}
+}
+
+// do carries one fault out and mends it. A fault whose members are all being broken already is left out.
+func (f *fleet) do(kind Kind, rng *rand.Rand) {
+	switch kind {
+	case KillWorker:
+		f.killOne(kind, f.workers, rng)
+	case KillCoordinator:
+		f.killOne(kind, f.coordinators, rng)
+	case KillServer:
+		f.killOne(kind, []*member{f.server}, rng)
+	case RestartServer:
+		if f.server.mu.TryLock() {
+			f.server.restart(kind, between(rng, 50, 500))
+			f.server.mu.Unlock()
+		}
+	case PauseWorker:
+		f.pauseOne(kind, f.workers, between(rng, 1000, 5000), rng)
+	case PauseCoord:
+		f.pauseOne(kind, f.coordinators, between(rng, 500, 4000), rng)
+	case Roll:
+		for _, m := range append(f.workers[:len(f.workers):len(f.workers)], f.coordinators...) {
+			m.mu.Lock()
+			m.restart(kind, between(rng, 10, 200))
+			m.mu.Unlock()
+		}
+	case Zero:
+		f.zero(kind, rng)
+	}
+}
+
+func between(rng *rand.Rand, least, most int) time.Duration {
+	return time.Duration(least+rng.IntN(most-least+1)) * time.Millisecond
+}
+
+// free locks a random member that nothing is being done to.
+func free(members []*member, rng *rand.Rand) *member {
+	for _, i := range rng.Perm(len(members)) {
+		if members[i].mu.TryLock() {
+			return members[i]
+		}
+	}
+	return nil
+}
+
+func (f *fleet) killOne(kind Kind, members []*member, rng *rand.Rand) {
+	down := between(rng, 50, 1000)
+	m := free(members, rng)
+	if m == nil {
+		return
+	}
+	defer m.mu.Unlock()
+	at := time.Now()
+	m.kill()
+	m.back(kind, Kill, at, down)
+}
+
+func (f *fleet) pauseOne(kind Kind, members []*member, pause time.Duration, rng *rand.Rand) {
+	m := free(members, rng)
+	if m == nil {
+		return
+	}
+	defer m.mu.Unlock()
+	at, p := time.Now(), m.process
+	p.signal(syscall.SIGSTOP)
+	time.Sleep(pause)
+	p.signal(syscall.SIGCONT)
+	m.log.add(Fault{Kind: kind, Member: m.name, Process: p.name, Act: Pause, At: at, Until: time.Now()})
+}
+
+// zero ends all workers at once and brings them back.
+func (f *fleet) zero(kind Kind, rng *rand.Rand) {
+	down, crash := between(rng, 500, 3000), rng.IntN(2) == 0
+	for _, m := range f.workers {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+	}
+	var all sync.WaitGroup
+	for _, m := range f.workers {
+		all.Go(func() {
+			at, act := time.Now(), Kill
+			if crash {
+				m.kill()
+			} else {
+				act = m.term(patience)
+			}
+			m.back(kind, act, at, down)
+		})
+	}
+	all.Wait()
+}
+
+// patience is how long a process may take to end in order: longer than any drain of the fleet's settings.
+const patience = 15 * time.Second
+
+// restart ends the process of the member in order, and starts the next. The caller holds mu.
+func (m *member) restart(kind Kind, down time.Duration) {
+	at := time.Now()
+	m.back(kind, m.term(patience), at, down)
+}
+
+// back starts the next process of the member after a while, and notes what was done to the one before. The
+// caller holds mu.
+func (m *member) back(kind Kind, act Act, at time.Time, down time.Duration) {
+	was := m.process.name
+	time.Sleep(down)
+	until := time.Now()
+	m.again()
+	m.log.add(Fault{Kind: kind, Member: m.name, Process: was, Act: act, At: at, Until: until})
+}

@@ -1,0 +1,255 @@
+//go:build unix
+
+package soak
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// fleet is the processes of a run: the server, coordinators and workers.
+type fleet struct {
+	dir, url     string
+	env          []string
+	server       *member
+	coordinators []*member
+	workers      []*member
+	log          *faultLog
+}
+
+// member is a place in the fleet in which one process follows another. Whoever breaks it holds mu, so a
+// member has one fault at a time.
+type member struct {
+	name string // in faults and in the name of its log
+	args func(process string) []string
+	env  []string
+	dir  string
+	log  *faultLog
+
+	mu      sync.Mutex
+	started int      // processes so far; guarded by mu
+	process *process // guarded by mu
+}
+
+// process is one process of a member.
+type process struct {
+	name   string
+	born   time.Time
+	cmd    *exec.Cmd
+	exited chan struct{}
+
+	mu    sync.Mutex
+	meant bool // it was told to end; guarded by mu
+}
+
+// quick is the settings of the fleet: leases and waits so short that every fault outlasts some of them.
+var quick = []string{
+	"TOOLFLEET_CONFIG=none", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=" + lease.String(), "TOOLFLEET_GRACE=" + grace.String(),
+	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
+}
+
+// newFleet builds the programs into dir and describes the fleet. Nothing is started.
+func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, error) {
+	const module = "github.com/toolfleet/toolfleet/"
+	for name, pkg := range map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"} {
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), module+pkg).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	tools := filepath.Join(dir, "tools.yaml")
+	if err := os.WriteFile(tools, []byte(toolsFile(filepath.Join(dir, "effect"))), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o700); err != nil {
+		return nil, err
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{dir: dir, url: "nats://" + addr, log: log}
+	env := append(os.Environ(), quick...)
+	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger())
+	place := func(name string, args func(process string) []string) *member {
+		return &member{name: name, args: args, env: env, dir: dir, log: log}
+	}
+	f.server = place(server, func(string) []string {
+		return []string{"nats", "--listen", addr, "--data", filepath.Join(dir, "data")}
+	})
+	for i := range coordinators {
+		f.coordinators = append(f.coordinators, place(fmt.Sprint("coordinator-", i+1), func(string) []string { return []string{"coordinator"} }))
+	}
+	for i := range workers {
+		f.workers = append(f.workers, place(fmt.Sprint("worker-", i+1), func(process string) []string {
+			return []string{"worker", "--tools", tools, "--name", process}
+		}))
+	}
+	return f, nil
+}
+
+// toolsFile serves Tools. The timeouts leave room for a machine that is busy: nothing here shall end by one.
+func toolsFile(effect string) string {
+	body := `tools:
+  - {name: echo, kind: read, timeout: 30s, input_schema: {type: object}, builtin: noop}
+  - {name: nap, kind: read, timeout: 30s, input_schema: {type: object}, builtin: sleep}
+`
+	for _, t := range []struct{ name, kind string }{
+		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent"}, {"book", "kind: write, on_crash: once"},
+	} {
+		body += fmt.Sprintf("  - {name: %s, %s, timeout: 30s, input_schema: {type: object}, env: [SOAK_LEDGER, SOAK_WORKER], exec: {command: [%q, %s]}}\n",
+			t.name, t.kind, effect, t.name)
+	}
+	return body
+}
+
+func (f *fleet) ledger() string { return filepath.Join(f.dir, "ledger.jsonl") }
+
+func (f *fleet) members() []*member {
+	return append(append([]*member{f.server}, f.coordinators...), f.workers...)
+}
+
+// start starts every member, the server first.
+func (f *fleet) start() error {
+	for _, m := range f.members() {
+		m.mu.Lock()
+		err := m.start()
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if m == f.server {
+			if err := f.listening(10 * time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// listening waits until the server can be connected to.
+func (f *fleet) listening(patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("tcp", f.url[len("nats://"):])
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the server does not listen: %w", err)
+		}
+	}
+}
+
+// stop ends every member, the server last.
+func (f *fleet) stop() {
+	members := f.members()
+	var all sync.WaitGroup
+	for _, m := range members[1:] {
+		all.Go(func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.term(10 * time.Second)
+		})
+	}
+	all.Wait()
+	f.server.mu.Lock()
+	defer f.server.mu.Unlock()
+	f.server.term(10 * time.Second)
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// start starts the next process of the member. The caller holds mu.
+func (m *member) start() error {
+	m.started++
+	p := &process{name: fmt.Sprintf("%s.%d", m.name, m.started), born: time.Now(), exited: make(chan struct{})}
+	logs, err := os.OpenFile(filepath.Join(m.dir, "logs", m.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	slog.New(slog.NewTextHandler(logs, nil)).Info("process starts", "process", p.name)
+	p.cmd = exec.Command(filepath.Join(m.dir, "toolfleet"), m.args(p.name)...)
+	p.cmd.Env = append(m.env[:len(m.env):len(m.env)], "SOAK_WORKER="+p.name)
+	p.cmd.Stdout, p.cmd.Stderr = logs, logs
+	// A group of its own: what ends us from the terminal shall not end the fleet before its history is read.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	m.process = p
+	go m.watch(p)
+	return nil
+}
+
+// watch waits for the end of a process. One that nobody told to end is noted, and followed by another.
+func (m *member) watch(p *process) {
+	_ = p.cmd.Wait()
+	died := time.Now()
+	close(p.exited)
+	p.mu.Lock()
+	meant := p.meant
+	p.mu.Unlock()
+	if meant {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.again()
+	m.log.add(Fault{
+		Member: m.name, Process: p.name, Act: Died, At: died, Until: time.Now(), Born: p.born, Status: p.cmd.ProcessState.String(),
+	})
+}
+
+// again starts the next process of a member that had one. The caller holds mu.
+func (m *member) again() {
+	if err := m.start(); err != nil {
+		m.log.add(Fault{Member: m.name, Process: m.name, Act: Died, At: time.Now(), Until: time.Now(), Status: err.Error()})
+	}
+}
+
+// signal sends a signal to the process of the member.
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// end tells the process to end and waits until it has.
+func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
+	p.mu.Lock()
+	p.meant = true
+	p.mu.Unlock()
+	p.signal(s)
+	select {
+	case <-p.exited:
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
+// kill ends the process as a crash would. The caller holds mu.
+func (m *member) kill() { m.process.end(syscall.SIGKILL, time.Hour) }
+
+// term asks the process to end, and kills it when it takes too long. It reports how it ended. The caller
+// holds mu.
+func (m *member) term(patience time.Duration) Act {
+	if m.process == nil {
+		return Term
+	}
+	if m.process.end(syscall.SIGTERM, patience) {
+		return Term
+	}
+	m.kill()
+	return Kill
+}

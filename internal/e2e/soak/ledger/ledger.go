@@ -1,0 +1,74 @@
+// Package ledger is the world that the tools of a soak run change: a file to which every run of a tool adds
+// one line when it starts, which is its effect, and one when it ends. No part of the fleet writes or reads
+// it, so it tells what was done and not what the fleet thinks was done. The order of the lines is the order
+// of what happened: each is one append.
+package ledger
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// Point is which of its two lines a run writes.
+type Point string
+
+// A run that is killed leaves no end.
+const (
+	Start Point = "start"
+	End   Point = "end"
+)
+
+// Entry is one line.
+type Entry struct {
+	Point   Point  `json:"point"`
+	Tool    string `json:"tool"`
+	Session string `json:"session"`
+	Batch   string `json:"batch"`
+	Index   int    `json:"index"`
+	Key     string `json:"key"`
+	Fence   uint64 `json:"fence"` // 0: the call does not claim
+	Attempt int    `json:"attempt"`
+	Worker  string `json:"worker"`
+	At      int64  `json:"at"` // nanoseconds since 1970, for durations; the order is that of the lines
+}
+
+// Append adds a line, whole or not at all.
+func Append(path string, e Entry) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		_ = f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// Read reads every line. A ledger that nobody wrote to is empty.
+func Read(path string) ([]Entry, error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var entries []Entry
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var e Entry
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", path, len(entries)+1, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, lines.Err()
+}

@@ -1,0 +1,266 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// load is agents that submit batches and wait for their replies, each in a session of its own.
+type load struct {
+	client *client.Client
+	conn   *bus.Conn
+	depth  int           // batches of a session that may wait at once
+	think  time.Duration // the longest pause between two batches of a session
+
+	mu       sync.Mutex
+	batches  []*Batch          // guarded by mu, its fields too until the load has ended
+	arrived  []time.Time       // of replies; guarded by mu
+	copies   map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
+	acked    int               // guarded by mu
+	unknowns int               // how often an acknowledged batch was said to be unknown; guarded by mu
+}
+
+type copies map[string]bool
+
+// listen notes every reply that the server publishes.
+func (l *load) listen() (stop func(), err error) {
+	names := l.conn.Names()
+	return l.conn.Subscribe(names.All(messages.VerbReply), "", func(m bus.Msg) {
+		_, key, err := names.Batch(m.Subject)
+		if err != nil {
+			return
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.saw(key.Batch, m.Data)
+	})
+}
+
+// saw notes the body of a reply. The caller holds mu.
+func (l *load) saw(batch string, body []byte) {
+	if l.copies[batch] == nil {
+		l.copies[batch] = copies{}
+	}
+	l.copies[batch][messages.Digest(body)] = true
+}
+
+// agent submits batches until submitting ends, and returns when all of them are answered or ctx ends.
+func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.Rand) {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	slots := make(chan struct{}, l.depth)
+	for n := 1; ; n++ {
+		select {
+		case slots <- struct{}{}:
+		case <-submitting.Done():
+		}
+		if submitting.Err() != nil {
+			return
+		}
+		b := shape(session, n, rng)
+		if !l.submit(ctx, b) {
+			return
+		}
+		waiting.Go(func() {
+			defer func() { <-slots }()
+			l.await(ctx, b)
+		})
+		select {
+		case <-submitting.Done():
+		case <-time.After(time.Duration(rng.Int64N(int64(l.think)))):
+		}
+	}
+}
+
+// shape is a batch of random calls: mostly short, one in ten long enough to be hit.
+func shape(session string, n int, rng *rand.Rand) *Batch {
+	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
+	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
+	for i := range 1 + rng.IntN(5) {
+		in := Input{MS: rng.IntN(40)}
+		if rng.IntN(10) == 0 {
+			in.MS = 200 + rng.IntN(1500)
+		}
+		name := names[rng.IntN(len(names))]
+		in.Fail = Tools[name].Ledger && rng.IntN(20) == 0
+		b.Calls = append(b.Calls, Call{ID: fmt.Sprintf("call_%d", i), Tool: name, Input: in})
+	}
+	return b
+}
+
+// message is the batch as it is sent.
+func (b *Batch) message() messages.Batch {
+	type call struct {
+		ID    string `json:"id"`
+		Name  string `json:"name"`
+		Input Input  `json:"input"`
+	}
+	var calls []call
+	for _, c := range b.Calls {
+		calls = append(calls, call{c.ID, c.Tool, c.Input})
+	}
+	return messages.Batch{
+		V: messages.Version, ID: messages.BatchID(b.ID), Session: messages.SessionID(b.Session), Provider: messages.Canonical,
+		Message: messages.MustMarshal(map[string]any{"calls": calls}),
+	}
+}
+
+// submit publishes the same body until it is acknowledged.
+func (l *load) submit(ctx context.Context, b *Batch) bool {
+	m := b.message()
+	b.Digest, b.Sent = messages.Digest(messages.MustMarshal(m)), time.Now()
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := l.client.Submit(once, m)
+		cancel()
+		if err == nil {
+			b.Acked = time.Now()
+			l.mu.Lock()
+			l.batches = append(l.batches, b)
+			l.acked++
+			l.mu.Unlock()
+			return true
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+	return false
+}
+
+// await waits for the reply of a batch. One that is said to be unknown all the time has been lost.
+func (l *load) await(ctx context.Context, b *Batch) {
+	var unknown time.Time
+	for ctx.Err() == nil {
+		reply, err := l.client.Await(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
+		var refusal *messages.Refusal
+		switch {
+		case err == nil:
+			l.answered(ctx, b, reply)
+			return
+		case errors.As(err, &refusal):
+			l.mu.Lock()
+			b.Refused, b.Replied = fmt.Sprint(refusal), time.Now()
+			l.mu.Unlock()
+			return
+		case errors.Is(err, client.ErrUnknown):
+			l.mu.Lock()
+			l.unknowns++
+			l.mu.Unlock()
+			if unknown.IsZero() {
+				unknown = time.Now()
+			}
+			if time.Since(unknown) > 10*time.Second {
+				return
+			}
+		default:
+			unknown = time.Time{}
+		}
+		pause(ctx, 250*time.Millisecond)
+	}
+}
+
+// answered keeps of a reply what the checker wants, and reads who claimed the calls whose outcome is unknown.
+func (l *load) answered(ctx context.Context, b *Batch, reply messages.Reply) {
+	now := time.Now()
+	for i := range reply.Results {
+		if r := &reply.Results[i]; r.Status == messages.StatusOutcomeUnknown {
+			b.Claims[i] = l.claims(ctx, b, i)
+		}
+	}
+	reply.Reinjection = nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.Reply, b.Replied = reply, now
+	l.arrived = append(l.arrived, now)
+}
+
+// claims is every claim on a call that the journal holds.
+func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
+	names := l.conn.Names()
+	key := messages.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, 5*time.Second)
+		records, err := l.conn.All(once, names.Stream(bus.Calls), names.OfCall(messages.VerbCall, key.Call(index)))
+		cancel()
+		if err != nil {
+			pause(ctx, 250*time.Millisecond)
+			continue
+		}
+		var claims []Claim
+		for _, m := range records {
+			var r messages.CallRecord
+			if json.Unmarshal(m.Data, &r) == nil && r.State == messages.Claimed {
+				claims = append(claims, Claim{r.Worker, m.Time})
+			}
+		}
+		return claims
+	}
+	return nil
+}
+
+// reread fetches the reply of every batch once more, as it is stored.
+func (l *load) reread(ctx context.Context) error {
+	j := journal.New(l.conn)
+	for _, b := range l.batches {
+		key := messages.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
+		stored, found, err := j.Reply(ctx, key)
+		if err != nil {
+			return err
+		}
+		if !found {
+			b.Replied = time.Time{} // whatever we were told, it is not there any more
+			continue
+		}
+		var reply messages.Reply
+		if err := json.Unmarshal(stored, &reply); err != nil {
+			return fmt.Errorf("the stored reply of batch %s: %w", b.ID, err)
+		}
+		reply.Reinjection = nil
+		l.mu.Lock()
+		l.saw(b.ID, stored)
+		b.Copies = l.copies[b.ID]
+		if told := messages.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(told, messages.MustMarshal(reply)) {
+			b.Copies[messages.Digest(told)] = true
+		}
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// left is what is still in the log, and what was set aside.
+func (l *load) left(ctx context.Context) ([]string, error) {
+	var left []string
+	for _, stream := range []string{bus.Batches, bus.Dead} {
+		all, err := l.conn.All(ctx, l.conn.Names().Stream(stream), ">")
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range all {
+			left = append(left, m.Subject+" in "+stream)
+		}
+	}
+	return left, nil
+}
+
+func (l *load) progress() (acked, answered int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.acked, len(l.arrived)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,186 @@
+//go:build unix
+
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
+)
+
+// Config says how a run goes. The zero value of a field is its default.
+type Config struct {
+	Duration     time.Duration // of load and faults; default 20 s
+	Seed         uint64        // of batches and faults; 0 is a seed like any other
+	Mix          Mix           // default DefaultMix
+	Every        time.Duration // mean time between two faults; default 3 s
+	Sessions     int           // default 8
+	Depth        int           // batches of a session that may wait at once; default 3
+	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
+	Coordinators int           // default 2
+	Workers      int           // default 3
+	Dir          string        // for programs, data, logs and ledger: an empty folder; default a temporary one
+	Drain        time.Duration // how long the last batches may take; default 2 min
+	// Progress is told now and then how it goes; nil: nobody wants to know.
+	Progress func(line string)
+}
+
+func (c Config) withDefaults() Config {
+	set := func(d *time.Duration, standard time.Duration) {
+		if *d == 0 {
+			*d = standard
+		}
+	}
+	count := func(n *int, standard int) {
+		if *n == 0 {
+			*n = standard
+		}
+	}
+	set(&c.Duration, 20*time.Second)
+	set(&c.Every, 3*time.Second)
+	set(&c.Think, 1500*time.Millisecond)
+	set(&c.Drain, 2*time.Minute)
+	count(&c.Sessions, 8)
+	count(&c.Depth, 3)
+	count(&c.Coordinators, 2)
+	count(&c.Workers, 3)
+	if c.Mix == nil {
+		c.Mix = DefaultMix()
+	}
+	if c.Progress == nil {
+		c.Progress = func(string) {}
+	}
+	return c
+}
+
+// Run breaks a fleet for as long as the configuration says and reports what came of it. The folder of the run
+// is left as it is: the report names it. The error means that there was nothing to judge. When ctx ends, the
+// run ends early and is judged all the same.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "toolfleet-soak-")
+		if err != nil {
+			return nil, err
+		}
+		cfg.Dir = dir
+	}
+	log := &faultLog{}
+	f, err := newFleet(cfg.Dir, cfg.Coordinators, cfg.Workers, log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.stop()
+	if err := f.start(); err != nil {
+		return nil, err
+	}
+	history, r, err := f.record(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%w; the logs are in %s", err, cfg.Dir)
+	}
+	return r.judge(history), nil
+}
+
+// record puts the fleet under load and faults, waits for what is still open, and collects the history.
+func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error) {
+	whole := context.WithoutCancel(ctx)
+	conn, err := bus.Connect(whole, bus.Options{URL: f.url, Name: "soak"})
+	if err != nil {
+		return History{}, nil, err
+	}
+	defer conn.Close()
+	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, copies: map[string]copies{}}
+	unsubscribe, err := l.listen()
+	if err != nil {
+		return History{}, nil, err
+	}
+	defer unsubscribe()
+
+	r := &Report{Config: cfg, Began: time.Now()}
+	breaking, stopBreaking := context.WithTimeout(ctx, cfg.Duration)
+	defer stopBreaking()
+	submitting, stopSubmitting := context.WithCancel(whole)
+	defer stopSubmitting()
+	waiting, giveUp := context.WithCancel(whole)
+	defer giveUp()
+	var agents, telling sync.WaitGroup
+	for i := range cfg.Sessions {
+		agents.Go(func() {
+			l.agent(submitting, waiting, fmt.Sprintf("s%d", i+1), rand.New(rand.NewPCG(cfg.Seed, 1<<32+uint64(i))))
+		})
+	}
+	telling.Go(func() { l.tell(submitting, f, cfg) })
+	telling.Go(func() { f.watchMachine(submitting) })
+	if err := l.warm(breaking); err != nil {
+		giveUp()
+		return History{}, nil, err
+	}
+	f.inflict(breaking, cfg.Seed, cfg.Mix, cfg.Every)
+
+	mended := time.Now()
+	stopSubmitting()
+	time.AfterFunc(cfg.Drain, giveUp)
+	agents.Wait()
+	telling.Wait()
+	r.Drain, r.Ended = time.Since(mended), time.Now()
+	return f.collect(whole, l, r)
+}
+
+// warm waits for the first reply: before it there is nothing to break.
+func (l *load) warm(ctx context.Context) error {
+	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if _, answered := l.progress(); answered > 0 {
+			return nil
+		}
+		if time.Since(begun) > time.Minute {
+			return errors.New("the fleet answered nothing for a minute, and nothing was broken yet")
+		}
+	}
+	return errors.New("the run ended before the first reply")
+}
+
+// tell says now and then how it goes.
+func (l *load) tell(ctx context.Context, f *fleet, cfg Config) {
+	for begun := time.Now(); ; {
+		pause(ctx, max(cfg.Duration/60, 5*time.Second))
+		if ctx.Err() != nil {
+			return
+		}
+		acked, answered := l.progress()
+		faults := f.log.all()
+		cfg.Progress(fmt.Sprintf("%s: %d faults, %d processes killed; %d batches acknowledged, %d answered",
+			time.Since(begun).Round(time.Second), len(faults), times(faults, Kill), acked, answered))
+	}
+}
+
+// collect puts together what is known once the agents have ended. The fleet is up.
+func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	if err := l.reread(ctx); err != nil {
+		return History{}, nil, err
+	}
+	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace}
+	var err error
+	for tries := 0; tries < 50; tries++ { // what has its reply may be in the log for a moment more
+		if h.Left, err = l.left(ctx); err == nil && len(h.Left) == 0 {
+			break
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+	if err != nil {
+		return History{}, nil, err
+	}
+	f.stop() // so that nothing writes to the ledger any more
+	h.Ledger, err = ledger.Read(f.ledger())
+	r.Unknowns = l.unknowns
+	return h, r, err
+}

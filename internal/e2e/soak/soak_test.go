@@ -1,0 +1,60 @@
+//go:build unix
+
+package soak
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// TestAFleetIsBroken is the soak run in small: real processes, some dozen faults. `make soak` is the long one.
+func TestAFleetIsBroken(t *testing.T) {
+	cfg := Config{Duration: 20 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Dir: t.TempDir(), Progress: func(line string) { t.Log(line) }}
+	fewest := 9
+	if testing.Short() {
+		cfg.Duration, fewest = 6*time.Second, 1
+	}
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	report.Print(&text)
+	t.Logf("\n%s", &text)
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	if n := times(report.Faults, Kill); n < fewest {
+		t.Errorf("%d processes were killed, want %d at least: this run shows little", n, fewest)
+	}
+	if report.Statuses[messages.StatusOK] == 0 {
+		t.Error("not one call went well: this run shows nothing")
+	}
+	if t.Failed() {
+		t.Logf("again: make soak SOAK='-seed %d -duration %s -every %s'", cfg.Seed, cfg.Duration, cfg.Every)
+	}
+}
+
+func TestAMixIsReadAndDealt(t *testing.T) {
+	mix, err := ParseMix("worker=3, zero")
+	if err != nil || mix.String() != "worker=3,zero=1" {
+		t.Fatalf("got %s, err %v", mix, err)
+	}
+	next := mix.dealer(rand.New(rand.NewPCG(1, 1)))
+	dealt := Mix{}
+	for range 8 {
+		dealt[next()]++
+	}
+	if dealt[KillWorker] != 6 || dealt[Zero] != 2 {
+		t.Errorf("two decks held %s, want worker=6,zero=2", dealt)
+	}
+	for _, bad := range []string{"", "wurker", "worker=x", "worker=-1", "worker=0"} {
+		if mix, err := ParseMix(bad); err == nil {
+			t.Errorf("%q is read as %s", bad, mix)
+		}
+	}
+}
