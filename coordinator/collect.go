@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -22,6 +23,12 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 	switch {
 	case n.Result != nil && d.isOf(n.Index, *n.Result):
 		d.step(ctx, batch.Ended{Index: n.Index, Result: *n.Result})
+	case n.Record != nil && d.claims(n.Index) && n.Record.Result == nil:
+		d.step(ctx, batch.Recorded{Index: n.Index, Record: *n.Record, Seq: n.Seq})
+	case n.Hand != nil:
+		d.step(ctx, batch.HandedBack{Index: n.Index})
+	case n.LetGo != nil:
+		d.step(ctx, batch.LetGo{Index: n.Index, After: time.Duration(n.LetGo.AfterMS) * time.Millisecond, Attempt: n.LetGo.Attempt})
 	case n.Running:
 		d.step(ctx, batch.Running{Index: n.Index})
 	}
@@ -39,30 +46,39 @@ func (d *drive) lookAll(ctx context.Context) []batch.Event {
 	if len(open) == 0 {
 		return nil
 	}
-	records, results, unread, err := d.journal.Calls(ctx, d.accepted.Key, open...)
+	var said []batch.Event
+	var heard sync.WaitGroup
+	heard.Go(func() { said = d.controls(ctx) })
+	known, err := d.journal.Calls(ctx, d.accepted.Key, open...)
+	heard.Wait()
 	if err != nil {
 		d.log.Warn("the journal cannot be read; it is tried again at the next poll", "err", err)
-		return nil
+		return said
 	}
-	return append(d.known(records, results, unread), batch.Looked{})
+	return append(append(said, d.known(known)...), batch.Looked{})
 }
 
 // known is records and results as events. What does not belong to a call of this batch is nobody's: a call
 // that claims is what its journal says, any other what its result says, and both name the call.
-func (d *drive) known(records []journal.CallEntry, results []journal.ResultEntry, unread []error) []batch.Event {
+func (d *drive) known(known journal.Known) []batch.Event {
 	var events []batch.Event
-	for _, e := range records {
+	for _, key := range known.Hands { // first: a record tells of a later time
+		if key.Index < len(d.in.calls) {
+			events = append(events, batch.HandedBack{Index: key.Index})
+		}
+	}
+	for _, e := range known.Records {
 		i := e.Key.Index
 		if i < len(d.in.calls) && d.claims(i) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
 			events = append(events, batch.Recorded{Index: i, Record: e.Record, Seq: e.Seq})
 		}
 	}
-	for _, e := range results {
+	for _, e := range known.Results {
 		if i := e.Key.Index; i < len(d.in.calls) && !d.claims(i) && d.isOf(i, e.Result) {
 			events = append(events, batch.Ended{Index: i, Result: e.Result})
 		}
 	}
-	for _, err := range unread {
+	for _, err := range known.Unread {
 		d.log.Error("a record that cannot be read is left out", "err", err)
 	}
 	return events

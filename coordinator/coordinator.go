@@ -38,10 +38,22 @@ type Config struct {
 	Grace        time.Duration // added to a lease before it is held to have lapsed. Default 2 s
 	StartWait    time.Duration // how long a fleet without any tool is waited for. Default 30 s
 	Drain        time.Duration // how long batches may go on after Run was told to end. Default 5 s
+	Poison       int           // claims of a call that may be lost with their worker before it is given up. Default 5
+	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is unknown. Default Stop.
+	AfterUnknown AfterUnknown
 	Provision    bus.Provision
 	Logger       *slog.Logger // nil: silent
 	Metrics      *Metrics     // nil: silent
 }
+
+// AfterUnknown is what becomes of later writes of a batch once the outcome of one is unknown.
+type AfterUnknown string
+
+// Stop skips them, so that none builds on what may not have happened. Continue runs them.
+const (
+	Stop     AfterUnknown = "stop"
+	Continue AfterUnknown = "continue"
+)
 
 func (c Config) withDefaults() Config {
 	def := func(d *time.Duration, to time.Duration) {
@@ -62,6 +74,12 @@ func (c Config) withDefaults() Config {
 	def(&c.Grace, 2*time.Second)
 	def(&c.StartWait, 30*time.Second)
 	def(&c.Drain, 5*time.Second)
+	if c.Poison == 0 {
+		c.Poison = 5
+	}
+	if c.AfterUnknown == "" {
+		c.AfterUnknown = Stop
+	}
 	if c.Provision.BatchTTL == 0 {
 		c.Provision.BatchTTL = c.BatchTTL
 	}
@@ -81,11 +99,14 @@ func (c Config) validate() error {
 		bad  bool
 	}{
 		{"slots", c.Slots < 1}, {"window", c.Window < 1}, {"ack_wait", c.AckWait < 0}, {"poll", c.Poll < 0},
-		{"queue_timeout", c.QueueTimeout < 0}, {"batch_ttl", c.BatchTTL < 0}, {"grace", c.Grace < 0},
+		{"queue_timeout", c.QueueTimeout < 0}, {"batch_ttl", c.BatchTTL < 0}, {"grace", c.Grace < 0}, {"poison", c.Poison < 1},
 	} {
 		if f.bad {
 			errs = append(errs, fmt.Errorf("coordinator: %s must be positive", f.name))
 		}
+	}
+	if c.AfterUnknown != Stop && c.AfterUnknown != Continue {
+		errs = append(errs, fmt.Errorf("coordinator: after_unknown is %q; want stop or continue", c.AfterUnknown))
 	}
 	if ttl := c.Provision.ReplyTTL; ttl != 0 && ttl < 2*c.BatchTTL {
 		errs = append(errs, fmt.Errorf("coordinator: reply_ttl is %v; it must be at least twice batch_ttl (%v), or a batch could be run again while its records are still there", ttl, c.BatchTTL))
@@ -133,11 +154,13 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	unsubscribe, err := c.conn.Subscribe(c.names.Notify(c.id), "", c.notice)
-	if err != nil {
-		return err
+	for subject, hear := range map[string]func(bus.Msg){c.names.Notify(c.id): c.notice, c.names.Controls(): c.controlled} {
+		unsubscribe, err := c.conn.Subscribe(subject, "", hear)
+		if err != nil {
+			return err
+		}
+		defer unsubscribe()
 	}
-	defer unsubscribe()
 
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -208,10 +231,7 @@ func (c *Coordinator) nudgeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, d := range c.live {
-		select {
-		case d.nudge <- struct{}{}:
-		default:
-		}
+		d.lookSoon()
 	}
 }
 

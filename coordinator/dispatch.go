@@ -31,7 +31,8 @@ type drive struct {
 	began    time.Time
 	counters map[int]int // events told, by call
 	reply    *messages.Reply
-	fatal    error // why the drive cannot go on
+	said     []journal.ControlEntry // to the session, when we last looked
+	fatal    error                  // why the drive cannot go on
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
@@ -72,6 +73,14 @@ func (d *drive) letGo(ctx context.Context) {
 		wait = 0
 	}
 	d.settle(d.log, d.delivery.Nak(wait))
+}
+
+// lookSoon has the driver look into the journal now. It does not wait for it.
+func (d *drive) lookSoon() {
+	select {
+	case d.nudge <- struct{}{}:
+	default:
+	}
 }
 
 func (d *drive) inProgress() {
@@ -162,12 +171,19 @@ func (d *drive) prepare(ctx context.Context) error {
 	d.machine = batch.New(plan.New(routed(d.in.batch.Provider, d.in.calls, tools), tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
-		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace,
+		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
 		NotAfter: d.notAfter(), Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
+	var said []batch.Event
+	var heard sync.WaitGroup
+	heard.Go(func() { said = d.controls(ctx) })
 	resumed, late, err := d.recall(ctx)
+	heard.Wait()
 	if err != nil {
 		return err
+	}
+	for _, event := range said {
+		d.machine.Step(d.began, event)
 	}
 	d.step(ctx, batch.Begin{Resumed: resumed, Late: late})
 	return nil
@@ -208,6 +224,8 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 		return d.lookAll(ctx)
 	case batch.End:
 		return d.end(ctx, want)
+	case batch.Stop:
+		d.stop(want)
 	case batch.Tell:
 		d.tell(messages.EventEnd, want.Result)
 	case batch.Finish:
@@ -226,8 +244,8 @@ func (d *drive) dispatch(want batch.Dispatch) {
 	job := messages.Job{
 		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.batch.Session, Batch: d.in.batch.ID,
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
-		Kind: call.Kind, ConcurrencySafe: call.ConcurrencySafe, Input: call.Input, Notify: d.id,
-		Dispatch: want.Again, TakeOver: want.TakeOver, QueuedAt: time.Now(), NotAfter: d.notAfter(),
+		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
+		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter(),
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// openDoors serves the request doors: run, which submits a batch and answers with its reply, and get,
-// which answers with the reply of a batch again. Every coordinator serves them; each request reaches one.
+// openDoors serves the request doors: run, which submits a batch and answers with its reply, get, which answers
+// with the reply of a batch again, and control. Every coordinator serves them; each request reaches one.
 // The doors are open until ctx ends; who is inside then may stay until work does.
 func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err error) {
 	return c.conn.Serve(ctx, bus.Service{
@@ -21,6 +21,7 @@ func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err err
 		Endpoints: []bus.Endpoint{
 			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
 			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},
+			{Name: "control", Subject: c.names.EverySession(messages.VerbControl), Handle: func(m bus.Msg) { c.controlDoor(work, m) }},
 		},
 	})
 }
@@ -256,16 +257,16 @@ func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, bo
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
 	}
-	records, results, _, err := c.journal.Calls(ctx, key)
+	known, err := c.journal.Calls(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range records {
+	for _, e := range known.Records {
 		if e.Record.Result != nil {
-			results = append(results, journal.ResultEntry{Key: e.Key, Result: *e.Record.Result})
+			known.Results = append(known.Results, journal.ResultEntry{Key: e.Key, Result: *e.Record.Result})
 		}
 	}
-	for _, e := range results {
+	for _, e := range known.Results {
 		if e.Key.Index >= len(reply.Results) {
 			continue
 		}

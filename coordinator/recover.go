@@ -21,7 +21,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	if err != nil {
 		return false, late, err
 	}
-	records, results, unread, err := d.journal.Calls(ctx, d.accepted.Key)
+	known, err := d.journal.Calls(ctx, d.accepted.Key)
 	if err != nil {
 		return false, late, err
 	}
@@ -31,10 +31,10 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 		}
 		d.machine.Step(d.began, batch.Planned{Record: entry.Record, Seq: entry.Seq})
 	}
-	for _, known := range d.known(records, results, unread) {
-		d.machine.Step(d.began, known)
+	for _, event := range d.known(known) {
+		d.machine.Step(d.began, event)
 	}
-	found = len(plans)+len(records)+len(results) > 0
+	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
 	if found {
 		d.log.Info("batch taken over", "calls", len(d.in.calls), "ended", d.machine.Ended())
 	}

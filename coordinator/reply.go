@@ -42,7 +42,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	}
 	d.reply = &messages.Reply{
 		V: messages.Version, Batch: d.in.batch.ID, Session: d.in.batch.Session, Provider: d.in.batch.Provider,
-		Status: messages.Completed, Digest: d.digest, Reinjection: reinjection, Results: slim(results),
+		Status: messages.Completed, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
 	}
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {
@@ -81,7 +81,10 @@ func (d *drive) finish(ctx context.Context) bool {
 		d.tell(messages.EventResult, r)
 	}
 	d.insist(ctx, "store reply", func() error {
-		_, err := d.journal.WriteReply(ctx, d.accepted.Key, *d.reply)
+		stored, err := d.journal.WriteReply(ctx, d.accepted.Key, *d.reply)
+		if err == nil {
+			err = d.steerAgain(ctx, stored)
+		}
 		return err
 	})
 	if d.fatal == nil {

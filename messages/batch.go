@@ -125,9 +125,11 @@ type Job struct {
 	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on the worker looks into
 	// the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of a claim that the coordinator has seen lapse, of a tool that may be run
-	// again: the next claim goes behind it. 0: the first claim.
-	TakeOver uint64    `json:"take_over,omitempty"`
+	// TakeOver is the sequence of the record that the next claim goes behind: a claim that the coordinator has seen
+	// lapse, of a tool that may be run again, or the release of a failed attempt. 0: the first claim.
+	TakeOver uint64 `json:"take_over,omitempty"`
+	// Attempt counts the attempts before this one, of a call that does not claim.
+	Attempt  int       `json:"attempt,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
 	NotAfter time.Time `json:"not_after"` // past it nothing is started; server time of the batch plus its time to live
 	// DeadlineMS bounds the run below the tool's own timeout: what is left of the batch's active time. 0: no bound.
@@ -135,26 +137,87 @@ type Job struct {
 	Round      int   `json:"round,omitempty"`
 }
 
-// Notice tells the coordinator that drives a batch what is now stored about a call. It is a hint that
-// saves a read: a lost one costs a poll.
+// Notice tells the coordinator that drives a batch what is now stored about a call, or what became of its
+// job. It is a hint that saves a read: a lost one costs a poll.
 type Notice struct {
 	V      int     `json:"v"`
 	Batch  string  `json:"batch"` // BatchKey as text
 	Index  int     `json:"index"`
 	Result *Result `json:"result,omitempty"`
-	// Running tells that a worker has started, for the events' sake.
-	Running bool   `json:"running,omitempty"`
-	Worker  string `json:"worker,omitempty"`
+	// Record is the newest record in the call's journal, and Seq its sequence: a claim, its renewal, a release.
+	Record *CallRecord `json:"record,omitempty"`
+	Seq    uint64      `json:"seq,omitempty"`
+	// Running tells that a worker has the call in hand.
+	Running bool      `json:"running,omitempty"`
+	LetGo   *LetGo    `json:"let_go,omitempty"`
+	Hand    *HandBack `json:"hand,omitempty"`
+	Worker  string    `json:"worker,omitempty"`
+}
+
+// LetGo says that a worker gave a job up and that it is no longer queued: its tool is not served there, the
+// worker goes away, or an attempt of a call that does not claim has failed and another may do better.
+type LetGo struct {
+	AfterMS int64 `json:"after_ms"`          // until it is worth publishing again
+	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
 }
 
 // Control asks for something about a running session or batch.
 type Control struct {
 	V     int             `json:"v"`
 	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
-	Steer json.RawMessage `json:"steer,omitempty"`
-	// Reason and By are for the results of what is aborted.
+	Steer json.RawMessage `json:"steer,omitempty"` // a message that the next reply takes along
+	// When says what a steering message leaves of the batch that runs. Default after_batch.
+	When SteerWhen `json:"when,omitempty"`
+	// Reason and By are for the results of what is aborted or skipped.
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"`
+}
+
+// SteerWhen says how soon a steering message is to be heard. What has started ends with its real result.
+type SteerWhen string
+
+// After the batch: all of it runs. Between groups: the calls that run now end, later stages are skipped.
+// Immediate: every call that is not handed to a worker yet is skipped.
+const (
+	SteerAfterBatch    SteerWhen = "after_batch"
+	SteerBetweenGroups SteerWhen = "between_groups"
+	SteerImmediate     SteerWhen = "immediate"
+)
+
+// Batch is the id of the batch that an abort names; all of the session's when it names none.
+func (c Control) Batch() (id BatchID, all bool) {
+	if json.Unmarshal(c.Abort, &id) == nil && id != "" {
+		return id, false
+	}
+	return "", string(c.Abort) == "true"
+}
+
+// ControlAnswer answers a Control: durable under Seq, or why not.
+type ControlAnswer struct {
+	OK    bool     `json:"ok"`
+	Seq   uint64   `json:"seq,omitempty"`
+	Error *Refusal `json:"error,omitempty"`
+}
+
+// Stop tells whoever runs a call to stop it. It is a hint, and the cause with which the run is cancelled.
+type Stop struct {
+	V      int    `json:"v"`
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+}
+
+func (s *Stop) Error() string { return s.Why() }
+
+// Why is who stopped it and what for, as the end of a sentence.
+func (s *Stop) Why() string {
+	why := "it was aborted"
+	if s.By != "" {
+		why += " by " + s.By
+	}
+	if s.Reason != "" {
+		why += ": " + s.Reason
+	}
+	return why
 }
 
 // State is the answer of the get door while there is no reply: running (queued counts) or unknown.

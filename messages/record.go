@@ -34,7 +34,9 @@ type CallRecord struct {
 	// the writer's own record from another's.
 	Nonce string `json:"nonce"`
 	// Attempt counts the claims so far, this one included.
-	Attempt    int    `json:"attempt"`
+	Attempt int `json:"attempt"`
+	// Lapsed counts those before this one that ended with their worker, without a record.
+	Lapsed     int    `json:"lapsed,omitempty"`
 	Worker     string `json:"worker,omitempty"`
 	ArgsHash   string `json:"args_hash,omitempty"` // hex SHA-256 of the frozen input in canonical form
 	ToolDigest string `json:"tool_digest,omitempty"`
@@ -69,6 +71,8 @@ type PlanRecord struct {
 	CallsRef *Ref `json:"calls_ref,omitempty"`
 	// Results of calls that ended since the record before, and have no journal of their own.
 	Results []Result `json:"results,omitempty"`
+	// ActiveMS is how much of its active time the batch had used.
+	ActiveMS int64 `json:"active_ms,omitempty"`
 }
 
 // PlannedCall is what the plan fixed about one call.
@@ -88,17 +92,20 @@ type PlannedCall struct {
 // stricter than its plan, so it runs alone once its stage has ended.
 type HandBack struct {
 	V        int    `json:"v"`
-	Nonce    string `json:"nonce"`
 	ArgsHash string `json:"args_hash"`
 	Worker   string `json:"worker"`
 	Reason   string `json:"reason"`
 }
 
 // ControlRecord is a stored [Control], on ctl.<t>.<s>. It reaches the batches whose sequence in the log is
-// at most UpTo: those that were there when it was asked for.
+// at most UpTo: those that were there when it was asked for. A steering message waits for the first reply
+// that can take it along.
 type ControlRecord struct {
 	Control
 	UpTo uint64 `json:"up_to"`
+	// Taken says that the reply of a batch takes the steering messages along that were stored before this record
+	// and not taken yet.
+	Taken string `json:"taken,omitempty"` // the batch's token
 }
 
 // Buried is a message that could not be processed at all, kept on the dead subject with the reason.

@@ -128,6 +128,9 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
+// Controls is where every coordinator hears that a control record was stored.
+func (n Names) Controls() string { return n.Notify("controls") }
+
 // Ours reports whether a subject is one of this fleet's.
 func (n Names) Ours(subject string) bool {
 	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")
@@ -160,6 +163,19 @@ func (n Names) Batch(subject string) (Verb, BatchKey, error) {
 	}
 	return Verb(parts[0]), BatchKey{parts[1], parts[2], parts[3]}, nil
 }
+
+// Session reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.
+func (n Names) Session(subject string) (tenant, session string, err error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 || !IsToken(parts[1]) || !IsToken(parts[2]) {
+		return "", "", fmt.Errorf("subject %.200q is not %s.<verb>.<tenant>.<session> with two tokens", subject, n.prefix())
+	}
+	return parts[1], parts[2], nil
+}
+
+// EverySession is the filter of all sessions under a verb: exactly two tokens.
+func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
 
 // Call reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
 func (n Names) Call(subject string) (Verb, CallKey, error) {

@@ -19,7 +19,7 @@ import (
 // goTypes is every schema with the Go type that speaks it; nil for what only other languages write.
 var goTypes = map[string]any{
 	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": messages.Job{}, "event": messages.Event{},
-	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": nil, "get": nil, "state": messages.State{},
+	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": nil, "state": messages.State{},
 	"call-record": messages.CallRecord{}, "plan-record": messages.PlanRecord{}, "hand-back": messages.HandBack{}, "notice": messages.Notice{},
 	"buried": messages.Buried{}, "tool": Tool{}, "tools-file": nil,
 }

@@ -48,6 +48,8 @@ type Config struct {
 	Lease     time.Duration    // how long a claim holds without renewal. Default 10 s
 	Grace     time.Duration    // between the end of a tool and the end of its lease. Default 2 s
 	Drain     time.Duration    // how long running calls may go on after Run was told to end. Default 30 s
+	Hurry     <-chan struct{}  // ends the drain at once when it is closed. May be nil
+	Poison    int              // deliveries of one job that may be lost with their worker before it is given up. Default 5
 	Announce  time.Duration    // between two signs of presence. Default 10 s
 	Hooks     hook.Set         // what runs before and after each call
 	Rules     permission.Rules // what is allowed. The zero value allows everything
@@ -113,7 +115,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
 	w.consumer = lane.New(conn, served{registry, phases}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
-		Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
+		Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
 	})
 	return w, nil
 }
@@ -238,19 +240,20 @@ type served struct {
 	phases   *pipeline.Pipeline
 }
 
-func (s served) Serves(job messages.Job) (claims, ok bool) {
+func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Lookup(job.Tool)
-	return t.Kind == messages.Write, known && t.Digest == job.ToolDigest
+	service = lane.Service{Claims: t.Kind == messages.Write, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
+	return service, known && t.Digest == job.ToolDigest
 }
 
 func (s served) Run(ctx context.Context, job messages.Job, claim lane.Claim, progress func(messages.Progress)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
-		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
+		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
 	}, progress)
 	var stricter *pipeline.Stricter
 	if errors.As(err, &stricter) {
-		return notRunUnderAWeakerLock(job, stricter), nil
+		return result, &lane.HandBack{ArgsHash: stricter.ArgsHash, Reason: stricter.Reason}
 	}
 	return result, err
 }
@@ -261,12 +264,4 @@ func changed(frozen, asked json.RawMessage) json.RawMessage {
 		return nil
 	}
 	return frozen
-}
-
-// notRunUnderAWeakerLock answers a call that was planned to run beside others and, as it turned out, must not.
-func notRunUnderAWeakerLock(job messages.Job, stricter error) messages.Result {
-	return messages.Result{
-		V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusError,
-		Outcome: messages.Failed(messages.CodeInternal, "Not run: "+stricter.Error()+". Ask for it alone."),
-	}
 }

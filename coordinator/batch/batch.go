@@ -1,14 +1,15 @@
 // Package batch is the life of one batch as a state machine: events in, effects out.
 //
-//	        Begin, Recorded, Ended, Planned, Running, Looked, Tick
+//	Begin, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Looked, Tick
 //	                               |
 //	                          Machine.Step
 //	                               |
-//	Announce, Dispatch, StorePlan, Look, End, Tell, Finish   (to be carried out in this order)
+//	Announce, Dispatch, StorePlan, Look, End, Stop, Tell, Finish   (to be carried out in this order)
 //
 // What may start is derived, each time, from which calls have ended: the first stage with an open call is
-// the one that runs. So a coordinator that takes a batch over feeds the records it finds in the journal
-// to a new machine, says Begin, and goes on; there is no second path for recovery.
+// the one that runs, and of that stage the calls that were handed back run last, each alone. So a coordinator
+// that takes a batch over feeds the records it finds in the journal to a new machine, says Begin, and goes
+// on; there is no second path for recovery.
 //
 // The machine is pure: no clock (every step is told the time), no I/O, no goroutine. Two machines that
 // are told of the same records want the same things, and one that is told a thing twice wants nothing
@@ -33,6 +34,9 @@ type Config struct {
 	Grace        time.Duration // added to every lease and deadline before they are held to have passed
 	NotAfter     time.Time     // past it nothing is started
 	Timeout      time.Duration // active time of the whole batch; 0: no bound
+	Poison       int           // claims of one call that may lapse before it is given up; 0: no bound
+	// KeepGoing lets later writes of the batch run although the outcome of an earlier one is unknown.
+	KeepGoing bool
 }
 
 // Machine is the state of one batch. Its methods are for one goroutine.
@@ -42,8 +46,14 @@ type Machine struct {
 	calls  []call
 	began  bool
 	late   bool      // another coordinator may have driven it before
-	start  time.Time // of Begin
 	pollAt time.Time // next look; zero: none wanted
+
+	active      time.Duration // active time used before activeSince
+	activeSince time.Time     // zero: the batch only waits for people
+
+	abort *Aborted // nobody wants the batch any more
+	skip  *Steered // somebody said something that is to be heard first
+	after int      // with skip: the last stage of which calls are still run
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
@@ -55,16 +65,22 @@ type Machine struct {
 type call struct {
 	result *messages.Result // set: ended
 	told   bool             // its end was told
+	// handedBack: its input turned out stricter than its plan, so it runs alone at the end of its stage.
+	handedBack bool
 	// recorded: the result is in a record that survives power loss: a journal of its own or a plan record.
 	recorded   bool
 	dispatched bool
 	dispatches int
+	gone       bool      // its job left the queue, and no worker has it
+	notBefore  time.Time // of the next dispatch
+	attempts   int       // that failed, of a call that does not claim
 	since      time.Time // of the last sign of life: dispatch, or a worker's word
 	ran        bool      // a worker said that it runs
 	seq        uint64    // of the newest journal record
 	record     messages.CallRecord
 	seen       time.Time // when that record was first seen here
 	endAt      time.Time // when an End was last asked for
+	stopped    bool      // a Stop was asked for since the last look
 }
 
 // New is the machine of a batch, before anything is known about it but its plan.
@@ -79,17 +95,13 @@ func (m *Machine) Plan() plan.Plan { return m.plan }
 
 // Open is the calls of the running stage that have not ended.
 func (m *Machine) Open() []int {
-	stage, open := m.stage()
-	if !open {
-		return nil
-	}
-	var calls []int
-	for _, i := range m.plan.Stages[stage] {
+	var open []int
+	for _, i := range m.stage() {
 		if m.calls[i].result == nil {
-			calls = append(calls, i)
+			open = append(open, i)
 		}
 	}
-	return calls
+	return open
 }
 
 // Ended counts the calls that have ended.
@@ -127,21 +139,42 @@ type (
 		Index  int
 		Result messages.Result
 	}
-	// Running is a worker's word that it is running the call. A hint.
+	// HandedBack tells that the call's frozen input is stricter than its plan: it must run alone.
+	HandedBack struct{ Index int }
+	// LetGo is a worker's word that it gave the call's job up and that it should be published again after a
+	// while. Attempt counts the failed attempts of a call that does not claim. A hint.
+	LetGo struct {
+		Index   int
+		After   time.Duration
+		Attempt int
+	}
+	// Running is a worker's word that it has the call in hand. A hint.
 	Running struct{ Index int }
+	// Aborted tells that nobody wants the batch any more, who said so and why. What has not started never will.
+	Aborted struct{ messages.Stop }
+	// Steered tells that somebody wants to be heard before more of the batch runs: before any call that is not
+	// dispatched yet when Now is set, else before the next stage.
+	Steered struct {
+		messages.Stop
+		Now bool
+	}
 	// Looked ends what a Look found.
 	Looked struct{}
 	// Tick tells the time, at or after [Machine.Wake].
 	Tick struct{}
 )
 
-func (Begin) event()    {}
-func (Planned) event()  {}
-func (Recorded) event() {}
-func (Ended) event()    {}
-func (Running) event()  {}
-func (Looked) event()   {}
-func (Tick) event()     {}
+func (Begin) event()      {}
+func (Planned) event()    {}
+func (Recorded) event()   {}
+func (Ended) event()      {}
+func (HandedBack) event() {}
+func (LetGo) event()      {}
+func (Running) event()    {}
+func (Aborted) event()    {}
+func (Steered) event()    {}
+func (Looked) event()     {}
+func (Tick) event()       {}
 
 // Effect is something that the machine wants done.
 type Effect interface{ effect() }
@@ -160,7 +193,8 @@ type (
 		Index, Again int
 		Exclusive    bool
 		Deadline     time.Duration // of the run; 0: the tool's own
-		TakeOver     uint64        // the lapsed claim to claim behind; 0: none
+		TakeOver     uint64        // the record to claim behind: a lapsed claim or a release; 0: none
+		Attempt      int           // failed attempts of a call that does not claim
 	}
 	// Look wants the journal of the open calls read and told, then [Looked].
 	Look struct{}
@@ -170,6 +204,11 @@ type (
 		Index  int
 		Result messages.Result
 		Expect uint64
+	}
+	// Stop wants whoever runs the call told to stop it.
+	Stop struct {
+		Index int
+		Why   messages.Stop
 	}
 	// Tell wants the end of a call published to whoever watches.
 	Tell struct{ Result messages.Result }
@@ -182,6 +221,7 @@ func (StorePlan) effect() {}
 func (Dispatch) effect()  {}
 func (Look) effect()      {}
 func (End) effect()       {}
+func (Stop) effect()      {}
 func (Tell) effect()      {}
 func (Finish) effect()    {}
 
@@ -194,7 +234,10 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	looked := false
 	switch ev := ev.(type) {
 	case Begin:
-		m.began, m.late, m.start = true, ev.Late, now
+		m.began, m.late, m.activeSince = true, ev.Late, now
+		if ev.Late { // what happens meanwhile may be told to another coordinator
+			m.pollSoon(now)
+		}
 		if !ev.Resumed {
 			wants = append(wants, Announce{})
 		}
@@ -207,9 +250,19 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		if m.plan.Calls[ev.Index].Claims() { // a notice of what stands in the call's own journal
 			m.calls[ev.Index].recorded = true
 		}
+	case HandedBack:
+		m.handedBack(ev.Index)
+	case LetGo:
+		m.letGo(now, ev)
 	case Running:
 		c := &m.calls[ev.Index]
-		c.since, c.ran = now, true
+		c.since, c.ran, c.gone = now, true, false
+	case Aborted:
+		if m.abort == nil {
+			m.abort = &ev
+		}
+	case Steered:
+		m.steered(ev)
 	case Looked:
 		looked = true
 	case Tick:
@@ -217,6 +270,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if !m.began {
 		return nil
 	}
+	m.keepTime(now)
 	return append(wants, m.advance(now, looked)...)
 }
 
@@ -234,6 +288,9 @@ func (m *Machine) planStored(ev Planned) {
 		return
 	}
 	m.planned, m.planSeq, m.storing = true, ev.Seq, false
+	if used := time.Duration(ev.Record.ActiveMS) * time.Millisecond; !m.began {
+		m.active = max(m.active, used)
+	}
 	if len(ev.Record.Calls) > 0 && ev.Record.Nonce != m.cfg.Nonce {
 		m.adopt(ev.Record)
 	}
@@ -268,11 +325,62 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 		return
 	}
 	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
-	c.since, c.ran, c.endAt = now, true, time.Time{}
-	if ev.Record.State == messages.Ended && ev.Record.Result != nil {
-		m.end(ev.Index, *ev.Record.Result)
-		c.recorded = true
+	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false
+	switch ev.Record.State {
+	case messages.Released, messages.Granted: // to be claimed again
+		c.ran, c.gone = false, true
+		c.notBefore = now.Add(time.Duration(ev.Record.RetryAfterMS) * time.Millisecond)
+		c.since = c.notBefore
+	case messages.Ended:
+		if ev.Record.Result != nil {
+			m.end(ev.Index, *ev.Record.Result)
+			c.recorded = true
+		}
 	}
+}
+
+// handedBack makes the call wait for the rest of its stage. What is known of its job is of no use any more: it
+// was for a lane that the call may not use.
+func (m *Machine) handedBack(i int) {
+	if c := &m.calls[i]; !c.handedBack {
+		c.handedBack, c.dispatched, c.ran, c.gone = true, false, false, false
+	}
+}
+
+// letGo wants the job published again when it is time. Without a failed attempt the call still waits for its
+// first worker, and its patience is not renewed.
+func (m *Machine) letGo(now time.Time, ev LetGo) {
+	c := &m.calls[ev.Index]
+	if !c.dispatched || c.gone {
+		return
+	}
+	c.gone, c.notBefore = true, now.Add(ev.After)
+	if ev.Attempt > c.attempts || c.ran {
+		c.attempts, c.since = max(c.attempts, ev.Attempt), c.notBefore
+	}
+	c.ran = false
+}
+
+// steered takes the strictest wish: it is heard once the stage that now runs has ended, or at once.
+func (m *Machine) steered(ev Steered) {
+	if m.skip == nil {
+		m.skip, m.after = &ev, m.current()
+		if !m.started(m.stage()) {
+			m.after--
+		}
+	}
+	m.skip.Now = m.skip.Now || ev.Now
+}
+
+// started reports whether anything is known to have begun of these calls.
+func (m *Machine) started(calls []int) bool {
+	for _, i := range calls {
+		c := &m.calls[i]
+		if c.dispatched || c.seq > 0 || c.result != nil && m.plan.Calls[i].Refused == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // end keeps the first result of a call. Later ones are other tellings of it.
@@ -285,36 +393,71 @@ func (m *Machine) end(index int, r messages.Result) {
 // advance derives from what has ended what should be done next.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tell()
-	stage, open := m.stage()
-	if !open {
+	calls, exclusive := m.turn()
+	if len(calls) == 0 {
 		m.finished = true
 		return append(wants, Finish{m.results()})
 	}
-	if store, ok := m.planFirst(stage); ok {
-		return append(wants, store...)
+	if exclusive && m.wanted(calls[0]) {
+		if store, ok := m.planFirst(m.plan.Calls[calls[0]].Stage); ok {
+			return append(wants, store...)
+		}
 	}
 	inFlight := 0
-	for _, i := range m.plan.Stages[stage] {
+	for _, i := range calls {
 		c := &m.calls[i]
 		switch {
-		case c.result != nil:
 		case m.live(now, c):
 			inFlight++
+			wants = append(wants, m.stop(i, looked)...)
 		case m.over(now, i, c, &wants):
 			inFlight++ // until the end is stored
-		case !c.dispatched || m.lapsed(now, c):
+		case parked(c): // holds nothing
+		case now.Before(c.notBefore):
+			inFlight++
+		case !c.dispatched || c.gone || m.lapsed(now, c):
 			if inFlight < m.cfg.Window {
 				inFlight++
-				wants = append(wants, m.dispatch(now, i))
+				wants = append(wants, m.dispatch(now, i, exclusive))
 			}
 		default:
 			inFlight++
 			if looked && now.Sub(c.since) >= m.cfg.FirstPoll {
-				wants = append(wants, m.dispatch(now, i))
+				wants = append(wants, m.dispatch(now, i, exclusive))
 			}
 		}
 	}
 	return append(wants, m.poll(now, looked)...)
+}
+
+// turn is the open calls that may run now, in call order, and whether it is one that must run alone: the open
+// calls of the first stage that has any; when all that are left of it were handed back, the first of these.
+func (m *Machine) turn() (calls []int, exclusive bool) {
+	var strict []int
+	for _, i := range m.stage() {
+		switch c := &m.calls[i]; {
+		case c.result != nil:
+		case c.handedBack:
+			strict = append(strict, i)
+		default:
+			calls = append(calls, i)
+			exclusive = exclusive || !m.plan.Calls[i].ConcurrencySafe
+		}
+	}
+	if len(calls) == 0 && len(strict) > 0 {
+		return strict[:1], true
+	}
+	return calls, exclusive
+}
+
+// stop wants a run that is not wanted any more told so: at once, and again at every look.
+func (m *Machine) stop(i int, looked bool) []Effect {
+	c := &m.calls[i]
+	if m.abort == nil || c.stopped && !looked {
+		return nil
+	}
+	c.stopped = true
+	return []Effect{Stop{i, m.abort.Stop}}
 }
 
 // tell wants the end of each call told, once.
@@ -329,28 +472,35 @@ func (m *Machine) tell() []Effect {
 	return wants
 }
 
-// stage is the first stage that has an open call.
-func (m *Machine) stage() (int, bool) {
+// current is the first stage that has an open call; the number of stages when there is none.
+func (m *Machine) current() int {
 	for s, calls := range m.plan.Stages {
 		for _, i := range calls {
 			if m.calls[i].result == nil {
-				return s, true
+				return s
 			}
 		}
 	}
-	return 0, false
+	return len(m.plan.Stages)
 }
 
-// planFirst wants the plan stored before an exclusive stage, when there is none yet or reads have ended
+// stage is the calls of the current stage, the ended ones included.
+func (m *Machine) stage() []int {
+	if s := m.current(); s < len(m.plan.Stages) {
+		return m.plan.Stages[s]
+	}
+	return nil
+}
+
+// planFirst wants the plan stored before an exclusive call, when there is none yet or reads have ended
 // since that are in no record: a write never starts on a read whose result is not durable.
 func (m *Machine) planFirst(stage int) ([]Effect, bool) {
-	if !m.plan.Exclusive(stage) {
-		return nil, false
-	}
 	if m.storing {
 		return nil, true
 	}
-	record := messages.PlanRecord{V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: stage}
+	record := messages.PlanRecord{
+		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: stage, ActiveMS: m.active.Milliseconds(),
+	}
 	for i, c := range m.calls {
 		if c.result != nil && !c.recorded && m.plan.Calls[i].Refused == nil {
 			record.Results = append(record.Results, *c.result)
@@ -366,20 +516,19 @@ func (m *Machine) planFirst(stage int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
-func (m *Machine) dispatch(now time.Time, i int) Effect {
+func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.dispatched || m.lapsed(now, c) { // not when a job that nobody took is published once more
 		c.since = now
+	}
+	if c.since.Equal(now) || c.gone {
 		m.pollSoon(now)
 	}
-	c.dispatched = true
+	c.dispatched, c.gone = true, false
 	c.dispatches++
-	d := Dispatch{Index: i, Again: c.dispatches - 1, Exclusive: m.plan.Exclusive(m.plan.Calls[i].Stage)}
-	if claimed(c) {
-		d.TakeOver = c.seq
-	}
+	d := Dispatch{Index: i, Again: c.dispatches - 1, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
 	if m.cfg.Timeout > 0 {
-		d.Deadline = max(m.start.Add(m.cfg.Timeout).Sub(now), time.Millisecond)
+		d.Deadline = max(m.left(now), time.Millisecond)
 	}
 	return d
 }

@@ -18,6 +18,13 @@ func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return claimed(c) && !now.Before(m.lapse(c)) && c.since.Before(m.lapse(c))
 }
 
+func parked(c *call) bool { return c.record.State == messages.Parked }
+
+// expires is when nobody may answer any more whether a parked call may run.
+func expires(c *call) time.Time {
+	return c.seen.Add(time.Duration(c.record.ExpiresMS) * time.Millisecond)
+}
+
 func claimed(c *call) bool {
 	return c.record.State == messages.Claimed || c.record.State == messages.Renewed
 }
@@ -37,6 +44,9 @@ func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 	if c.endAt.IsZero() || now.Sub(c.endAt) >= m.cfg.Poll {
 		c.endAt = now
 		*wants = append(*wants, End{Index: i, Result: result, Expect: c.seq})
+		if m.abort != nil && c.dispatched { // whoever may have the job in hand
+			*wants = append(*wants, Stop{i, m.abort.Stop})
+		}
 	}
 	return true
 }
@@ -44,45 +54,114 @@ func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 // verdict is how a call that no live claim protects ends from outside, if it does now.
 func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
-	if claimed(c) {
-		waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
-		if c.record.OnCrash == messages.Idempotent && now.Before(m.cfg.NotAfter) && !waited {
-			return messages.Result{}, false // another worker takes over
-		}
-		return m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
-			"The worker that ran %s was lost while it ran. The call may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", tool)), true
-	}
-	if !m.plan.Calls[i].ConcurrencySafe && m.unknownBefore(i) {
-		return m.endWith(i, messages.StatusSkipped, messages.CodeSkipped,
-			"Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."), true
-	}
-	if now.After(m.cfg.NotAfter) {
+	switch {
+	case claimed(c):
+		return m.lostClaim(now, i, c)
+	case m.abort != nil:
+		return m.endWith(i, messages.StatusAborted, messages.CodeAborted, fmt.Sprintf("Not run: %s.", m.abort.Why())), true
+	case !m.wanted(i):
+		return m.endWith(i, messages.StatusSkipped, messages.CodeSkipped, m.whySkipped(i)), true
+	case now.After(m.cfg.NotAfter):
 		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: the batch outlived its time."), true
-	}
-	if m.cfg.Timeout > 0 && !c.ran && !now.Before(m.giveUp(c)) {
+	case parked(c):
+		if now.Before(expires(c)) {
+			return messages.Result{}, false
+		}
+		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: nobody answered in time whether it may."), true
+	case m.cfg.Timeout > 0 && !c.ran && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
 			"Not known to have run: the %s that this message was given are used up.", m.cfg.Timeout)), true
-	}
-	if !c.dispatched || now.Sub(c.since) < m.patience(i, c) {
+	case !c.dispatched || now.Sub(c.since) < m.patience(i, c):
 		return messages.Result{}, false
-	}
-	if c.ran {
+	case c.ran:
 		return m.endWith(i, messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
 			"The worker that ran %s was lost, and no other took the call.", tool)), true
+	case c.record.Error != nil || c.attempts > 0:
+		return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
+			"%s failed without having been applied, and no worker took it again within %s.", tool, m.cfg.QueueTimeout)), true
 	}
 	return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
 		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
 }
 
-// giveUp is when the time of the batch is over for a call that no worker is known to run. One that was
-// dispatched may be running all the same: its worker ends it at the batch's time, and is given a grace to
-// say so.
-func (m *Machine) giveUp(c *call) time.Time {
-	at := m.start.Add(m.cfg.Timeout)
-	if c.dispatched {
-		at = at.Add(m.cfg.Grace + m.cfg.FirstPoll)
+// lostClaim is how a call ends whose claim has lapsed, unless another worker may take it over and is still
+// waited for.
+func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, bool) {
+	waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
+	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
+	again := c.record.OnCrash == messages.Idempotent || c.record.OnCrash == messages.Checkable
+	if again && !waited && !poison && m.abort == nil && now.Before(m.cfg.NotAfter) {
+		return messages.Result{}, false
 	}
-	return at
+	lost := "The worker that ran %s was lost while it ran."
+	if poison {
+		lost = fmt.Sprintf("%d workers in a row were lost while they ran %%s.", c.record.Lapsed+1)
+	}
+	return m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+		lost+" The call may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.",
+		m.plan.Calls[i].PlannedCall.Tool)), true
+}
+
+// wanted reports whether the call should still be run, as far as others of the batch and those who speak to it
+// are concerned.
+func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) == "" }
+
+// whySkipped is why the call is not run; empty when it is.
+func (m *Machine) whySkipped(i int) string {
+	p, c := m.plan.Calls[i], &m.calls[i]
+	strict := !p.ConcurrencySafe || c.handedBack
+	switch {
+	case strict && !m.cfg.KeepGoing && m.unknownBefore(i):
+		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
+	case m.skip != nil && !c.dispatched && (m.skip.Now || p.Stage > m.after):
+		return fmt.Sprintf("Not run: %s. Hear that first.", m.skip.said())
+	}
+	return ""
+}
+
+// said is who wants to be heard, and what for.
+func (s *Steered) said() string {
+	by := "somebody"
+	if s.By != "" {
+		by = s.By
+	}
+	if s.Reason != "" {
+		return by + " has something to say: " + s.Reason
+	}
+	return by + " has something to say"
+}
+
+// keepTime lets the clock of the batch's active time run, except while every call that could run waits for a
+// person.
+func (m *Machine) keepTime(now time.Time) {
+	if !m.activeSince.IsZero() {
+		m.active += now.Sub(m.activeSince)
+	}
+	m.activeSince = time.Time{}
+	calls, _ := m.turn()
+	for _, i := range calls {
+		if !parked(&m.calls[i]) {
+			m.activeSince = now
+		}
+	}
+}
+
+// left is what is left of the batch's active time, where it has a bound.
+func (m *Machine) left(now time.Time) time.Duration {
+	used := m.active
+	if !m.activeSince.IsZero() {
+		used += now.Sub(m.activeSince)
+	}
+	return m.cfg.Timeout - used
+}
+
+// slack is what a call that no worker is known to run is given beyond the time of the batch. One that was
+// dispatched may be running all the same: its worker ends it at the batch's time, and is given a grace to say so.
+func (m *Machine) slack(c *call) time.Duration {
+	if c.dispatched {
+		return m.cfg.Grace + m.cfg.FirstPoll
+	}
+	return 0
 }
 
 // patience is how long a call may go without a sign of a worker.
@@ -111,9 +190,13 @@ func (m *Machine) endWith(i int, status messages.Status, code messages.Code, mes
 	c := m.plan.Calls[i]
 	r := messages.Result{
 		V: messages.Version, Index: i, CallID: c.ID, Tool: c.PlannedCall.Tool, Kind: c.Kind, Status: status,
-		Attempt: m.calls[i].record.Attempt, Outcome: messages.Failed(code, message),
+		Attempt: max(m.calls[i].record.Attempt, m.calls[i].attempts), Outcome: messages.Failed(code, message),
 	}
-	r.Err.Retryable = status != messages.StatusOutcomeUnknown && status != messages.StatusSkipped
+	switch status {
+	case messages.StatusOutcomeUnknown, messages.StatusSkipped, messages.StatusAborted:
+	default:
+		r.Err.Retryable = true
+	}
 	return r
 }
 
@@ -135,8 +218,8 @@ func (m *Machine) poll(now time.Time, looked bool) []Effect {
 
 // Wake is when the machine wants to be told the time, if it waits for anything but events.
 func (m *Machine) Wake() (time.Time, bool) {
-	stage, open := m.stage()
-	if !m.began || m.finished || !open {
+	calls, _ := m.turn()
+	if !m.began || m.finished || len(calls) == 0 {
 		return time.Time{}, false
 	}
 	wake := m.pollAt
@@ -145,23 +228,34 @@ func (m *Machine) Wake() (time.Time, bool) {
 			wake = t
 		}
 	}
-	for _, i := range m.plan.Stages[stage] {
+	for _, i := range calls {
 		c := &m.calls[i]
 		switch {
-		case c.result != nil:
 		case !c.endAt.IsZero():
 			earlier(c.endAt.Add(m.cfg.Poll))
 		case claimed(c) && c.since.Before(m.lapse(c)):
 			earlier(m.lapse(c))
 		default:
 			earlier(m.cfg.NotAfter.Add(1))
-			if c.dispatched {
-				earlier(c.since.Add(m.patience(i, c)))
-			}
-			if m.cfg.Timeout > 0 && !c.ran {
-				earlier(m.giveUp(c))
+			earlier(m.waitsFor(i, c))
+			if m.cfg.Timeout > 0 && !c.ran && !m.activeSince.IsZero() {
+				earlier(m.activeSince.Add(m.cfg.Timeout - m.active + m.slack(c)))
 			}
 		}
 	}
 	return wake, !wake.IsZero()
+}
+
+// waitsFor is when something is to be done about a call that nobody is known to run: it is dispatched again, or
+// given up. Zero: nothing is waited for.
+func (m *Machine) waitsFor(i int, c *call) time.Time {
+	switch {
+	case parked(c):
+		return expires(c)
+	case c.gone:
+		return c.notBefore
+	case c.dispatched:
+		return c.since.Add(m.patience(i, c))
+	}
+	return time.Time{}
 }

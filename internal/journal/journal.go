@@ -5,6 +5,8 @@
 //	call.<t>.<s>.<b>.<i>    the states of one call that claims     CALLS    compare-and-set on the newest
 //	plan.<t>.<s>.<b>        what a batch's calls are, and the      CALLS    the same
 //	                        reads that a write builds on
+//	hand.<t>.<s>.<b>.<i>    a call that must run alone after all   CALLS    the first wins
+//	ctl.<t>.<s>             aborts and steering of a session       CALLS    in the order they came
 //	result.<t>.<s>.<b>.<i>  the result of a call that does not     RESULTS  the first wins
 //	final.<t>.<s>.<b>       the reply                              REPLIES  the first wins
 //
@@ -187,49 +189,79 @@ type ResultEntry struct {
 	Result messages.Result
 }
 
-// Calls is what the journal holds about calls of a batch now: the newest record of those that claim and the
-// result of those that do not, of all calls, or of those at the given indices. What cannot be read is
-// left out, and named in unread.
-func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...int) (records []CallEntry, results []ResultEntry, unread []error, err error) {
-	filters := func(v messages.Verb) []string {
-		if len(indices) == 0 {
-			return []string{j.names.Of(v, key) + ".*"}
-		}
-		filters := make([]string, len(indices))
-		for n, i := range indices {
-			filters[n] = j.names.OfCall(v, key.Call(i))
+// Known is what the journal holds about calls of a batch: the newest record of those that claim, the result of
+// those that do not, and which were handed back. Unread names what is there and cannot be read.
+type Known struct {
+	Records []CallEntry
+	Results []ResultEntry
+	Hands   []messages.CallKey
+	Unread  []error
+}
+
+// Calls is what the journal holds now about all calls of a batch, or about those at the given indices.
+func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...int) (Known, error) {
+	filters := func(verbs ...messages.Verb) []string {
+		var filters []string
+		for _, v := range verbs {
+			if len(indices) == 0 {
+				filters = append(filters, j.names.Of(v, key)+".*")
+			}
+			for _, i := range indices {
+				filters = append(filters, j.names.OfCall(v, key.Call(i)))
+			}
 		}
 		return filters
 	}
-	msgs, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall)...)
+	var known Known
+	calls, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall, messages.VerbHand)...)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("read the journal of batch %s: %w", key, err)
+		return known, fmt.Errorf("read the journal of batch %s: %w", key, err)
 	}
-	for _, msg := range msgs {
+	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
+	if err != nil {
+		return known, fmt.Errorf("read the results of batch %s: %w", key, err)
+	}
+	for _, msg := range append(calls, results...) {
+		if err := j.know(&known, msg); err != nil {
+			known.Unread = append(known.Unread, err)
+		}
+	}
+	return known, nil
+}
+
+// know adds one message to what is known.
+func (j *Journal) know(known *Known, msg bus.Msg) error {
+	verb, key, err := j.names.Call(msg.Subject)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case messages.VerbHand:
+		known.Hands = append(known.Hands, key)
+	case messages.VerbResult:
+		var result messages.Result
+		if err := json.Unmarshal(msg.Data, &result); err != nil {
+			return fmt.Errorf("result at %.200s: %w", msg.Subject, err)
+		}
+		known.Results = append(known.Results, ResultEntry{key, result})
+	default:
 		entry, err := j.callEntry(msg)
 		if err != nil {
-			unread = append(unread, err)
-			continue
+			return err
 		}
-		records = append(records, entry)
+		known.Records = append(known.Records, entry)
 	}
-	msgs, err = j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("read the results of batch %s: %w", key, err)
+	return nil
+}
+
+// WriteHandBack notes that the frozen input of a call is stricter than its plan. The first note counts.
+func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back messages.HandBack) error {
+	back.V = messages.Version
+	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbHand, key), nil, messages.MustMarshal(back), 0)
+	if err != nil && !errors.Is(err, bus.ErrConflict) {
+		return fmt.Errorf("hand back call %s: %w", key, err)
 	}
-	for _, msg := range msgs {
-		_, call, err := j.names.Call(msg.Subject)
-		var result messages.Result
-		if err == nil {
-			err = json.Unmarshal(msg.Data, &result)
-		}
-		if err != nil {
-			unread = append(unread, fmt.Errorf("result at %.200s: %w", msg.Subject, err))
-			continue
-		}
-		results = append(results, ResultEntry{call, result})
-	}
-	return records, results, unread, nil
+	return nil
 }
 
 // WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were

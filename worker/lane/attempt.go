@@ -2,379 +2,203 @@ package lane
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator is told that it does. Most calls end sooner
-// and need no such word.
-const firstSign = 100 * time.Millisecond
-
-// attempt is one delivery on its way through this worker.
+// attempt is one job on its way through this worker.
 type attempt struct {
 	*Consumer
-	log    *slog.Logger
-	d      *bus.Delivery
-	job    messages.Job
-	key    messages.CallKey
-	claims bool
-	nonce  string
-	keeper sync.WaitGroup // of the lease
+	log     *slog.Logger
+	job     messages.Job
+	key     messages.CallKey
+	service Service
+	nonce   string
+	tries   int                     // attempts of a call that does not claim, this one included
+	began   time.Time               // when the job was taken in hand
+	running context.Context         // of the run: ends when the worker does, the lease is lost, or somebody stops it
+	cancel  context.CancelCauseFunc // of running
+	keeper  sync.WaitGroup          // of the lease
 
 	mu      sync.Mutex
+	d       *bus.Delivery       // the newest of the job; guarded by mu
 	counter int                 // of events; guarded by mu
-	last    uint64              // the newest record that is ours or that we take over; guarded by mu
+	last    uint64              // the newest record that is ours or that we claim behind; guarded by mu
 	record  messages.CallRecord // that record; guarded by mu
 	claimed bool                // we hold a claim; guarded by mu
 }
 
-// run brings the call to its end, or finds that it has one. An error means that neither was possible:
-// the delivery stays unsettled.
-func (a *attempt) run(ctx context.Context) error {
-	if a.job.Dispatch > 0 || a.d.Delivered > 1 {
-		over, err := a.settled(ctx)
-		if over || err != nil {
-			return err
+// settlement is how a delivery is settled in the end. None: nothing is known to be stored, so the broker shall
+// deliver the job again.
+type settlement func(*bus.Delivery) error
+
+func ack(d *bus.Delivery) error { return d.Ack() }
+
+func term(reason string) settlement {
+	return func(d *bus.Delivery) error { return d.Term(reason) }
+}
+
+// letGo gives the job up: it leaves the queue, and the coordinator publishes it again after a while. Failed counts
+// the failed attempts of a call that does not claim.
+func (a *attempt) letGo(reason string, after time.Duration, failed int) settlement {
+	return func(d *bus.Delivery) error {
+		err := d.Term(reason)
+		a.tell(messages.Notice{LetGo: &messages.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}})
+		return err
+	}
+}
+
+// run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
+func (a *attempt) run(ctx context.Context) (settlement, error) {
+	delivered := a.delivery().Delivered
+	if a.job.Dispatch > 0 || delivered > 1 {
+		if settle, err := a.settled(ctx); settle != nil || err != nil {
+			return settle, err
 		}
 	}
-	stop := a.giveSigns(ctx)
-	defer stop()
-	result, err := a.work(ctx)
+	if delivered > a.cfg.Poison {
+		return a.finish(ctx, a.poisoned(delivered-1))
+	}
+	stop := a.giveSigns(a.running)
+	result, err := a.work()
+	stop()
+	var back *HandBack
 	switch {
 	case errors.Is(err, errNotMine):
-		if over, err := a.settled(ctx); over || err != nil {
-			return err
+		if settle, err := a.settled(ctx); settle != nil || err != nil {
+			return settle, err
 		}
-		a.settle(a.log, a.d.Term("claimed by another worker"))
-		return nil
+		return term("claimed by another worker"), nil
+	case errors.As(err, &back):
+		return a.handBack(ctx, back)
+	case err != nil && ctx.Err() != nil: // the worker goes away; the tool has not run, or may run again
+		return a.release(ctx, nil, 0)
 	case err != nil:
-		return err
+		return nil, err
+	}
+	if wait, again := a.again(result); again {
+		return a.release(ctx, result.Err, wait)
 	}
 	return a.finish(ctx, result)
 }
 
 // work takes the call through its phases. While the tool runs its lease is kept alive, and when that fails
 // the run is cancelled.
-func (a *attempt) work(ctx context.Context) (messages.Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (a *attempt) work() (messages.Result, error) {
 	defer a.keeper.Wait()
-	defer cancel(nil)
-	queued := time.Since(a.job.QueuedAt)
+	defer a.cancel(nil)
+	queued := a.began.Sub(a.job.QueuedAt)
 	a.event(messages.Event{Type: messages.EventRunning})
-	result, err := a.tools.Run(ctx, a.job, a.claim(ctx, cancel), func(p messages.Progress) {
+	result, err := a.tools.Run(a.running, a.job, a.claim, func(p messages.Progress) {
 		a.event(messages.Event{Type: messages.EventProgress, Progress: &p})
 	})
 	if err != nil && !errors.Is(err, errOtherInput) {
 		return result, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.last != 0 && !a.claimed {
+	if before, _ := a.mine(); lapsed(before) && !a.holds() {
 		// An attempt before this one was started and lost; that this one was refused says nothing about it.
-		result = unknownAttempt(a.job)
+		result = a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "The worker that ran "+a.job.Tool+" was lost while it ran, and it could not be run again. "+
+			"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 	}
 	result.QueueMS = float64(max(queued, 0).Microseconds()) / 1000
 	result.Worker = a.cfg.Worker
 	return result, nil
 }
 
-func unknownAttempt(job messages.Job) messages.Result {
+// failed is a result that no run made.
+func (a *attempt) failed(status messages.Status, code messages.Code, message string) messages.Result {
 	return messages.Result{
-		V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOutcomeUnknown,
-		Outcome: messages.Failed(messages.CodeOutcomeUnknown, "The worker that ran "+job.Tool+" was lost while it ran, and it could not be run again. "+
-			"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person."),
+		V: messages.Version, Index: a.job.Index, CallID: a.job.CallID, Tool: a.job.Tool, Kind: a.job.Kind, Status: status,
+		Attempt: a.tries, Outcome: messages.Failed(code, message), Worker: a.cfg.Worker,
 	}
 }
 
-// settled looks into the journal for what is already known about the call: an end is passed on, a live
-// claim of another is left alone. It reports whether the delivery was settled with that.
-func (a *attempt) settled(ctx context.Context) (bool, error) {
-	if !a.claims {
+// poisoned ends a call that was delivered again and again and never came to an end: it takes its workers along.
+func (a *attempt) poisoned(lost int) messages.Result {
+	if before, _ := a.mine(); lapsed(before) {
+		return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+			"%d workers in a row were lost over %s, the first of them while it ran. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", lost, a.job.Tool))
+	}
+	return a.failed(messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
+		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, a.job.Tool))
+}
+
+// settled looks into the journal for what is already known about the call, and settles the job where that says that
+// there is nothing to do here: an end is passed on, a claim of another is left alone.
+func (a *attempt) settled(ctx context.Context) (settlement, error) {
+	if !a.service.Claims {
 		result, found, err := a.journal.Result(ctx, a.key)
 		if err != nil || !found {
-			return false, err
+			return nil, err
 		}
 		a.tell(messages.Notice{Result: &result})
-		a.settle(a.log, a.d.Ack())
-		return true, nil
+		return ack, nil
 	}
-	newest, found, err := a.journal.Newest(ctx, a.key)
-	if err != nil || !found {
-		return false, err
+	newest, _, err := a.journal.Newest(ctx, a.key)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case newest.Record.State == messages.Ended:
+	switch Decide(a.job.TakeOver, newest.Record, newest.Seq) {
+	case Tell:
 		a.tell(messages.Notice{Result: newest.Record.Result})
-		a.settle(a.log, a.d.Ack())
-		return true, nil
-	case newest.Seq == a.job.TakeOver:
+		return ack, nil
+	case Leave:
+		return term("claimed by " + newest.Record.Worker), nil
+	case TakeOver:
 		a.mu.Lock()
 		a.last, a.record = newest.Seq, newest.Record
 		a.mu.Unlock()
-		return false, nil
 	}
-	// Whether that claim still holds is for the coordinator to see; it publishes the job again when it does not.
-	a.settle(a.log, a.d.Term("claimed by "+newest.Record.Worker))
-	return true, nil
+	return nil, nil
 }
 
-// errOtherInput ends a takeover whose frozen input is not that of the attempt that was lost: under another
-// idempotency key the effect could be had twice.
-var errOtherInput = errors.New("the input is not that of the attempt before")
-
-// claim is the function that marks the start in the journal and keeps the mark alive from then on. When
-// it can no longer be kept alive the run is cancelled before others may hold it to have lapsed.
-func (a *attempt) claim(ctx context.Context, cancel context.CancelCauseFunc) Claim {
-	return func(_ context.Context, want Want) (Held, error) {
-		if !a.claims {
-			return Held{Attempt: a.d.Delivered}, nil
-		}
-		a.mu.Lock()
-		before, last := a.record, a.last
-		a.mu.Unlock()
-		if last != 0 && before.ArgsHash != want.ArgsHash {
-			return Held{}, errOtherInput
-		}
-		record := messages.CallRecord{
-			State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
-			ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input,
-			LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(),
-		}
-		asked, seq, err := a.insist(ctx, record, last)
-		var lost *journal.Lost
-		if errors.As(err, &lost) {
-			return Held{}, errNotMine
-		}
-		if err != nil {
-			return Held{}, fmt.Errorf("claim: %w", err)
-		}
-		record.Fence = seq
-		a.mu.Lock()
-		a.last, a.record, a.claimed = seq, record, true
-		a.mu.Unlock()
-		if time.Since(asked) > a.cfg.Lease/3 { // it took long to be stored; nothing is started on half a lease
-			asked = time.Now()
-			if err := a.renew(ctx); err != nil {
-				return Held{}, fmt.Errorf("%w: %w", ErrLeaseLost, err)
-			}
-		}
-		a.keeper.Go(func() { a.keep(ctx, cancel, asked) })
-		return Held{Attempt: record.Attempt, Fence: seq}, nil
+// again reports whether a failed attempt should be followed by another, and after which pause. The pipeline calls
+// an error retryable only where another run can do no harm.
+func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
+	if r.Err == nil || !r.Err.Retryable || r.Status != messages.StatusError && r.Status != messages.StatusTimeout || r.Attempt >= a.service.Attempts {
+		return 0, false
 	}
+	wait = a.service.Backoff(r.Attempt)
+	wait = wait/2 + rand.N(wait/2+1)
+	now := time.Now()
+	inTime := now.Add(wait).Before(a.job.NotAfter) &&
+		(a.job.DeadlineMS == 0 || now.Sub(a.began)+wait < time.Duration(a.job.DeadlineMS)*time.Millisecond)
+	return wait, inTime
 }
 
-// insist writes a record until it is known to be stored or lost to another. The nonce makes each try the
-// same one. It gives the time right before the try that counts.
-func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last uint64) (asked time.Time, seq uint64, err error) {
-	first := time.Now()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		seq, err = a.journal.Write(ctx, a.key, record, last)
-		var lost *journal.Lost
-		if err == nil || errors.As(err, &lost) || bus.IsTerminal(err) {
-			return first, seq, err
-		}
-		a.log.Warn("record not stored; trying again", "state", record.State, "err", err, "wait", wait)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return first, 0, errors.Join(err, context.Cause(ctx))
-		}
+// handBack gives a call back whose frozen input must run alone: the coordinator gives it its turn at the end of its
+// stage. That is noted down first, so that every coordinator knows.
+func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, error) {
+	note := messages.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
+	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
+		return nil, err
 	}
+	a.log.Info("handed back: its input must run alone", "reason", back.Reason)
+	return func(d *bus.Delivery) error {
+		err := d.Term("handed back")
+		a.tell(messages.Notice{Hand: &note})
+		return err
+	}, nil
 }
 
-// keep renews the lease at every third of it until ctx ends, and more often while that fails. The lease counts
-// from when we asked, which is before the server stored: so we never think it longer than anybody else does.
-func (a *attempt) keep(ctx context.Context, cancel context.CancelCauseFunc, since time.Time) {
-	wait := a.cfg.Lease / 3
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		asked := time.Now()
-		// The tool must be dead when the lease ends, and killing it takes a moment too.
-		end := since.Add(a.cfg.Lease - a.cfg.Grace)
-		renewing, done := context.WithDeadline(ctx, end)
-		err := a.renew(renewing)
-		done()
-		var lost *journal.Lost
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			since, wait = asked, a.cfg.Lease/3
-		case errors.As(err, &lost), !time.Now().Before(end):
-			cancel(fmt.Errorf("%w: %w", ErrLeaseLost, err))
-			return
-		default:
-			wait = min(250*time.Millisecond, a.cfg.Lease/10)
-		}
+// lastWords is a context in which something can still be stored after the worker was told to end.
+func (a *attempt) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Err() == nil {
+		return ctx, func() {}
 	}
+	return context.WithTimeout(context.WithoutCancel(ctx), a.cfg.LastWords)
 }
 
-func (a *attempt) renew(ctx context.Context) error {
-	record, last := a.mine()
-	record.State, record.Nonce = messages.Renewed, rand.Text()
-	seq, err := a.journal.Write(ctx, a.key, record, last)
-	var lost *journal.Lost
-	if errors.As(err, &lost) && a.isOurs(lost.Newest) { // a renewal before this one was stored after all
-		seq, err = lost.Newest.Seq, nil
-	}
-	if err == nil {
-		a.mu.Lock()
-		a.last, a.record = seq, record
-		a.mu.Unlock()
-	}
-	return err
-}
-
-// mine is our newest record, with its sequence.
-func (a *attempt) mine() (messages.CallRecord, uint64) {
+// delivery is the newest delivery of the job.
+func (a *attempt) delivery() *bus.Delivery {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.record, a.last
-}
-
-// isOurs reports whether a record continues our claim.
-func (a *attempt) isOurs(e journal.CallEntry) bool {
-	record, _ := a.mine()
-	return e.Record.State == messages.Renewed && e.Record.Fence == record.Fence && record.Fence != 0
-}
-
-// finish stores the result, tells the coordinator, and settles. What is stored counts, whoever stored it. A
-// result that exists is stored whatever happens meanwhile, until the worker itself has to end.
-func (a *attempt) finish(ctx context.Context, result messages.Result) error {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		stored, err := a.store(ctx, &result)
-		var lost *journal.Lost
-		switch {
-		case err == nil:
-			a.tell(messages.Notice{Result: &stored})
-			a.settle(a.log, a.d.Ack())
-			a.cfg.Observe(stored)
-			return nil
-		case errors.As(err, &lost):
-			a.log.Warn("result not stored: the call has ended or was taken over meanwhile", "state", lost.Newest.Record.State)
-			a.settle(a.log, a.d.Ack())
-			return nil
-		case errors.Is(err, bus.ErrTooLarge):
-			result.Outcome = messages.Failed(messages.CodeTooLarge, "The result is too large to be kept.")
-			result.Ref = nil
-			if result.Status == messages.StatusOK {
-				result.Err.Message += " The call itself was done."
-			}
-		default:
-			a.log.Warn("result not stored; trying again", "err", err, "wait", wait)
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
-}
-
-func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.Result, error) {
-	if result.Ref == nil {
-		if err := a.journal.Offload(ctx, result); err != nil {
-			return *result, err
-		}
-	}
-	if !a.claims {
-		return a.journal.WriteResult(ctx, a.key, *result)
-	}
-	for {
-		record, last := a.mine()
-		record.State, record.Result, record.Worker = messages.Ended, result, a.cfg.Worker
-		record.ToolDigest = a.job.ToolDigest
-		record.Nonce = a.nonce + "-end"
-		_, err := a.journal.Write(ctx, a.key, record, last)
-		var lost *journal.Lost
-		if errors.As(err, &lost) && a.isOurs(lost.Newest) {
-			a.mu.Lock()
-			a.last = lost.Newest.Seq
-			a.mu.Unlock()
-			continue
-		}
-		return *result, err
-	}
-}
-
-// giveSigns tells broker and coordinator that the call is alive, for as long as it is, and returns how to stop.
-func (a *attempt) giveSigns(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var signs sync.WaitGroup
-	signs.Go(func() {
-		timer := time.NewTimer(min(firstSign, a.cfg.AckWait/3))
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			if err := a.d.InProgress(); err != nil {
-				a.log.Debug("sign of life not sent", "err", err)
-			}
-			a.tell(messages.Notice{Running: true, Worker: a.cfg.Worker})
-			timer.Reset(a.cfg.AckWait / 3)
-		}
-	})
-	return func() { cancel(); signs.Wait() }
-}
-
-func (a *attempt) tell(n messages.Notice) {
-	if !messages.IsToken(a.job.Notify) {
-		return
-	}
-	n.V, n.Batch, n.Index = messages.Version, a.key.BatchKey.String(), a.key.Index
-	if err := a.conn.Publish(a.conn.Names().Notify(a.job.Notify), nil, messages.MustMarshal(n)); err != nil {
-		a.log.Debug("coordinator not told; its poll will find out", "err", err)
-	}
-}
-
-func (a *attempt) event(e messages.Event) {
-	a.mu.Lock()
-	a.counter++
-	e.Counter = a.counter
-	e.Attempt = a.d.Delivered
-	if a.claims {
-		e.Attempt = a.record.Attempt
-		if !a.claimed {
-			e.Attempt++ // the one that is about to be claimed
-		}
-	}
-	a.mu.Unlock()
-	e.V, e.Session, e.Batch, e.Index = messages.Version, a.job.Session, a.job.Batch, a.job.Index
-	e.CallID, e.Tool, e.Kind, e.Worker, e.Time = a.job.CallID, a.job.Tool, a.job.Kind, a.cfg.Worker, time.Now()
-	if p := e.Progress; p != nil && !(p.Fraction >= 0 && p.Fraction <= 1) { // NaN too
-		p.Fraction = 0
-	}
-	header := bus.Header{messages.EventHeader: {string(e.Type)}}
-	if err := a.conn.Publish(a.conn.Names().Of(messages.VerbEvent, a.key.BatchKey), header, messages.MustMarshal(e)); err != nil {
-		a.log.Debug("event lost", "type", e.Type, "err", err)
-	}
-}
-
-// afterPool takes the pool out of a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
-func afterPool(subject string) string {
-	parts := strings.Split(subject, ".")
-	if len(parts) < 4 {
-		return subject
-	}
-	n := len(parts) - 5 // where the pool stands
-	if n < 1 {
-		return subject
-	}
-	return strings.Join(append(parts[:n:n], parts[n+1:]...), ".")
+	return a.d
 }

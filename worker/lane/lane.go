@@ -8,7 +8,8 @@
 // journal, and only there. So a job may be delivered twice, late, or to a worker that was thought dead:
 // a call that claims is run by the holder of the newest claim, whose lease it renews while it runs and
 // without which it kills its tool; a call that does not claim may run twice, and its first stored result
-// counts.
+// counts. An attempt that failed without harm, and one that the worker has to give up because it goes away, is
+// released for another.
 //
 // How a tool is run is left to Tools; what to start and in which order, to the coordinator.
 package lane
@@ -20,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,13 +33,27 @@ import (
 
 // Tools runs calls. The worker's pipeline is one.
 type Tools interface {
-	// Serves reports whether the job's tool is served here, under the very definition that the job was
-	// planned with, and whether its runs claim.
-	Serves(job messages.Job) (claims, ok bool)
+	// Serves is how the job's tool is served here. Not ok: it is not, or not under the very definition that the job
+	// was planned with.
+	Serves(job messages.Job) (service Service, ok bool)
 	// Run takes the call through its phases. It calls claim, once, right before the tool is started,
-	// and passes on its error.
+	// and passes on its error. A call that must run alone and was planned otherwise is a *HandBack error. When
+	// ctx ends the cause is a *messages.Stop where the call shall end aborted; else the worker goes away or has lost
+	// its claim: a call that may run again, or never started, then ends with an error.
 	Run(ctx context.Context, job messages.Job, claim Claim, progress func(messages.Progress)) (messages.Result, error)
 }
+
+// Service is what the lane has to know about a tool.
+type Service struct {
+	Claims   bool                                // its runs are claimed: it may change the world
+	Attempts int                                 // runs of one call in all, where one failed and another may do better
+	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
+}
+
+// HandBack is the error of a call that was planned to run beside others and must run alone.
+type HandBack struct{ ArgsHash, Reason string }
+
+func (h *HandBack) Error() string { return "must run alone: " + h.Reason }
 
 // Claim marks in the journal that the call is now started.
 type Claim func(ctx context.Context, want Want) (Held, error)
@@ -54,10 +70,14 @@ type Want struct {
 type Held struct {
 	Attempt int
 	Fence   uint64
+	Probe   bool // an attempt before this one was lost: ask the tool whether it was applied before running it again
 }
 
 // ErrLeaseLost is the cause with which a run is cancelled that can no longer prove its claim.
 var ErrLeaseLost = errors.New("the lease on this call could not be renewed")
+
+// ErrDraining is the cause with which a run is cancelled that did not end in the time that a worker has for its end.
+var ErrDraining = errors.New("the worker is shutting down")
 
 // errNotMine ends a run whose call turned out to be somebody else's, or over.
 var errNotMine = errors.New("the call is claimed by another worker or has ended")
@@ -68,11 +88,16 @@ type Config struct {
 	AckWait time.Duration // how long the broker waits for a sign of life; one is given every third of it. Default 10 s
 	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
 	// Grace is subtracted from a lease on our side (and added on the others'): the tool is dead by then. Default 2 s
-	Grace  time.Duration
-	LetGo  time.Duration // before a job that is not served here is offered again. Default 500 ms
-	Drain  time.Duration // how long running calls may go on after Run was told to end. Default 30 s
-	Slots  int           // how many calls of one pool may run here at once. Default 10
-	Logger *slog.Logger  // nil: silent
+	Grace time.Duration
+	LetGo time.Duration // before a job that is not served here is offered again. Default 500 ms
+	Drain time.Duration // how long running calls may go on after Run was told to end. Default 30 s
+	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls given up. May be nil.
+	Hurry <-chan struct{}
+	// LastWords is how long it may take to store what became of a call after the drain. Default 5 s
+	LastWords time.Duration
+	Poison    int          // deliveries of one job that may be lost with their worker before it is given up. Default 5
+	Slots     int          // how many calls of one pool may run here at once. Default 10
+	Logger    *slog.Logger // nil: silent
 	// Observe is told of every call that was brought to an end here. May be nil.
 	Observe func(messages.Result)
 }
@@ -88,6 +113,10 @@ func (c Config) withDefaults() Config {
 	def(&c.Grace, min(2*time.Second, c.Lease/5))
 	def(&c.LetGo, 500*time.Millisecond)
 	def(&c.Drain, 30*time.Second)
+	def(&c.LastWords, 5*time.Second)
+	if c.Poison <= 0 {
+		c.Poison = 5
+	}
 	if c.Slots <= 0 {
 		c.Slots = 10
 	}
@@ -108,26 +137,43 @@ type Consumer struct {
 	cfg     Config
 	log     *slog.Logger
 	busy    atomic.Int64 // calls in hand
+
+	mu     sync.Mutex
+	inHand map[*attempt]struct{} // guarded by mu
 }
 
 // New is a consumer that hands jobs to tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
-	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger}
+	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*attempt]struct{}{}}
 }
 
 // Busy is how many calls are in hand now.
 func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 
 // Run takes jobs of the pools until ctx ends. Then it takes no more, gives the running ones Config.Drain
-// to end, and hands back what is left.
+// to end, stops those that have not, and gives their calls up for others to take, as far as their tools allow.
 func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
+	ended := make(chan struct{})
+	defer close(ended)
 	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(c.cfg.Drain, func() { cancel(errors.New("the worker is shutting down")) })
+		drain := time.NewTimer(c.cfg.Drain)
+		defer drain.Stop()
+		select {
+		case <-drain.C:
+		case <-c.cfg.Hurry:
+		case <-ended:
+		}
+		cancel(ErrDraining)
 	})
 	defer stop()
+	unsubscribe, err := c.conn.Subscribe(c.conn.Names().All(messages.VerbStop), "", c.stop)
+	if err != nil {
+		return err
+	}
+	defer unsubscribe()
 
 	var pullers sync.WaitGroup
 	errs := make([]error, len(pools))
@@ -143,37 +189,99 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	return errors.Join(errs...)
 }
 
-// handle sees one delivery to its end. It is settled on every path but one: when nothing could be stored,
-// the broker shall deliver it again.
+// handle sees one delivery to its end. It is settled on every path but one: when nothing could be stored, or the call
+// runs elsewhere, the broker shall deliver it again.
 func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
-	var job messages.Job
-	_, key, err := c.conn.Names().Call(afterPool(d.Subject))
+	job, key, err := c.read(d)
+	if err != nil {
+		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
+		return
+	}
+	log := c.log.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool)
+	service, served := c.tools.Serves(job)
+	a := &attempt{
+		Consumer: c, log: log, d: d, job: job, key: key, service: service, nonce: rand.Text(), tries: job.Attempt + d.Delivered, began: time.Now(),
+	}
+	switch {
+	case !served:
+		log.Debug("let go: the tool is not served here under this definition")
+		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), 0)(d))
+		return
+	case time.Now().After(job.NotAfter):
+		c.settle(log, d.Term("the batch outlived its time"))
+		return
+	}
+	a.running, a.cancel = context.WithCancelCause(ctx)
+	defer a.cancel(nil)
+	if !c.enter(a) {
+		return
+	}
+	settle, err := a.run(ctx)
+	newest := c.leave(a)
+	if err != nil {
+		log.Error("call not brought to an end here", "err", err)
+	}
+	if settle != nil {
+		c.settle(log, settle(newest))
+	}
+}
+
+// read is the job in a delivery.
+func (c *Consumer) read(d *bus.Delivery) (job messages.Job, key messages.CallKey, err error) {
+	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
 	}
 	if err == nil && key != messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
 		err = errors.New("its ids are not those of its subject")
 	}
+	return job, key, err
+}
+
+// enter takes an attempt in hand. One of the same call that is in hand already takes its delivery instead: the broker
+// has delivered again what was never lost.
+func (c *Consumer) enter(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other := range c.inHand {
+		if other.key == a.key && other.job.TakeOver == a.job.TakeOver && other.job.ConcurrencySafe == a.job.ConcurrencySafe {
+			other.mu.Lock()
+			other.d = a.d
+			other.mu.Unlock()
+			return false
+		}
+	}
+	c.inHand[a] = struct{}{}
+	return true
+}
+
+// leave gives an attempt out of hand, and is the delivery that is to be settled.
+func (c *Consumer) leave(a *attempt) *bus.Delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.inHand, a)
+	return a.delivery()
+}
+
+// stop ends the runs of a call that nobody wants any more.
+func (c *Consumer) stop(m bus.Msg) {
+	why := &messages.Stop{}
+	_, key, err := c.conn.Names().Call(m.Subject)
+	if err == nil {
+		err = json.Unmarshal(m.Data, why)
+	}
 	if err != nil {
-		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
+		c.log.Warn("a stop that cannot be read", "err", err)
 		return
 	}
-	log := c.log.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool)
-	claims, served := c.tools.Serves(job)
-	switch {
-	case !served:
-		log.Debug("let go: the tool is not served here under this definition")
-		c.settle(log, d.Nak(min(c.cfg.LetGo<<min(d.Delivered-1, 5), 10*time.Second)))
-		return
-	case time.Now().After(job.NotAfter):
-		c.settle(log, d.Term("the batch outlived its time"))
-		return
-	}
-	a := &attempt{Consumer: c, log: log, d: d, job: job, key: key, claims: claims, nonce: rand.Text()}
-	if err := a.run(ctx); err != nil {
-		log.Error("call not brought to an end here", "err", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for a := range c.inHand {
+		if a.key == key {
+			a.cancel(why)
+		}
 	}
 }
 
@@ -191,4 +299,14 @@ func (c *Consumer) settle(log *slog.Logger, err error) {
 	if err != nil {
 		log.Warn("delivery not settled; it will come again and be found done", "err", err)
 	}
+}
+
+// afterPool takes the pool out of a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
+func afterPool(subject string) string {
+	parts := strings.Split(subject, ".")
+	n := len(parts) - 5 // where the pool stands
+	if n < 1 {
+		return subject
+	}
+	return strings.Join(append(parts[:n:n], parts[n+1:]...), ".")
 }

@@ -113,6 +113,7 @@ func (c *call) toolFailure(err error) *failure {
 	}
 	said.Message = c.readable(said.Message)
 	said.Details = c.details(said.Details)
+	wantsAnother := said.Retryable
 	said.Retryable = said.Retryable && c.repeatable()
 	if said.Code == messages.CodeTimeout && !c.repeatable() { // stopped in the middle, by whichever clock
 		f := c.unknown("it did not end in its time and was stopped")
@@ -123,7 +124,7 @@ func (c *call) toolFailure(err error) *failure {
 	if said.Code == messages.CodeOutcomeUnknown {
 		status = messages.StatusOutcomeUnknown
 	}
-	return &failure{status, &said}
+	return &failure{status: status, err: &said, ask: wantsAnother && !said.Retryable}
 }
 
 // readable is an error's text, valid and no longer than the tool's output may be.

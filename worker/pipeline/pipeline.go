@@ -11,8 +11,13 @@
 // are looked at once before any hook runs, too. Between four and five a call whose frozen input must run
 // alone but was planned otherwise is handed back, and the others are claimed.
 //
+// A tool that is checkable is asked what became of a run whose outcome is not known: before it is run again for
+// a call of which an attempt was lost, and after it was stopped in the middle.
+//
 // Whatever happens, panics included, the answer is a result. An error of Run means that there is none
-// here, because the call is, or will be, somebody else's. Post-hooks are then left to them as well.
+// here, because the call is, or will be, somebody else's. Post-hooks are then left to them as well. A run
+// whose context is cancelled with a *messages.Stop ends aborted. With any other cause (a lost lease, a worker
+// that goes away) Run returns that cause, unless the tool had started and may not be run again.
 //
 // Queueing, leases, deliveries and retries are left to worker/lane.
 package pipeline
@@ -45,11 +50,6 @@ const (
 )
 
 var phases = []string{Validate, Semantic, PreHooks, Permissions, Execute, PostHooks}
-
-// ErrAborted is the cause to cancel a run's context with when its call is to end aborted. A run that is
-// cancelled with a cause of any other kind (a lost lease, a worker that goes away) ends without a result:
-// Run returns that cause.
-var ErrAborted = errors.New("the call was aborted")
 
 // Config is what a pipeline is made of. Only Registry is required.
 type Config struct {
@@ -125,6 +125,7 @@ type Frozen struct {
 type Grant struct {
 	Attempt int // counts the claims, from 1
 	Fence   uint64
+	Probe   bool // an attempt before this one was lost: ask the tool whether it was applied
 	// IdempotencyKey is handed to the tool; "" stands for the job's own.
 	IdempotencyKey string
 }
@@ -164,6 +165,7 @@ type call struct {
 type failure struct {
 	status messages.Status
 	err    *messages.Error
+	ask    bool // another run may do better, if this one has not been applied
 }
 
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
@@ -178,6 +180,7 @@ func (p *Pipeline) Run(ctx context.Context, job messages.Job, claim Claim, progr
 		running, cancel := c.withDeadline(ctx)
 		err = c.phases(running, claim)
 		cancel()
+		err = c.resolve(ctx, err)
 	}
 	if err := c.settle(err); err != nil {
 		return messages.Result{}, err
@@ -229,8 +232,12 @@ func (c *call) phases(ctx context.Context, claim Claim) error {
 		{Permissions, c.permissions},
 		{"", c.handBack},
 		{"", func(ctx context.Context) error { return c.claim(ctx, claim) }},
+		{Execute, c.probe},
 		{Execute, c.execute},
 	} {
+		if c.ended { // by an attempt that was lost
+			return nil
+		}
 		if err := c.stopped(ctx, nil); err != nil {
 			return err
 		}
@@ -324,6 +331,7 @@ func (c *call) logPanic(phase string, v any) {
 func (c *call) stopped(ctx context.Context, said error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
+	var stop *messages.Stop
 	var how string
 	switch {
 	case cause == nil:
@@ -332,12 +340,14 @@ func (c *call) stopped(ctx context.Context, said error) error {
 		how = fmt.Sprintf("it did not end within its time (%s) and was stopped", c.limit(ctx))
 	case late:
 		how = "there was no time left to start it"
-	case !errors.Is(cause, ErrAborted) && cause != context.Canceled:
+	case errors.As(cause, &stop) && c.started:
+		how = stop.Why() + "; it was stopped while it ran"
+	case errors.As(cause, &stop):
+		how = stop.Why() + "; it had not started"
+	case !c.started || c.repeatable():
 		return cause
-	case c.started:
-		how = "it was stopped while it ran"
 	default:
-		how = "it was stopped before it started"
+		how = "the worker had to give it up while it ran"
 	}
 	f := fail(messages.StatusAborted, messages.CodeAborted, "%s: %s.", c.job.Tool, how)
 	switch {
@@ -374,5 +384,5 @@ func (c *call) unknown(how string) *failure {
 }
 
 func fail(status messages.Status, code messages.Code, format string, args ...any) *failure {
-	return &failure{status, &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}}
+	return &failure{status: status, err: &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}}
 }

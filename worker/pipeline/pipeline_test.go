@@ -27,6 +27,16 @@ type probe struct {
 	effects atomic.Int32
 	run     tool.Func
 	check   func(ctx context.Context, call tool.Call) error
+	applied func(ctx context.Context) (tool.Probed, error)
+	asked   atomic.Int32
+}
+
+func (p *probe) Probe(ctx context.Context, _ tool.Call) (tool.Probed, error) {
+	p.asked.Add(1)
+	if p.applied == nil {
+		return tool.Probed{}, errors.New("cannot be asked")
+	}
+	return p.applied(ctx)
 }
 
 func (p *probe) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
@@ -145,7 +155,7 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			if tt.ctxEnd {
-				cancel(fmt.Errorf("by the agent: %w", ErrAborted))
+				cancel(&messages.Stop{By: "the agent"})
 			}
 			job := jobFor(write, `{"n":1}`)
 			if tt.input != "" {
@@ -415,7 +425,6 @@ func TestOutputs(t *testing.T) {
 func TestCutOff(t *testing.T) {
 	read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
 	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Idempotent })
-	checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
 	heeds := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		<-ctx.Done()
 		return tool.Output{}, ctx.Err()
@@ -443,10 +452,11 @@ func TestCutOff(t *testing.T) {
 		{"the batch's time", read, heeds, 2000, nil, messages.StatusTimeout, true, 2 * time.Second, 0},
 		{"deaf read", read, deaf, 0, nil, messages.StatusTimeout, true, 7 * time.Second, 1},
 		{"deaf write", write, deaf, 0, nil, messages.StatusOutcomeUnknown, false, 7 * time.Second, 1},
-		{"aborted read", read, heeds, 0, ErrAborted, messages.StatusAborted, false, time.Second, 0},
-		{"aborted write", write, heeds, 0, ErrAborted, messages.StatusOutcomeUnknown, false, time.Second, 0},
-		{"cancelled read", read, heeds, 0, context.Canceled, messages.StatusAborted, false, time.Second, 0},
-		{"lease lost", write, heeds, 0, lost, "", false, time.Second, 0},
+		{"aborted read", read, heeds, 0, &messages.Stop{}, messages.StatusAborted, false, time.Second, 0},
+		{"aborted write", write, heeds, 0, &messages.Stop{}, messages.StatusOutcomeUnknown, false, time.Second, 0},
+		{"lease lost", idempotent, heeds, 0, lost, "", false, time.Second, 0},
+		{"lease lost, once", write, heeds, 0, lost, messages.StatusOutcomeUnknown, false, time.Second, 0},
+		{"lease lost, read", read, heeds, 0, lost, "", false, time.Second, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -629,7 +639,7 @@ func TestPostHooksAfterAbort(t *testing.T) {
 		return hook.Change{}, ctx.Err()
 	}}
 	_, err := run(t, ctx, Config{Hooks: hooks(t, h)}, write, &probe{run: func(ctx context.Context, _ tool.Call) (tool.Output, error) {
-		cancel(ErrAborted)
+		cancel(&messages.Stop{})
 		return tool.Output{}, ctx.Err()
 	}}, jobFor(write, `{"n":1}`))
 	if err != nil || saw != messages.StatusOutcomeUnknown {

@@ -1,0 +1,192 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What is said to a session is bounded, because it stands in results and replies.
+const (
+	maxReason   = 1000      // bytes
+	maxBy       = 200       // bytes
+	maxSteering = 256 << 10 // bytes
+)
+
+// controlDoor stores what somebody says to a session: that a batch, or all of them, is not wanted any more, or a
+// message that the next reply takes along. Once it is answered it holds, whoever drives the batches then.
+func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
+	tenant, session, err := c.names.Session(m.Subject)
+	if err != nil {
+		c.refuseControl(m, "400", &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
+		return
+	}
+	control, err := readControl(m.Data)
+	if err != nil {
+		c.refuseControl(m, "400", &messages.Refusal{Class: messages.MalformedMessage, Message: "control: " + err.Error()})
+		return
+	}
+	seq, err := c.journal.WriteControl(ctx, tenant, session, control)
+	if err != nil {
+		c.log.Warn("a control could not be stored", "session", session, "err", err)
+		c.refuseControl(m, "503", &messages.Refusal{Class: messages.Busy, Message: "It could not be stored. Try again.", RetryAfterMS: 500})
+		return
+	}
+	c.log.Info("control stored", "session", session, "tenant", tenant, "abort", len(control.Abort) > 0, "by", control.By)
+	hint := messages.Notice{V: messages.Version, Batch: tenant + "." + session, Index: 0}
+	if err := c.conn.Publish(c.names.Controls(), nil, messages.MustMarshal(hint)); err != nil {
+		c.log.Debug("drivers not told of a control; their poll will find it", "err", err)
+	}
+	c.respond(m, nil, messages.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
+}
+
+func (c *Coordinator) refuseControl(m bus.Msg, code string, refusal *messages.Refusal) {
+	c.respond(m, serviceError(string(refusal.Class), code), messages.MustMarshal(messages.ControlAnswer{Error: refusal}))
+}
+
+// readControl reads what somebody says and refuses what nobody could act on.
+func readControl(body []byte) (messages.Control, error) {
+	var control messages.Control
+	if err := messages.Check(body); err != nil {
+		return control, err
+	}
+	if err := json.Unmarshal(body, &control); err != nil {
+		return control, errors.New("not an object of the form {\"abort\": ...} or {\"steer\": ...}")
+	}
+	_, all := control.Batch()
+	batch, _ := control.Batch()
+	switch {
+	case control.V != messages.Version && control.V != 0:
+		return control, fmt.Errorf("v is %d; this coordinator speaks %d", control.V, messages.Version)
+	case len(control.Abort) == 0 && len(control.Steer) == 0:
+		return control, errors.New("neither abort nor steer")
+	case len(control.Abort) > 0 && !all && batch == "":
+		return control, errors.New("abort is neither a batch id nor true")
+	case len(batch) > messages.MaxID:
+		return control, fmt.Errorf("abort has %d bytes; the limit is %d", len(batch), messages.MaxID)
+	case len(control.Reason) > maxReason || len(control.By) > maxBy:
+		return control, fmt.Errorf("reason has %d bytes and by %d; the limits are %d and %d", len(control.Reason), len(control.By), maxReason, maxBy)
+	case len(control.Steer) > maxSteering:
+		return control, fmt.Errorf("steer has %d bytes; the limit is %d", len(control.Steer), maxSteering)
+	}
+	switch control.When {
+	case "", messages.SteerAfterBatch, messages.SteerBetweenGroups, messages.SteerImmediate:
+		return control, nil
+	}
+	return control, fmt.Errorf("when is %.40q; want after_batch, between_groups or immediate", control.When)
+}
+
+// controlled has the driver of a session look into the journal.
+func (c *Coordinator) controlled(m bus.Msg) {
+	var n messages.Notice
+	if err := json.Unmarshal(m.Data, &n); err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, d := range c.live {
+		if strings.HasPrefix(key, n.Batch+".") {
+			d.lookSoon()
+		}
+	}
+}
+
+// controls is what was said to the session, as far as it means this batch.
+func (d *drive) controls(ctx context.Context) []batch.Event {
+	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
+	if err != nil {
+		d.log.Warn("what was said to the session cannot be read; it is tried again at the next poll", "err", err)
+		return nil
+	}
+	d.said = entries
+	var events []batch.Event
+	for _, e := range entries {
+		if e.Record.UpTo < d.accepted.Seq {
+			continue
+		}
+		stop := messages.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
+		if id, all := e.Record.Batch(); all || id != "" && messages.Token(id) == d.accepted.Key.Batch {
+			events = append(events, batch.Aborted{Stop: stop})
+		}
+		if w := e.Record.When; w == messages.SteerBetweenGroups || w == messages.SteerImmediate {
+			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})
+		}
+	}
+	return events
+}
+
+// steering is the messages that this batch's reply takes along, which no other reply does: it is noted down before
+// the reply is stored. What is said later, or cannot be noted down, waits for the next reply.
+func (d *drive) steering(ctx context.Context) json.RawMessage {
+	var taken []json.RawMessage
+	d.insist(ctx, "take the steering along", func() error {
+		for {
+			var untaken uint64
+			if taken, untaken = journal.Steering(d.said, d.accepted.Key.Batch); untaken == 0 {
+				return nil
+			}
+			err := d.journal.TakeSteering(ctx, d.accepted.Key, untaken)
+			switch {
+			case err == nil:
+				return nil
+			case errors.Is(err, bus.ErrFull):
+				d.log.Warn("the steering stays for the next reply", "err", err)
+				taken = nil
+				return nil
+			}
+			// More was said meanwhile, or it is not known whether this was stored: what now stands there tells.
+			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
+			if readErr != nil {
+				return readErr
+			}
+			d.said = entries
+			if !errors.Is(err, bus.ErrConflict) {
+				return err
+			}
+		}
+	})
+	return list(taken)
+}
+
+// steerAgain puts the steering back that our reply took along, when another coordinator's reply was stored first and
+// does not have it.
+func (d *drive) steerAgain(ctx context.Context, stored []byte) error {
+	var reply messages.Reply
+	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {
+		return nil
+	}
+	var lost []json.RawMessage
+	if err := json.Unmarshal(d.reply.Steering, &lost); err != nil {
+		return nil
+	}
+	for _, message := range lost {
+		control := messages.Control{Steer: message}
+		if _, err := d.journal.WriteControl(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session, control); err != nil {
+			return err
+		}
+	}
+	d.reply.Steering = nil
+	return nil
+}
+
+func list(steering []json.RawMessage) json.RawMessage {
+	if len(steering) == 0 {
+		return nil
+	}
+	return messages.MustMarshal(steering)
+}
+
+// stop tells whoever runs a call that it is not wanted any more.
+func (d *drive) stop(want batch.Stop) {
+	subject := d.names.OfCall(messages.VerbStop, d.accepted.Key.Call(want.Index))
+	if err := d.conn.Publish(subject, nil, messages.MustMarshal(want.Why)); err != nil {
+		d.log.Debug("a stop was not sent; it is repeated", "call", want.Index, "err", err)
+	}
+}

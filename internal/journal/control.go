@@ -1,0 +1,81 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// ControlEntry is a stored control record.
+type ControlEntry struct {
+	Seq    uint64
+	Record messages.ControlRecord
+}
+
+// Controls is what was said to a session, in order. What cannot be read is left out.
+func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfSession(messages.VerbCtl, tenant, session))
+	if err != nil {
+		return nil, fmt.Errorf("read the controls of session %s: %w", session, err)
+	}
+	var entries []ControlEntry
+	for _, msg := range msgs {
+		entry := ControlEntry{Seq: msg.Seq}
+		if json.Unmarshal(msg.Data, &entry.Record) == nil {
+			entries = append(entries, entry)
+		}
+	}
+	return entries, nil
+}
+
+// WriteControl stores what was said to a session. It reaches the batches that are in the log at this moment.
+func (j *Journal) WriteControl(ctx context.Context, tenant, session string, control messages.Control) (seq uint64, err error) {
+	record := messages.ControlRecord{Control: control}
+	record.V = messages.Version
+	newest, err := j.conn.Last(ctx, j.names.Stream(bus.Batches), j.names.OfSession(messages.VerbBatch, tenant, session)+".*")
+	if err != nil && !errors.Is(err, bus.ErrNotFound) {
+		return 0, fmt.Errorf("read the log of session %s: %w", session, err)
+	}
+	record.UpTo = newest.Seq
+	seq, err = j.conn.Append(ctx, j.names.OfSession(messages.VerbCtl, tenant, session), nil, messages.MustMarshal(record))
+	if err != nil {
+		return 0, fmt.Errorf("store a control of session %s: %w", session, err)
+	}
+	return seq, nil
+}
+
+// TakeSteering marks every steering message of the session up to the record at sequence last as taken along by
+// the reply of a batch. bus.ErrConflict: more was said meanwhile.
+func (j *Journal) TakeSteering(ctx context.Context, key messages.BatchKey, last uint64) error {
+	record := messages.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
+	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(messages.VerbCtl, key.Tenant, key.Session), nil, messages.MustMarshal(record), last)
+	if err != nil {
+		return fmt.Errorf("take the steering of session %s along: %w", key.Session, err)
+	}
+	return nil
+}
+
+// Steering is the messages that the reply of a batch takes along, and the sequence of the newest record when some
+// are still to be taken (else 0). What a reply took before is in no other.
+func Steering(entries []ControlEntry, batch string) (messages []json.RawMessage, untaken uint64) {
+	var waiting []json.RawMessage
+	for _, e := range entries {
+		switch {
+		case len(e.Record.Steer) > 0:
+			waiting = append(waiting, e.Record.Steer)
+		case e.Record.Taken == batch:
+			messages = append(messages, waiting...)
+			waiting = nil
+		case e.Record.Taken != "":
+			waiting = nil
+		}
+	}
+	if len(waiting) > 0 {
+		untaken = entries[len(entries)-1].Seq
+	}
+	return append(messages, waiting...), untaken
+}

@@ -1,0 +1,161 @@
+package lane
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// errOtherInput ends a takeover whose frozen input is not that of the attempt that was lost: under another
+// idempotency key the effect could be had twice.
+var errOtherInput = errors.New("the input is not that of the attempt before")
+
+// claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
+// longer be kept alive the run is cancelled before others may hold it to have lapsed.
+func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
+	if !a.service.Claims {
+		return Held{Attempt: a.tries}, nil
+	}
+	before, last := a.mine()
+	lost := lapsed(before)
+	if lost && before.ArgsHash != want.ArgsHash {
+		return Held{}, errOtherInput
+	}
+	record := messages.CallRecord{
+		State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
+		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input,
+		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(),
+	}
+	if lost {
+		record.Lapsed = before.Lapsed + 1
+	}
+	asked := time.Now()
+	seq, err := a.insist(a.running, record, last)
+	var other *journal.Lost
+	if errors.As(err, &other) {
+		return Held{}, errNotMine
+	}
+	if err != nil {
+		return Held{}, fmt.Errorf("claim: %w", err)
+	}
+	record.Fence = seq
+	a.mu.Lock()
+	a.last, a.record, a.claimed = seq, record, true
+	a.mu.Unlock()
+	if time.Since(asked) > a.cfg.Lease/3 { // it took long to be stored; nothing is started on half a lease
+		asked = time.Now()
+		if err := a.renew(a.running); err != nil {
+			return Held{}, fmt.Errorf("%w: %w", ErrLeaseLost, err)
+		}
+	}
+	a.keeper.Go(func() { a.keep(asked) })
+	return Held{Attempt: record.Attempt, Fence: seq, Probe: lost && want.OnCrash == messages.Checkable}, nil
+}
+
+// insist writes a record until it is known to be stored or lost to another. The nonce makes each try the same one.
+func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last uint64) (seq uint64, err error) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		seq, err = a.journal.Write(ctx, a.key, record, last)
+		var lost *journal.Lost
+		if err == nil || errors.As(err, &lost) || bus.IsTerminal(err) {
+			return seq, err
+		}
+		a.log.Warn("record not stored; trying again", "state", record.State, "err", err, "wait", wait)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return 0, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// keep renews the lease at every third of it until the run ends, and more often while that fails. The lease counts
+// from when we asked, which is before the server stored: so we never think it longer than anybody else does.
+func (a *attempt) keep(since time.Time) {
+	ctx := a.running
+	wait := a.cfg.Lease / 3
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		asked := time.Now()
+		// The tool must be dead when the lease ends, and killing it takes a moment too.
+		end := since.Add(a.cfg.Lease - a.cfg.Grace)
+		renewing, done := context.WithDeadline(ctx, end)
+		err := a.renew(renewing)
+		done()
+		var lost *journal.Lost
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			since, wait = asked, a.cfg.Lease/3
+			a.alive()
+		case errors.As(err, &lost), !time.Now().Before(end):
+			a.cancel(fmt.Errorf("%w: %w", ErrLeaseLost, err))
+			return
+		default:
+			wait = min(250*time.Millisecond, a.cfg.Lease/10)
+		}
+	}
+}
+
+func (a *attempt) renew(ctx context.Context) error {
+	record, last := a.mine()
+	record.State, record.Nonce = messages.Renewed, rand.Text()
+	seq, err := a.journal.Write(ctx, a.key, record, last)
+	var lost *journal.Lost
+	if errors.As(err, &lost) && a.isOurs(lost.Newest) { // a renewal before this one was stored after all
+		seq, err = lost.Newest.Seq, nil
+	}
+	if err == nil {
+		a.mu.Lock()
+		a.last, a.record = seq, record
+		a.mu.Unlock()
+	}
+	return err
+}
+
+// close writes the record that ends our claim, or the call, behind our newest one. A *journal.Lost error names the
+// record of whoever was faster.
+func (a *attempt) close(ctx context.Context, record messages.CallRecord) (seq uint64, err error) {
+	for {
+		_, last := a.mine()
+		seq, err = a.journal.Write(ctx, a.key, record, last)
+		var lost *journal.Lost
+		if !errors.As(err, &lost) || !a.isOurs(lost.Newest) {
+			return seq, err
+		}
+		a.mu.Lock()
+		a.last = lost.Newest.Seq
+		a.mu.Unlock()
+	}
+}
+
+// mine is our newest record, or the one that we claim behind, with its sequence.
+func (a *attempt) mine() (messages.CallRecord, uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.record, a.last
+}
+
+// holds reports whether we hold a claim.
+func (a *attempt) holds() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.claimed
+}
+
+// isOurs reports whether a record continues our claim.
+func (a *attempt) isOurs(e journal.CallEntry) bool {
+	record, _ := a.mine()
+	return e.Record.State == messages.Renewed && e.Record.Fence == record.Fence && record.Fence != 0
+}

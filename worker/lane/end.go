@@ -1,0 +1,107 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// finish stores the result and tells the coordinator. What is stored counts, whoever stored it. A result that
+// exists is stored whatever happens meanwhile, until the worker itself has to end.
+func (a *attempt) finish(ctx context.Context, result messages.Result) (settlement, error) {
+	ctx, done := a.lastWords(ctx)
+	defer done()
+	if r := &result; r.Err != nil && r.Attempt > 1 && a.service.Attempts > 1 {
+		own := *r.Err
+		own.Message += fmt.Sprintf(" (Attempt %d of %d.)", r.Attempt, a.service.Attempts)
+		r.Err = &own
+	}
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		stored, err := a.store(ctx, &result)
+		var lost *journal.Lost
+		switch {
+		case err == nil:
+			a.tell(messages.Notice{Result: &stored})
+			a.cfg.Observe(stored)
+			return ack, nil
+		case errors.As(err, &lost):
+			a.log.Warn("result not stored: the call has ended or was taken over meanwhile", "state", lost.Newest.Record.State)
+			return overtaken(lost), nil
+		case errors.Is(err, bus.ErrTooLarge):
+			result.Outcome = messages.Failed(messages.CodeTooLarge, "The result is too large to be kept.")
+			result.Ref = nil
+			if result.Status == messages.StatusOK {
+				result.Err.Message += " The call itself was done."
+			}
+		default:
+			a.log.Warn("result not stored; trying again", "err", err, "wait", wait)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// overtaken settles the job of a call that is not ours any more: one that has ended needs its job no longer, and
+// the job of one that runs elsewhere is not ours to settle.
+func overtaken(lost *journal.Lost) settlement {
+	if lost.Newest.Record.State == messages.Ended {
+		return ack
+	}
+	return nil
+}
+
+func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.Result, error) {
+	if result.Ref == nil {
+		if err := a.journal.Offload(ctx, result); err != nil {
+			return *result, err
+		}
+	}
+	if !a.service.Claims {
+		return a.journal.WriteResult(ctx, a.key, *result)
+	}
+	record, _ := a.mine()
+	record.State, record.Result, record.Worker = messages.Ended, result, a.cfg.Worker
+	record.ToolDigest = a.job.ToolDigest
+	record.Nonce = a.nonce + "-end"
+	_, err := a.close(ctx, record)
+	return *result, err
+}
+
+// release gives up a call that is known not to have been applied, or may be run again, for another attempt after
+// a while: one that claimed, in its journal; any other by telling the coordinator.
+func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Duration) (settlement, error) {
+	if !a.holds() {
+		failed := 0
+		if why != nil {
+			failed = a.tries
+		}
+		return a.letGo("given up for another attempt", wait, failed), nil
+	}
+	ctx, done := a.lastWords(ctx)
+	defer done()
+	record, _ := a.mine()
+	record.State, record.Error, record.RetryAfterMS = messages.Released, why, wait.Milliseconds()
+	record.Nonce = a.nonce + "-released"
+	seq, err := a.close(ctx, record)
+	var lost *journal.Lost
+	switch {
+	case errors.As(err, &lost):
+		return overtaken(lost), nil
+	case err != nil:
+		return nil, fmt.Errorf("release: %w", err)
+	}
+	record.Input = nil
+	return func(d *bus.Delivery) error {
+		err := d.Ack()
+		a.tell(messages.Notice{Record: &record, Seq: seq})
+		return err
+	}, nil
+}

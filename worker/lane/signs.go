@@ -1,0 +1,81 @@
+package lane
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// firstSign is how long a call runs before its coordinator is told that it does. Most calls end sooner
+// and need no such word.
+const firstSign = 100 * time.Millisecond
+
+// giveSigns tells broker and coordinator that the call is alive, for as long as it is, and returns how to stop.
+func (a *attempt) giveSigns(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var signs sync.WaitGroup
+	signs.Go(func() {
+		timer := time.NewTimer(min(firstSign, a.cfg.AckWait/3))
+		defer timer.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+			}
+			if err := a.delivery().InProgress(); err != nil {
+				a.log.Debug("sign of life not sent", "err", err)
+			}
+			a.alive()
+			timer.Reset(a.cfg.AckWait / 3)
+		}
+	})
+	return func() { cancel(); signs.Wait() }
+}
+
+// alive tells the coordinator that the call is in hand here, and under which claim: it counts the lease from when it
+// first hears of it.
+func (a *attempt) alive() {
+	n := messages.Notice{Running: true, Worker: a.cfg.Worker}
+	if a.holds() {
+		record, seq := a.mine()
+		record.Input = nil
+		n.Record, n.Seq = &record, seq
+	}
+	a.tell(n)
+}
+
+func (a *attempt) tell(n messages.Notice) {
+	if !messages.IsToken(a.job.Notify) {
+		return
+	}
+	n.V, n.Batch, n.Index = messages.Version, a.key.BatchKey.String(), a.key.Index
+	if err := a.conn.Publish(a.conn.Names().Notify(a.job.Notify), nil, messages.MustMarshal(n)); err != nil {
+		a.log.Debug("coordinator not told; its poll will find out", "err", err)
+	}
+}
+
+func (a *attempt) event(e messages.Event) {
+	a.mu.Lock()
+	a.counter++
+	e.Counter, e.Attempt = a.counter, a.tries
+	if a.service.Claims {
+		e.Attempt = a.record.Attempt
+		if !a.claimed {
+			e.Attempt++ // the one that is about to be claimed
+		}
+	}
+	a.mu.Unlock()
+	e.V, e.Session, e.Batch, e.Index = messages.Version, a.job.Session, a.job.Batch, a.job.Index
+	e.CallID, e.Tool, e.Kind, e.Worker, e.Time = a.job.CallID, a.job.Tool, a.job.Kind, a.cfg.Worker, time.Now()
+	if p := e.Progress; p != nil && !(p.Fraction >= 0 && p.Fraction <= 1) { // NaN too
+		p.Fraction = 0
+	}
+	header := bus.Header{messages.EventHeader: {string(e.Type)}}
+	if err := a.conn.Publish(a.conn.Names().Of(messages.VerbEvent, a.key.BatchKey), header, messages.MustMarshal(e)); err != nil {
+		a.log.Debug("event lost", "type", e.Type, "err", err)
+	}
+}

@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// probeTime bounds the question whether a run was applied.
+const probeTime = 15 * time.Second
+
+// probe asks, before the tool is started, whether the attempt that was lost has been applied. If so the call is done.
+func (c *call) probe(ctx context.Context) error {
+	if !c.grant.Probe {
+		return nil
+	}
+	applied, err := c.wasApplied(ctx)
+	switch {
+	case err != nil:
+		c.log.Warn("a lost attempt could not be checked", "err", err)
+		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
+	case applied:
+		c.ended = true
+	}
+	return nil
+}
+
+// resolve asks what became of a run that was stopped in the middle, or failed in a way that another run might not.
+// What was applied is done; what was not has failed, and may be tried again.
+func (c *call) resolve(ctx context.Context, err error) error {
+	var f *failure
+	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.Checkable || f.status != messages.StatusOutcomeUnknown && !f.ask {
+		return err
+	}
+	applied, probeErr := c.wasApplied(context.WithoutCancel(ctx))
+	var stop *messages.Stop
+	switch {
+	case probeErr != nil:
+		c.log.Warn("a run that was stopped could not be checked", "err", probeErr)
+		return err
+	case applied:
+		return nil
+	case f.ask:
+		f.err.Retryable = true
+		return f
+	case errors.As(context.Cause(ctx), &stop):
+		return fail(messages.StatusAborted, messages.CodeAborted, "%s: %s. It was not applied.", c.job.Tool, stop.Why())
+	case ctx.Err() != nil:
+		return context.Cause(ctx) // another worker tries again
+	}
+	notApplied := fail(messages.StatusTimeout, messages.CodeTimeout, "%s was stopped before its end. It was not applied.", c.job.Tool)
+	notApplied.err.Retryable = true
+	return notApplied
+}
+
+// wasApplied asks the tool, and makes its answer the result where it was.
+func (c *call) wasApplied(ctx context.Context) (bool, error) {
+	prober, ok := c.tool.Runner.(tool.Prober)
+	if !ok {
+		return false, errors.New("the tool has no probe")
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	own := c.toolCall()
+	own.Progress = func(messages.Progress) {}
+	a := c.await(ctx, Execute, func() (tool.Output, error) {
+		probed, err := prober.Probe(ctx, own)
+		if err != nil {
+			return tool.Output{}, err
+		}
+		if !probed.Applied {
+			return tool.Output{}, errNotApplied
+		}
+		return probed.Output, nil
+	})
+	switch {
+	case errors.Is(a.err, errNotApplied):
+		return false, nil
+	case a.err != nil:
+		return false, a.err
+	case a.broken:
+		return false, errors.New("the probe broke down")
+	}
+	output := a.output
+	if len(output.Value) == 0 && len(output.Content) == 0 {
+		output = tool.Text("Done, by an attempt that was lost before it could answer: a check found it applied. What it gave is not known.")
+	}
+	outcome, err := c.outcome(output)
+	if err != nil {
+		return false, err
+	}
+	c.result.Status = messages.StatusOK
+	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+	return true, nil
+}
+
+// errNotApplied is a probe's answer that the run has not been applied.
+var errNotApplied = errors.New("not applied")
