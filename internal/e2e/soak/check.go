@@ -203,12 +203,12 @@ func (c *checker) effects(key callKey, tool Tool, r *runs) {
 	attempts := map[int]bool{}
 	for _, s := range r.starts {
 		switch owner, taken := c.keys[s.Key]; {
-		case s.Key == "" || s.Key != r.starts[0].Key:
+		case s.Key == "" || s.Fence == 0:
+			c.found(Untrue, key.String(), "a write was started with the key %q and the fence %d", s.Key, s.Fence)
+		case s.Key != r.starts[0].Key:
 			c.found(Twice, key.String(), "it was started with the keys %q and %q", r.starts[0].Key, s.Key)
 		case taken && owner != key:
 			c.found(Untrue, key.String(), "it has the idempotency key of %s", owner)
-		case s.Fence == 0:
-			c.found(Untrue, key.String(), "a write was started without a fence")
 		case attempts[s.Attempt]:
 			c.found(Twice, key.String(), "attempt %d was started twice", s.Attempt)
 		}

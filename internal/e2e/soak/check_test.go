@@ -84,42 +84,49 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 		forge func(*History)
 		want  Rule
 	}{
-		"no reply":                      {func(h *History) { h.Batches[0].Replied = time.Time{} }, Lost},
-		"refused":                       {func(h *History) { h.Batches[0].Refused = "internal" }, Lost},
-		"two replies":                   {func(h *History) { h.Batches[0].Copies["y"] = true }, Differs},
-		"a result is missing":           {func(h *History) { r := &h.Batches[0].Reply; r.Results = r.Results[:3] }, Malformed},
-		"results out of order":          {func(h *History) { r := h.Batches[0].Reply.Results; r[0], r[2] = r[2], r[0] }, Malformed},
-		"reply of another body":         {func(h *History) { h.Batches[0].Reply.Digest = "other" }, Malformed},
-		"reply of another batch":        {func(h *History) { h.Batches[0].Reply.Batch = "b2" }, Malformed},
-		"book had twice":                {func(h *History) { h.run("b1", 1, "book", 30, 2, "w2") }, Twice},
-		"one claim, two starts":         {func(h *History) { h.Ledger[11].Fence = 20 }, Twice},
-		"one attempt, two starts":       {func(h *History) { h.Ledger[11].Attempt = 1; h.Ledger[12].Attempt = 1 }, Twice},
-		"put under two keys":            {func(h *History) { h.Ledger[11].Key = "other" }, Twice},
-		"two calls, one key":            {func(h *History) { h.Ledger[6].Key, h.Ledger[7].Key = "key-b11", "key-b11" }, Untrue},
-		"ok, never run":                 {func(h *History) { h.Ledger = append(h.Ledger[:2:2], h.Ledger[4:]...) }, Untrue},
-		"ok, run half":                  {func(h *History) { h.Ledger = append(h.Ledger[:7:7], h.Ledger[8:]...) }, Untrue},
-		"ok, of another attempt":        {func(h *History) { h.Batches[1].Reply.Results[1].Attempt = 3 }, Untrue},
-		"ok, told to fail":              {func(h *History) { h.Batches[0].Calls[1].Input.Fail = true }, Untrue},
-		"a read that never ended":       {func(h *History) { h.Ledger = append(h.Ledger[:1:1], h.Ledger[2:]...) }, Untrue},
-		"skipped, and run":              {func(h *History) { h.run("b2", 3, "book", 40, 1, "w2") }, Untrue},
-		"expired, and run":              {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Untrue},
-		"a failure that was done":       {func(h *History) { fail(h, messages.CodeWorkerLost) }, Untrue},
-		"a write without a fence":       {func(h *History) { h.Ledger[2].Fence = 0 }, Untrue},
-		"write before a read's end":     {func(h *History) { h.swap(1, 2) }, Order},
-		"read before a write's end":     {func(h *History) { h.swap(3, 4) }, Order},
-		"batch before the one before":   {func(h *History) { h.swap(7, 8) }, Order},
-		"after an unknown start":        {func(h *History) { h.Batches = append(h.Batches, asked("b3", "look")); late(h) }, Order},
-		"unknown without a fault":       {func(h *History) { h.Faults = h.Faults[:1] }, Unknown},
-		"unknown, killed before":        {func(h *History) { h.Faults[1].Until = after(5 * time.Second) }, Unknown},
-		"unknown, killed after":         {func(h *History) { h.Faults[1].At = after(11 * time.Second) }, Unknown},
-		"unknown, told to end in peace": {func(h *History) { h.Faults[1].Act = Term }, Unknown},
-		"unknown, claimed by nobody":    {func(h *History) { h.Batches[1].Claims = nil }, Unknown},
-		"an effect of nobody's":         {func(h *History) { h.run("b9", 0, "book", 50, 1, "w1") }, Stray},
-		"an effect of another tool":     {func(h *History) { h.Ledger[4].Tool = "book"; h.Ledger[5].Tool = "book" }, Stray},
-		"shut out and not stopped":      {func(h *History) { h.swap(10, 12); h.swap(11, 10); h.Ledger[12].At = 0 }, Stray},
-		"left in the log":               {func(h *History) { h.Left = []string{"batch b1"} }, Leftover},
-		"a process ended alone":         {func(h *History) { died(h, "exit status 1", 10*time.Second) }, EndedItself},
-		"a panic while it started":      {func(h *History) { died(h, "exit status 2", 4*time.Second) }, EndedItself},
+		"no reply":                       {func(h *History) { h.Batches[0].Replied = time.Time{} }, Lost},
+		"refused":                        {func(h *History) { h.Batches[0].Refused = "internal" }, Lost},
+		"two replies":                    {func(h *History) { h.Batches[0].Copies["y"] = true }, Differs},
+		"a result is missing":            {func(h *History) { r := &h.Batches[0].Reply; r.Results = r.Results[:3] }, Malformed},
+		"results out of order":           {func(h *History) { r := h.Batches[0].Reply.Results; r[0], r[2] = r[2], r[0] }, Malformed},
+		"reply of another body":          {func(h *History) { h.Batches[0].Reply.Digest = "other" }, Malformed},
+		"reply of another batch":         {func(h *History) { h.Batches[0].Reply.Batch = "b2" }, Malformed},
+		"book had twice":                 {func(h *History) { h.run("b1", 1, "book", 30, 2, "w2") }, Twice},
+		"one claim, two starts":          {func(h *History) { h.Ledger[11].Fence = 20 }, Twice},
+		"one attempt, two starts":        {func(h *History) { h.Ledger[11].Attempt = 1; h.Ledger[12].Attempt = 1 }, Twice},
+		"put under two keys":             {func(h *History) { h.Ledger[11].Key = "other" }, Twice},
+		"two calls, one key":             {func(h *History) { h.Ledger[6].Key, h.Ledger[7].Key = "key-b11", "key-b11" }, Untrue},
+		"ok, never run":                  {func(h *History) { h.Ledger = append(h.Ledger[:2:2], h.Ledger[4:]...) }, Untrue},
+		"ok, run half":                   {func(h *History) { h.Ledger = append(h.Ledger[:7:7], h.Ledger[8:]...) }, Untrue},
+		"ok, of another attempt":         {func(h *History) { h.Batches[1].Reply.Results[1].Attempt = 3 }, Untrue},
+		"ok, told to fail":               {func(h *History) { h.Batches[0].Calls[1].Input.Fail = true }, Untrue},
+		"a read that never ended":        {func(h *History) { h.Ledger = append(h.Ledger[:1:1], h.Ledger[2:]...) }, Untrue},
+		"skipped, and run":               {func(h *History) { h.run("b2", 3, "book", 40, 1, "w2") }, Untrue},
+		"expired, and run":               {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Untrue},
+		"a failure that was done":        {func(h *History) { fail(h, messages.CodeWorkerLost) }, Untrue},
+		"a write without a fence":        {func(h *History) { h.Ledger[2].Fence = 0 }, Untrue},
+		"a write without a key":          {func(h *History) { h.Ledger[2].Key = "" }, Untrue},
+		"write before a read's end":      {func(h *History) { h.swap(1, 2) }, Order},
+		"read before a write's end":      {func(h *History) { h.swap(3, 4) }, Order},
+		"batch before the one before":    {func(h *History) { h.swap(7, 8) }, Order},
+		"after an unknown start":         {func(h *History) { h.Batches = append(h.Batches, asked("b3", "look")); late(h) }, Order},
+		"unknown without a fault":        {func(h *History) { h.Faults = h.Faults[:1] }, Unknown},
+		"unknown, killed before":         {func(h *History) { h.Faults[1].Until = after(5 * time.Second) }, Unknown},
+		"unknown, killed after":          {func(h *History) { h.Faults[1].At = after(11 * time.Second) }, Unknown},
+		"unknown, told to end in peace":  {func(h *History) { h.Faults[1].Act = Term }, Unknown},
+		"unknown, no server long before": {func(h *History) { noServer(h, 1, 3) }, Unknown},
+		"unknown, claimed by nobody":     {func(h *History) { h.Batches[1].Claims = nil }, Unknown},
+		"an effect of nobody's":          {func(h *History) { h.run("b9", 0, "book", 50, 1, "w1") }, Stray},
+		"an effect of another tool":      {func(h *History) { h.Ledger[4].Tool = "book"; h.Ledger[5].Tool = "book" }, Stray},
+		"an effect in another session":   {func(h *History) { h.Ledger[2].Session = "t" }, Stray},
+		"shut out, and was killed":       {func(h *History) { shutOut(h) }, Stray},
+		"shut out, another was paused":   {func(h *History) { f := shutOut(h); f.Act, f.Process = Pause, "w2" }, Stray},
+		"shut out, paused later":         {func(h *History) { f := shutOut(h); f.Act, f.At = Pause, after(time.Minute) }, Stray},
+		"left in the log":                {func(h *History) { h.Left = []string{"batch b1"} }, Leftover},
+		"a process ended alone":          {func(h *History) { died(h, "exit status 1", 10*time.Second) }, EndedItself},
+		"a process that tried for long":  {func(h *History) { died(h, "exit status 1", 4*time.Second); h.Faults[2].Born = after(-time.Minute) }, EndedItself},
+		"ended, and then no server":      {func(h *History) { died(h, "exit status 1", 2500*time.Millisecond) }, EndedItself},
+		"a panic while it started":       {func(h *History) { died(h, "exit status 2", 4*time.Second) }, EndedItself},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good()
@@ -153,6 +160,17 @@ func died(h *History, status string, at time.Duration) {
 	h.Faults = append(h.Faults, Fault{Act: Died, Process: "c1", Status: status, At: after(at), Born: after(at - time.Second)})
 }
 
+// shutOut has w1 start the put that was taken over from it once more, and gives the fault that hit w1.
+func shutOut(h *History) *Fault {
+	h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
+	return &h.Faults[0]
+}
+
+// noServer has the server away between two seconds, and leaves w3 alone.
+func noServer(h *History, from, to int) {
+	h.Faults[1] = Fault{Member: server, Process: "server.1", Act: Kill, At: after(time.Duration(from) * time.Second), Until: after(time.Duration(to) * time.Second)}
+}
+
 // TestAllowedHistoriesPass are the ones that look wrong and are not.
 func TestAllowedHistoriesPass(t *testing.T) {
 	for name, allow := range map[string]func(*History){
@@ -165,18 +183,14 @@ func TestAllowedHistoriesPass(t *testing.T) {
 			h.run("b3", 0, "put", 30, 1, "w1")
 			h.point(ledger.End, "b2", 2, "book", 22, 1, "w3")
 		},
-		"a paused worker is shut out": func(h *History) {
-			h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
-			h.Faults[0].Act = Pause
-		},
+		"a paused worker is shut out":    func(h *History) { shutOut(h).Act = Pause },
+		"a lost run ends late":           func(h *History) { h.point(ledger.End, "b2", 1, "put", 20, 1, "w1") },
 		"a read that is run again, late": func(h *History) { h.run("b1", 0, "look", 0, 2, "w3") },
 		"a tool that failed": func(h *History) {
 			h.Batches[0].Calls[1].Input.Fail = true
 			fail(h, messages.CodeToolError)
 		},
-		"unknown, since the server was away": func(h *History) {
-			h.Faults[1].Member, h.Faults[1].Process = server, "server-1"
-		},
+		"unknown, since the server was away": func(h *History) { noServer(h, 3, 5) },
 		"unknown, since the machine stood still": func(h *History) {
 			h.Faults[1] = Fault{Act: Stall, Member: "machine", At: after(4 * time.Second), Until: after(5 * time.Second)}
 		},

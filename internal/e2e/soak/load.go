@@ -23,12 +23,12 @@ type load struct {
 	depth  int           // batches of a session that may wait at once
 	think  time.Duration // the longest pause between two batches of a session
 
-	mu       sync.Mutex
-	batches  []*Batch          // guarded by mu, its fields too until the load has ended
-	arrived  []time.Time       // of replies; guarded by mu
-	copies   map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
-	acked    int               // guarded by mu
-	unknowns int               // how often an acknowledged batch was said to be unknown; guarded by mu
+	mu      sync.Mutex
+	batches []*Batch          // guarded by mu, its fields too until the load has ended
+	arrived []time.Time       // of replies; guarded by mu
+	copies  map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
+	// How often an acknowledged batch was said to be unknown, and how many were submitted again; guarded by mu.
+	unknowns, resubmitted int
 }
 
 type copies map[string]bool
@@ -72,9 +72,13 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		if !l.submit(ctx, b) {
 			return
 		}
+		again := rng.IntN(15) == 0
 		waiting.Go(func() {
 			defer func() { <-slots }()
 			l.await(ctx, b)
+			if again && !b.Replied.IsZero() { // as an agent would that forgot that it had asked
+				l.resubmit(ctx, b)
+			}
 		})
 		select {
 		case <-submitting.Done():
@@ -116,20 +120,36 @@ func (b *Batch) message() messages.Batch {
 	}
 }
 
-// submit publishes the same body until it is acknowledged.
+// submit has a batch accepted.
 func (l *load) submit(ctx context.Context, b *Batch) bool {
 	m := b.message()
 	b.Digest, b.Sent = messages.Digest(messages.MustMarshal(m)), time.Now()
+	if !l.publish(ctx, m) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.Acked = time.Now()
+	l.batches = append(l.batches, b)
+	return true
+}
+
+// resubmit submits a batch that has its reply once more. It is answered with the same reply, and nothing is run.
+func (l *load) resubmit(ctx context.Context, b *Batch) {
+	if l.publish(ctx, b.message()) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.resubmitted++
+	}
+}
+
+// publish publishes the same body until it is acknowledged.
+func (l *load) publish(ctx context.Context, m messages.Batch) bool {
 	for ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := l.client.Submit(once, m)
 		cancel()
 		if err == nil {
-			b.Acked = time.Now()
-			l.mu.Lock()
-			l.batches = append(l.batches, b)
-			l.acked++
-			l.mu.Unlock()
 			return true
 		}
 		pause(ctx, 100*time.Millisecond)
@@ -255,7 +275,7 @@ func (l *load) left(ctx context.Context) ([]string, error) {
 func (l *load) progress() (acked, answered int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.acked, len(l.arrived)
+	return len(l.batches), len(l.arrived)
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -31,7 +31,7 @@ func (c *checker) order() {
 				before, whose = p.any, p.who
 			}
 			for _, s := range r.starts {
-				if !s.shut && s.place < before {
+				if s.place < before {
 					c.found(Order, key.String(), "%s started it in line %d, and %s was over in line %d", s.Worker, s.place+1, whose, before+1)
 				}
 			}

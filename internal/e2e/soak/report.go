@@ -45,7 +45,11 @@ type Report struct {
 	Retaken, Shut int
 	// Unknowns is how often an acknowledged batch was said to be unknown, and was there after all.
 	Unknowns int
+	// Resubmitted is how many batches were submitted once more when they had their reply.
+	Resubmitted int
 
+	Waits     []time.Duration // from the acknowledgement of each batch to its reply
+	Slowest   string          // the batch with the longest wait
 	Drain     time.Duration
 	Recovery  []time.Duration // from the start of a new server to the first reply
 	Takeovers []time.Duration // from the kill of a worker to the start of its call on another
@@ -55,9 +59,16 @@ type Report struct {
 func (r *Report) judge(h History) *Report {
 	r.Violations, r.Faults, r.Lines = Check(h), h.Faults, len(h.Ledger)
 	r.Statuses = map[messages.Status]int{}
+	var slowest time.Duration
 	for _, b := range h.Batches {
 		r.Batches++
 		r.Calls += len(b.Calls)
+		if wait := b.Replied.Sub(b.Acked); !b.Replied.IsZero() {
+			if wait > slowest {
+				slowest, r.Slowest = wait, b.ID
+			}
+			r.Waits = append(r.Waits, wait)
+		}
 		for _, result := range b.Reply.Results {
 			r.Statuses[result.Status]++
 		}
@@ -180,12 +191,14 @@ func (r *Report) Print(out io.Writer) {
 	row("gave up starting without server", "%s", count(r.Faults, Died))
 	row("the machine stood still", "%d times", times(r.Faults, Stall))
 	row("batches acknowledged", "%d, with %d calls; %d lines in the ledger", r.Batches, r.Calls, r.Lines)
+	row("submitted again when answered", "%d", r.Resubmitted)
 	row("results", "%s", statuses(r.Statuses))
 	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
 	row("idempotent calls taken over", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
 	row("said to be unknown, and found", "%d", r.Unknowns)
-	row("first reply after server restart", "%s (target %s)", spread(r.Recovery), recoveryTarget)
-	row("takeover from a killed worker", "%s (target %s)", spread(r.Takeovers), takeoverTarget)
+	row("wait for a reply", "%s, that of %s", spread(r.Waits), r.Slowest)
+	row("first reply after server restart", "%s undisturbed (target %s)", spread(r.Recovery), recoveryTarget)
+	row("takeover from a killed worker", "%s undisturbed (target %s)", spread(r.Takeovers), takeoverTarget)
 	row("drained after the last fault", "%s (target %s)", r.Drain.Round(time.Millisecond), drainTarget)
 	row("rules broken", "%s", broke(r.Violations))
 	_ = w.Flush()
@@ -226,10 +239,10 @@ func statuses(by map[messages.Status]int) string {
 
 func spread(took []time.Duration) string {
 	if len(took) == 0 {
-		return "not seen undisturbed"
+		return "not seen"
 	}
 	sorted := slices.Sorted(slices.Values(took))
-	return fmt.Sprintf("median %s, longest %s of %d undisturbed", sorted[len(sorted)/2].Round(time.Millisecond),
+	return fmt.Sprintf("median %s, longest %s of %d", sorted[len(sorted)/2].Round(time.Millisecond),
 		sorted[len(sorted)-1].Round(time.Millisecond), len(sorted))
 }
 

@@ -181,6 +181,6 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	}
 	f.stop() // so that nothing writes to the ledger any more
 	h.Ledger, err = ledger.Read(f.ledger())
-	r.Unknowns = l.unknowns
+	r.Unknowns, r.Resubmitted = l.unknowns, l.resubmitted
 	return h, r, err
 }
