@@ -28,6 +28,9 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrConflict: somebody else wrote the subject first.
 	ErrConflict = errors.New("the subject was written by another")
+	// ErrUndecided: another write of the subject is on its way to the replicas, so this one was not stored. It may be an
+	// earlier try of ours, and may yet fail: read, and when there is nothing new, try again.
+	ErrUndecided = errors.New("another write of the subject is on its way")
 	// ErrNotFound: no such message, key or object.
 	ErrNotFound = errors.New("not found")
 	// ErrNoStream: the stream or bucket is not there. Provision makes it.
@@ -79,7 +82,7 @@ const (
 	codeWrongLastSequence = 10071
 	codeStoreFailed       = 10077 // any limit that was hit
 	codeHeaderTooLarge    = 10097
-	codeWrongLastConstant = 10164 // as 10071, while another write to the subject is on its way
+	codeWrongLastConstant = 10164 // while another write of the subject is on its way
 
 	textPerSubject = "maximum messages per subject exceeded" // of 10077
 	textNoMessage  = "no message found"                      // of 10057
@@ -89,8 +92,10 @@ const (
 // apiError translates what JetStream answered.
 func apiError(e *jetstream.APIError) error {
 	switch e.ErrorCode {
-	case codeWrongLastSequence, codeWrongLastConstant:
+	case codeWrongLastSequence:
 		return fmt.Errorf("%w: %w", ErrConflict, e)
+	case codeWrongLastConstant:
+		return fmt.Errorf("%w: %w", ErrUndecided, e)
 	case codeStoreFailed:
 		if strings.Contains(e.Description, textPerSubject) {
 			return fmt.Errorf("%w: %w", ErrExists, e)

@@ -42,8 +42,9 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
 // CompareAndSet stores a message if the newest one of its subject has the sequence last (0: there is none).
-// Of any number of writers that expect the same, one wins; the others get ErrConflict. Errors otherwise as Append's:
-// after ErrUnknown the newest record, read from the leader, tells who won.
+// Of any number of writers that expect the same, at most one wins; the others get ErrConflict, or ErrUndecided while the
+// one that is ahead of them is not stored yet. Errors otherwise as Append's: after ErrUnknown the newest record tells
+// who won.
 //
 // The expectation is always that of the message's own subject. The server's wildcard form lets two writers
 // win where they spell the filter differently.
