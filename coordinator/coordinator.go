@@ -29,16 +29,17 @@ import (
 
 // Config is the tunables of a Coordinator. The zero value works.
 type Config struct {
-	Slots        int           // batches driven at once. Default 1024
-	Window       int           // calls of one batch dispatched at once. Default 8
-	AckWait      time.Duration // how long the broker waits for a sign of life of a driver. Default 10 s
-	Poll         time.Duration // between looks into the journal of a batch that waits. Default AckWait/3
-	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	BatchTTL     time.Duration // past it nothing of a batch is started. Default 1 h
-	Grace        time.Duration // added to a lease before it is held to have lapsed. Default 2 s
-	StartWait    time.Duration // how long a fleet without any tool is waited for. Default 30 s
-	Drain        time.Duration // how long batches may go on after Run was told to end. Default 5 s
-	Poison       int           // claims of a call that may be lost with their worker before it is given up. Default 5
+	Slots        int             // batches driven at once. Default 1024
+	Window       int             // calls of one batch dispatched at once. Default 8
+	AckWait      time.Duration   // how long the broker waits for a sign of life of a driver. Default 10 s
+	Poll         time.Duration   // between looks into the journal of a batch that waits. Default AckWait/3
+	QueueTimeout time.Duration   // how long a call may wait for a worker. Default 60 s
+	BatchTTL     time.Duration   // past it nothing of a batch is started. Default 1 h
+	Grace        time.Duration   // added to a lease before it is held to have lapsed. Default 2 s
+	StartWait    time.Duration   // how long a fleet without any tool is waited for. Default 30 s
+	Drain        time.Duration   // how long batches may go on after Run was told to end. Default 5 s
+	Hurry        <-chan struct{} // ends the drain at once when it is closed. May be nil
+	Poison       int             // claims of a call that may be lost with their worker before it is given up. Default 5
 	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Provision    bus.Provision
@@ -164,7 +165,16 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(c.cfg.Drain, cancel) })()
+	defer context.AfterFunc(ctx, func() {
+		drain := time.NewTimer(c.cfg.Drain)
+		defer drain.Stop()
+		select {
+		case <-drain.C:
+		case <-c.cfg.Hurry:
+		case <-work.Done():
+		}
+		cancel()
+	})()
 
 	var watching sync.WaitGroup
 	defer watching.Wait()

@@ -22,7 +22,8 @@ import (
 
 // app is what every command is run with.
 type app struct {
-	ctx            context.Context // ends at the first signal
+	ctx            context.Context        // ends at the first signal
+	hurry          func() <-chan struct{} // closed at the second
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	command        string        // as it is typed: "tools export"

@@ -16,7 +16,8 @@ type coordinatorCmd struct {
 // Help is shown below the command's usage.
 func (coordinatorCmd) Help() string {
 	return `Any number of coordinators share the work: no session belongs to one. Without --nats it looks for a server at
-nats://127.0.0.1:4222. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.`
+nats://127.0.0.1:4222. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.
+A second one hands them over at once.`
 }
 
 func (coordinatorCmd) Run(a *app) error {
@@ -33,7 +34,9 @@ func (coordinatorCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	c, err := coordinator.New(conn, cfg.Coordinator(log, coordinator.NewMetrics(reg)))
+	own := cfg.Coordinator(log, coordinator.NewMetrics(reg))
+	own.Hurry = a.hurry()
+	c, err := coordinator.New(conn, own)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg)
+	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg, a.hurry())
 	defer f.close()
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ type fleet struct {
 }
 
 // newFleet starts the server and puts the rest together. Whoever gets a fleet closes it.
-func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer) (f *fleet, err error) {
+func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer, hurry <-chan struct{}) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, log: log}
 	defer func() {
 		if err != nil {
@@ -59,20 +59,22 @@ func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devse
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
 	}
-	if f.parts.coordinator, err = coordinator.New(f.conn, cfg.Coordinator(log, coordinator.NewMetrics(reg))); err != nil {
+	coordinating := cfg.Coordinator(log, coordinator.NewMetrics(reg))
+	coordinating.Hurry = hurry
+	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err
 	}
-	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, log, reg)
+	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, log, reg, hurry)
 	return f, err
 }
 
 // newWorker is a worker of this process.
-func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger, reg prometheus.Registerer) (*worker.Worker, error) {
+func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger, reg prometheus.Registerer, hurry <-chan struct{}) (*worker.Worker, error) {
 	c, err := cfg.Worker(log, worker.NewMetrics(reg), s.roots...)
 	if err != nil {
 		return nil, usage{err}
 	}
-	c.Version = build().release()
+	c.Version, c.Hurry = build().release(), hurry
 	return worker.New(conn, s.registry, c)
 }
 

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -41,6 +42,8 @@ type cli struct {
 	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
 	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
 	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
+	Abort       abortCmd       `cmd:"" help:"Abort a batch, or every batch of a session."`
+	Steer       steerCmd       `cmd:"" help:"Say something to a session: its next reply takes it along."`
 	Status      statusCmd      `cmd:"" help:"Show workers, tools, pools and what waits."`
 	Doctor      doctorCmd      `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
 	Dead        deadCmd        `cmd:"" help:"List, show and drop messages that could not be processed."`
@@ -80,9 +83,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "toolfleet: %v\nRun \"toolfleet %s\" for the usage.\n", err, helpFor(err))
 		return misuse
 	}
-	ctx, stop := untilSignal(context.Background())
-	defer stop()
-	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr}
+	signals := untilSignal(context.Background())
+	defer signals.stop()
+	a := &app{ctx: signals.ctx, hurry: signals.patience, stdin: stdin, stdout: stdout, stderr: stderr}
 	a.take(parsed)
 	return a.end(parsed.Run(a))
 }
@@ -108,25 +111,48 @@ func helpFor(err error) string {
 // errInterrupted is why the context ends at a signal.
 var errInterrupted = errors.New("interrupted")
 
-// untilSignal ends at the first SIGINT or SIGTERM, which asks for an orderly end. The second ends the process.
-func untilSignal(parent context.Context) (context.Context, func()) {
+// signals is what SIGINT and SIGTERM mean: the first asks for an orderly end, the second for a quick one, where the
+// command knows how, and the next ends the process.
+type signals struct {
+	ctx    context.Context // ends at the first
+	hurry  chan struct{}   // closed at the second
+	gentle atomic.Bool     // somebody heeds hurry
+	stop   func()
+}
+
+// patience is closed when the end shall be quick. Whoever asks for it sees to that.
+func (s *signals) patience() <-chan struct{} {
+	s.gentle.Store(true)
+	return s.hurry
+}
+
+func untilSignal(parent context.Context) *signals {
 	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	s := &signals{ctx: ctx, hurry: make(chan struct{})}
+	came := make(chan os.Signal, 3)
+	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
 	// Whoever reads our output may go; what runs shall end in order all the same.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	s.stop = func() {
+		signal.Stop(came)
+		close(came)
+		cancel(nil)
+	}
 	go func() {
-		if _, open := <-signals; !open {
+		if _, open := <-came; !open {
 			return
 		}
 		cancel(errInterrupted)
-		if _, open := <-signals; open {
-			os.Exit(failed)
+		if _, open := <-came; !open {
+			return
 		}
+		if s.gentle.Load() {
+			close(s.hurry)
+			if _, open := <-came; !open {
+				return
+			}
+		}
+		os.Exit(failed)
 	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(signals)
-		cancel(nil)
-	}
+	return s
 }

@@ -82,7 +82,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	}
 	if cfg.NATS.URL == "" {
 		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
-		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil)
+		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, nil)
 		defer f.close()
 		if err != nil {
 			return messages.Reply{}, err

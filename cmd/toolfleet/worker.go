@@ -19,7 +19,8 @@ type workerCmd struct {
 func (workerCmd) Help() string {
 	return `Serves the tools of its tools file, and the builtin Read, Glob, Grep, Write, Edit and Bash only with --root. Bash starts in
 that folder and is not confined to it. Several workers with --root should see one shared folder: the next call of a session
-may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. SIGTERM lets calls in hand end for drain.`
+may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. SIGTERM lets calls in hand end for drain,
+then stops them and gives up for other workers what may run again; a second one does so at once.`
 }
 
 func (workerCmd) Run(a *app) error {
@@ -41,7 +42,7 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	w, err := newWorker(cfg, conn, tools, log, reg)
+	w, err := newWorker(cfg, conn, tools, log, reg, a.hurry())
 	if err != nil {
 		return err
 	}

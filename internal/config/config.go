@@ -74,6 +74,8 @@ type Config struct {
 	Replicas, MaxBatches         int
 	MaxBytes                     map[string]Size
 	UnsafeSync                   bool
+	Poison                       int
+	AfterUnknown                 string
 
 	Name            string
 	Slots           int

@@ -39,6 +39,7 @@ func (c *Config) Coordinator(log *slog.Logger, metrics *coordinator.Metrics) coo
 	return coordinator.Config{
 		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
 		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
+		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 }
@@ -74,7 +75,7 @@ func (c *Config) Worker(log *slog.Logger, metrics *worker.Metrics, roots ...stri
 	}
 	w := worker.Config{
 		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Rules: rules, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+		Poison: c.Poison, Rules: rules, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 	for name, pool := range c.Pools {
 		w.Pools[name] = pool.MaxInFlight

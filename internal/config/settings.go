@@ -87,6 +87,10 @@ var settings = []setting{
 		about: "Batches that may wait and run at once, fleet-wide; further ones are refused. 0: no bound"},
 	{key: "max_bytes", field: func(c *Config) any { return &c.MaxBytes },
 		about: "Bound of each stream by its name, for example {CALLS: 10GB}. A full one refuses; it never forgets"},
+	{key: "poison", field: func(c *Config) any { return &c.Poison }, standard: "5", least: 1,
+		about: "Workers that one call may take along before it is given up"},
+	{key: "after_unknown", field: func(c *Config) any { return &c.AfterUnknown }, standard: "stop", enum: []string{"stop", "continue"},
+		about: "What becomes of the later writes of a batch once the outcome of one is unknown: stop skips them, continue runs them"},
 	{key: "unsafe_sync", field: func(c *Config) any { return &c.UnsafeSync },
 		about: "Start although the NATS server may lose acknowledged messages when the power fails, or does not tell"},
 

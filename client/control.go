@@ -1,0 +1,61 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Stop says who wants something stopped and why, for the results that the model reads. Both may be empty.
+type Stop struct {
+	Reason string // at most 1,000 bytes
+	By     string // at most 200 bytes
+}
+
+// Abort ends a batch, or with an empty id every batch of the session that is there at this moment, waiting ones
+// included. When it returns the abort is stored and holds. Each batch still ends with its reply, in which the calls
+// that had not started are aborted and the running ones end with what is known of them.
+func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Stop) (seq uint64, err error) {
+	abort := json.RawMessage("true")
+	if b != "" {
+		abort = messages.MustMarshal(b)
+	}
+	return c.control(ctx, s, messages.Control{Abort: abort, Reason: why.Reason, By: why.By})
+}
+
+// Steer says something to a session: its next reply takes the message, any JSON value, along as steering. When
+// says what is still run of the batch in hand; calls that are skipped for it say why.
+func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Stop) (seq uint64, err error) {
+	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Reason, By: why.By})
+}
+
+func (c *Client) control(ctx context.Context, s messages.SessionID, control messages.Control) (uint64, error) {
+	control.V = messages.Version
+	body, err := messages.Marshal(control)
+	if err != nil {
+		return 0, fmt.Errorf("control of session %s: %w", s, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	subject := c.names.OfSession(messages.VerbControl, c.tenant, messages.Token(s))
+	m, err := c.conn.Request(ctx, subject, nil, body)
+	if errors.Is(err, bus.ErrNoResponders) {
+		return 0, ErrNoFleet
+	}
+	var answer messages.ControlAnswer
+	if err == nil {
+		err = json.Unmarshal(m.Data, &answer)
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("control of session %s: %w", s, err)
+	case answer.Error != nil:
+		return 0, answer.Error
+	}
+	return answer.Seq, nil
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type abortCmd struct {
+	server
+	Session string `arg:"" help:"Id of the session."`
+	Batch   string `arg:"" optional:"" help:"Id of the batch. Without one, every batch of the session that is there at this moment."`
+	Reason  string `placeholder:"TEXT" help:"Why. The model reads it in the results."`
+	By      string `placeholder:"TEXT" default:"an operator" help:"Who. The model reads that too."`
+}
+
+// Help is shown below the command's usage.
+func (abortCmd) Help() string {
+	return `Calls that have not started never will, and running ones are stopped. Each is answered all the same: the batch ends with
+its reply. A write that was stopped in the middle and may have happened says so (outcome_unknown).`
+}
+
+func (c abortCmd) Run(a *app) error {
+	why := client.Stop{Reason: c.Reason, By: c.By}
+	return a.control("abort", func(to *client.Client) (uint64, error) {
+		return to.Abort(a.ctx, messages.SessionID(c.Session), messages.BatchID(c.Batch), why)
+	})
+}
+
+type steerCmd struct {
+	server
+	Session string `arg:"" help:"Id of the session."`
+	Message string `arg:"" help:"What to say: JSON, or text, which becomes a user message."`
+	When    string `enum:"after_batch,between_groups,immediate" default:"after_batch" placeholder:"after_batch|between_groups|immediate" help:"What is still run of the batch in hand: all of it, the calls that run now, or what a worker has in hand."`
+	Reason  string `placeholder:"TEXT" help:"Why calls are skipped. The model reads it in the results."`
+	By      string `placeholder:"TEXT" default:"an operator" help:"Who. The model reads that too."`
+}
+
+// Help is shown below the command's usage.
+func (steerCmd) Help() string {
+	return `The next reply of the session takes the message along as steering, for the agent to append after the reinjection. A session
+without a batch keeps it for the next one. Nothing that has started is stopped.`
+}
+
+func (c steerCmd) Run(a *app) error {
+	message := json.RawMessage(c.Message)
+	if messages.Check(message) != nil {
+		message = messages.MustMarshal(map[string]string{"role": "user", "content": c.Message})
+	}
+	why := client.Stop{Reason: c.Reason, By: c.By}
+	return a.control("message", func(to *client.Client) (uint64, error) {
+		return to.Steer(a.ctx, messages.SessionID(c.Session), message, messages.SteerWhen(c.When), why)
+	})
+}
+
+// control says something to a session and prints the answer.
+func (a *app) control(what string, say func(*client.Client) (uint64, error)) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	seq, err := say(client.Over(conn, cfg.Tenant))
+	if err != nil {
+		return err
+	}
+	a.say("the %s is stored and holds, whoever drives the batches", what)
+	return a.print(messages.ControlAnswer{OK: true, Seq: seq})
+}
