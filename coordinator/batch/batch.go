@@ -72,6 +72,7 @@ type call struct {
 	dispatched bool
 	dispatches int
 	gone       bool      // its job left the queue, and no worker has it
+	held       bool      // it would be dispatched, were there room in the window
 	notBefore  time.Time // of the next dispatch
 	attempts   int       // that failed, of a call that does not claim
 	since      time.Time // of the last sign of life: dispatch, or a worker's word
@@ -416,7 +417,7 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 		case now.Before(c.notBefore):
 			inFlight++
 		case !c.dispatched || c.gone || m.lapsed(now, c):
-			if inFlight < m.cfg.Window {
+			if c.held = inFlight >= m.cfg.Window; !c.held {
 				inFlight++
 				wants = append(wants, m.dispatch(now, i, exclusive))
 			}

@@ -233,7 +233,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 		switch {
 		case !c.endAt.IsZero():
 			earlier(c.endAt.Add(m.cfg.Poll))
-		case claimed(c) && c.since.Before(m.lapse(c)):
+		case claimed(c) && c.since.Before(m.lapse(c)) && !c.held:
 			earlier(m.lapse(c))
 		default:
 			earlier(m.cfg.NotAfter.Add(1))
@@ -252,6 +252,7 @@ func (m *Machine) waitsFor(i int, c *call) time.Time {
 	switch {
 	case parked(c):
 		return expires(c)
+	case c.held: // until another call ends
 	case c.gone:
 		return c.notBefore
 	case c.dispatched:
