@@ -28,6 +28,7 @@ type Broker struct {
 	streams []*Stream
 	queues  []*Queue
 	inboxes map[string][]any // of core subscribers, by subject
+	stored  func(*Message)   // is told of every message that a stream takes; may be nil
 }
 
 // Message is what a stream holds. Bodies are values: nobody changes one that was stored.
@@ -100,7 +101,11 @@ func (b *Broker) Append(subject string, body any) (uint64, error) {
 		return 0, ErrExists
 	}
 	s.last++
-	s.msgs = append(s.msgs, &Message{subject, s.last, b.Now, body})
+	m := &Message{subject, s.last, b.Now, body}
+	s.msgs = append(s.msgs, m)
+	if b.stored != nil {
+		b.stored(m)
+	}
 	return s.last, nil
 }
 

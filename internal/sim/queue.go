@@ -176,7 +176,11 @@ func (b *Broker) Restart() {
 		q.state.due = nil
 		for seq, p := range q.state.pending {
 			q.state.pending[seq] = until(p.afterRestart)
+			if seq > q.stream.last {
+				q.gone(seq)
+			}
 		}
+		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss they may have given again what they know
 		q.collectDue(b.Now)
 		slices.Sort(q.state.due)
 	}
@@ -200,9 +204,6 @@ func (b *Broker) PowerLoss(lose func(stored int) int) {
 		}
 	}
 	b.Restart()
-	for _, q := range b.queues {
-		q.state.next = min(q.state.next, q.stream.last+1)
-	}
 }
 
 // Queues is the consumers of the log and of the default pool.
@@ -212,4 +213,14 @@ func Queues(n messages.Names, ackWait time.Duration, maxInFlight int) []QueueCon
 		{Stream: n.Stream("BATCHES"), AckWait: ackWait},
 		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)}},
 	}
+}
+
+// Waiting reports whether [Broker.Pull] would give a message now.
+func (b *Broker) Waiting(q *Queue) bool {
+	q.collectDue(b.Now)
+	s := &q.state
+	if slices.ContainsFunc(s.due, func(seq uint64) bool { _, there := q.stream.find(seq); return there }) {
+		return true
+	}
+	return (q.MaxInFlight == 0 || len(s.pending) < q.MaxInFlight) && q.stream.next(s.next, q.Filters...) != nil
 }

@@ -1,0 +1,317 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
+type coordinator struct {
+	*process
+	live map[messages.BatchKey]*drive
+}
+
+func (f *Fleet) startCoordinator() {
+	c := &coordinator{process: f.start("c", f.startCoordinator), live: map[messages.BatchKey]*drive{}}
+	inbox := names.Notify(c.name)
+	c.Subscribe(inbox)
+	c.bye = func() { c.Unsubscribe(inbox) }
+	c.spawn("pull", func(t *task) {
+		for {
+			t.wait(never, func() bool { return f.Waiting(f.log) })
+			if d := t.pull(f.log); d != nil {
+				c.spawn("drive", func(t *task) { c.intake(t, d) })
+			}
+		}
+	})
+	c.spawn("hear", func(t *task) {
+		for {
+			t.wait(never, func() bool { return len(t.inboxes[inbox]) > 0 })
+			if n, ok := t.Hear(inbox); ok {
+				c.notice(n.(notice))
+			}
+		}
+	})
+}
+
+// notice is a worker's word about a call.
+type notice struct {
+	key  messages.CallKey
+	said batch.Event
+}
+
+func (c *coordinator) notice(n notice) {
+	if d := c.live[n.key.BatchKey]; d != nil {
+		d.heard = append(d.heard, n.said)
+	}
+}
+
+// intake drives the heads of sessions, and lets anything else go.
+func (c *coordinator) intake(t *task, delivery *Delivery) {
+	key := delivery.Body.(*Submission).Key
+	if live := c.live[key]; live != nil {
+		live.delivery = delivery
+		return
+	}
+	replied, replyErr := journal{t}.replied(key)
+	head, headErr := journal{t}.head(key)
+	switch {
+	case replyErr != nil || headErr != nil:
+		t.nak(delivery, time.Second)
+	case replied:
+		t.tell("ack", delivery.Subject, func() { delivery.Ack() })
+	case head == nil:
+		t.nak(delivery, time.Second)
+	case head.Seq != delivery.Seq:
+		t.nak(delivery, Poll)
+	default:
+		c.driveLane(t, delivery.Message, delivery)
+	}
+}
+
+// driveLane drives a head, and then the next one, until there is none.
+func (c *coordinator) driveLane(t *task, accepted *Message, delivery *Delivery) {
+	for {
+		sub := accepted.Body.(*Submission)
+		if live := c.live[sub.Key]; live != nil {
+			if delivery != nil {
+				live.delivery = delivery
+			}
+			return
+		}
+		d := &drive{journal: journal{t}, coordinator: c, accepted: accepted, sub: sub, delivery: delivery}
+		c.live[sub.Key] = d
+		finished := d.run()
+		delete(c.live, sub.Key)
+		if !finished {
+			if d.delivery != nil {
+				t.nak(d.delivery, min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second))
+			}
+			return
+		}
+		if accepted, delivery = c.nextHead(t, sub.Key), nil; accepted == nil {
+			return
+		}
+	}
+}
+
+// nextHead is the oldest batch of the session that has no reply yet.
+func (c *coordinator) nextHead(t *task, key messages.BatchKey) *Message {
+	for {
+		next, err := journal{t}.head(key)
+		if err != nil || next == nil {
+			return nil
+		}
+		replied, err := journal{t}.replied(next.Body.(*Submission).Key)
+		switch {
+		case err != nil:
+			return nil
+		case !replied:
+			return next
+		case journal{t}.remove(next) != nil:
+			return nil
+		}
+	}
+}
+
+// drive is one batch being driven.
+type drive struct {
+	journal
+	coordinator *coordinator
+	accepted    *Message
+	sub         *Submission
+	machine     *batch.Machine
+	delivery    *Delivery // of the batch, if it came by one
+	heard       []batch.Event
+	reply       *reply
+	over        bool // the drive has ended
+}
+
+// run reports whether the batch has left the log.
+func (d *drive) run() bool {
+	defer func() { d.over = true }()
+	d.coordinator.spawn("alive", d.stayAlive)
+	if d.sub.Refused {
+		d.reply = &reply{by: d.name, refused: true}
+		return d.finish()
+	}
+	config := machineConfig
+	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
+	d.machine = batch.New(d.sub.Plan, config)
+	late := d.delivery == nil || d.delivery.Count > 1
+	resumed := false
+	if late {
+		var err error
+		if resumed, err = d.recall(); err != nil {
+			return false
+		}
+	}
+	d.step(batch.Begin{Resumed: resumed, Late: late})
+	for d.reply == nil {
+		wake, ok := d.machine.Wake()
+		if !ok {
+			wake = never
+		}
+		d.wait(wake, func() bool { return len(d.heard) > 0 })
+		if len(d.heard) > 0 {
+			said := d.heard[0]
+			d.heard = d.heard[1:]
+			d.step(said)
+			continue
+		}
+		d.step(batch.Tick{})
+	}
+	return d.finish()
+}
+
+func (d *drive) stayAlive(t *task) {
+	for {
+		t.wait(t.Now.Add(AckWait/3), func() bool { return d.over })
+		if d.over {
+			return
+		}
+		if held := d.delivery; held != nil {
+			t.tell("progress", held.Subject, held.InProgress)
+		}
+	}
+}
+
+// recall tells the machine what the journal holds.
+func (d *drive) recall() (found bool, err error) {
+	plans, err := d.plans(d.sub.Key)
+	if err != nil {
+		return false, err
+	}
+	calls, err := d.calls(d.sub.Key)
+	if err != nil {
+		return false, err
+	}
+	for _, m := range plans {
+		d.machine.Step(d.accepted.Time, batch.Planned{Record: m.Body.(messages.PlanRecord), Seq: m.Seq})
+	}
+	events := d.events(calls)
+	for _, e := range events {
+		d.machine.Step(d.Now, e)
+	}
+	return len(plans)+len(events) > 0, nil
+}
+
+func (d *drive) events(k known) []batch.Event {
+	var events []batch.Event
+	for _, m := range k.hands {
+		events = append(events, batch.HandedBack{Index: indexOf(m)})
+	}
+	for _, m := range k.records {
+		if i := indexOf(m); d.claims(i) {
+			events = append(events, batch.Recorded{Index: i, Record: m.Body.(messages.CallRecord), Seq: m.Seq})
+		}
+	}
+	for _, m := range k.results {
+		if i := indexOf(m); !d.claims(i) {
+			events = append(events, batch.Ended{Index: i, Result: m.Body.(messages.Result)})
+		}
+	}
+	return events
+}
+
+func (d *drive) claims(i int) bool { return d.machine.Plan().Calls[i].Claims() }
+
+func indexOf(m *Message) int {
+	_, key, err := names.Call(m.Subject)
+	if err != nil {
+		panic(err)
+	}
+	return key.Index
+}
+
+func (d *drive) step(e batch.Event) {
+	wants := d.machine.Step(d.Now, e)
+	for len(wants) > 0 {
+		want := wants[0]
+		wants = wants[1:]
+		for _, told := range d.perform(want) {
+			wants = append(wants, d.machine.Step(d.Now, told)...)
+		}
+	}
+}
+
+// perform carries out one effect and gives what is to be told of it.
+func (d *drive) perform(want batch.Effect) []batch.Event {
+	switch want := want.(type) {
+	case batch.Dispatch:
+		d.dispatch(want)
+	case batch.StorePlan:
+		return d.storePlan(want)
+	case batch.Look:
+		k, err := d.calls(d.sub.Key)
+		if err != nil {
+			return nil
+		}
+		return append(d.events(k), batch.Looked{})
+	case batch.End:
+		return d.end(want)
+	case batch.Finish:
+		d.reply = &reply{by: d.name, results: want.Results}
+	}
+	return nil
+}
+
+func (d *drive) dispatch(want batch.Dispatch) {
+	call := d.machine.Plan().Calls[want.Index]
+	subject := names.Lane(want.Exclusive, call.Pool, d.sub.Key.Call(want.Index))
+	job := messages.Job{
+		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
+		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
+		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Time.Add(BatchTTL),
+	}
+	d.tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
+}
+
+func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
+	d.insist(func() error {
+		stored, err := d.writePlan(d.sub.Key, want.Record, want.Expect)
+		for _, m := range stored {
+			events = append(events, batch.Planned{Record: m.Body.(messages.PlanRecord), Seq: m.Seq})
+		}
+		return err
+	})
+	return events
+}
+
+func (d *drive) end(want batch.End) []batch.Event {
+	key := d.sub.Key.Call(want.Index)
+	if !d.claims(want.Index) {
+		stored, err := d.writeResult(key, want.Result)
+		if err != nil {
+			return nil
+		}
+		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
+	}
+	record := messages.CallRecord{State: messages.Ended, Nonce: d.nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
+	seq, err := d.write(key, record, want.Expect, never)
+	if lost, ok := err.(*lostTo); ok {
+		return []batch.Event{batch.Recorded{Index: want.Index, Record: lost.newest.record, Seq: lost.newest.seq}}
+	}
+	if err != nil {
+		return nil
+	}
+	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
+}
+
+// finish stores the reply and takes the batch out of the log, by its delivery or by its place.
+func (d *drive) finish() bool {
+	d.insist(func() error { return d.writeReply(d.sub.Key, *d.reply) })
+	d.insist(func() error {
+		if held := d.delivery; held != nil {
+			confirmed := false
+			err := d.ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
+			if err == nil && confirmed {
+				return nil
+			}
+		}
+		return d.remove(d.accepted)
+	})
+	return true
+}

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// The tunables of every fleet here: the defaults of the daemons.
+const (
+	AckWait  = 10 * time.Second
+	Lease    = 10 * time.Second
+	Grace    = 2 * time.Second
+	Poll     = AckWait / 3
+	BatchTTL = time.Hour
+	Slots    = 3 // fewer than the daemons have: who waits for a slot is part of it
+)
+
+var machineConfig = batch.Config{
+	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace,
+}
+
+// Shape is how large a fleet is and what it is given to do.
+type Shape struct {
+	Coordinators, Workers int
+	// Sessions holds the batches of each session, each as the names of the tools it calls:
+	// read, sum, alone (a read that may not overlap), once, again (idempotent), nope (unknown). A batch "?" cannot be decoded.
+	Sessions [][]string
+}
+
+// Fleet is agents, coordinators and workers on one broker.
+type Fleet struct {
+	*World
+	*ledger
+	log, jobs *Queue
+	catalog   schemas.Catalog
+	agents    int // that still wait for a reply
+}
+
+var catalog = func() schemas.Catalog {
+	alone := false
+	c, err := schemas.NewCatalog(
+		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "sum", Kind: messages.Compute},
+		schemas.Tool{Name: "alone", Kind: messages.Read, ConcurrencySafe: &alone},
+		schemas.Tool{Name: "once", Kind: messages.Write, OnCrash: messages.Once},
+		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
+	)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}()
+
+// NewFleet is a fleet in which nothing has happened yet.
+func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
+	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng}
+	f := &Fleet{World: w, catalog: catalog}
+	f.ledger = newLedger(f)
+	w.stored = f.ledger.stored
+	queues := Queues(names, AckWait, 0)
+	f.log, f.jobs = w.Queue(queues[0]), w.Queue(queues[1])
+	for range shape.Coordinators {
+		f.startCoordinator()
+	}
+	for range shape.Workers {
+		f.startWorker()
+	}
+	for s, batches := range shape.Sessions {
+		for b, tools := range batches {
+			f.startAgent(submission(fmt.Sprint("s", s), fmt.Sprint("b", b), strings.Fields(tools)))
+		}
+	}
+	return f
+}
+
+func submission(session, id string, tools []string) *Submission {
+	sub := &Submission{Key: messages.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(id))}
+	if slices.Equal(tools, []string{"?"}) {
+		sub.Refused = true
+		return sub
+	}
+	var calls []messages.ToolCall
+	for i, tool := range tools {
+		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint("call", i)), Name: tool, Input: []byte("{}")})
+	}
+	sub.Plan = plan.New(calls, catalog)
+	return sub
+}
+
+func (f *Fleet) tool(name string) schemas.Tool {
+	tool, _ := f.catalog.Lookup(name)
+	return tool
+}
+
+// startAgent publishes a batch until it knows that it is accepted, and waits for the reply. Sometimes it has
+// forgotten that it did, and does it again.
+func (f *Fleet) startAgent(sub *Submission) {
+	f.agents++
+	p := f.start("a", nil)
+	p.spawn("submit", func(t *task) {
+		t.sleep(time.Duration(f.rng.IntN(3)) * time.Second)
+		final := names.Of(messages.VerbFinal, sub.Key)
+		for again := true; again; again = f.rng.IntN(8) == 0 {
+			subject := names.Of(messages.VerbBatch, sub.Key)
+			t.insist(func() error {
+				err := t.ask("submit", subject, func() error {
+					_, err := f.Append(subject, sub)
+					return err
+				})
+				if err == ErrExists {
+					return nil
+				}
+				return err
+			})
+			t.wait(never, func() bool { return f.Stream(repliesStream).Last(final) != nil })
+		}
+		f.agents--
+	})
+}
+
+// Run goes on until every batch is answered and nothing is left to do. The error says what rule was broken.
+func (f *Fleet) Run() (err error) {
+	defer f.close()
+	defer func() {
+		if broken, ok := recover().(violation); ok {
+			err = broken
+		}
+	}()
+	for f.unfinished() {
+		if !f.step() && f.unfinished() {
+			f.fail("nobody waits for anything, and %d agents have no reply", f.agents)
+		}
+		if f.Now.Sub(epoch) > patience {
+			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, len(f.log.stream.msgs), len(f.jobs.stream.msgs))
+		}
+	}
+	f.atTheEnd()
+	return nil
+}
+
+func (f *Fleet) unfinished() bool {
+	return f.agents > 0 || len(f.log.stream.msgs) > 0 || len(f.jobs.stream.msgs) > 0
+}
+
+// patience is longer than any fleet here may take, faults included.
+const patience = 6 * time.Hour
+
+// nonce is unique.
+func (t *task) nonce() string {
+	t.nonces++
+	return fmt.Sprint(t.name, "-", t.nonces)
+}
+
+func without(all []*attempt, one *attempt) []*attempt {
+	return slices.DeleteFunc(all, func(a *attempt) bool { return a == one })
+}

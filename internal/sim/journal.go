@@ -1,0 +1,227 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+var names = messages.Names{}
+
+// The streams by their roles.
+var (
+	logStream     = names.Stream("BATCHES")
+	callsStream   = names.Stream("CALLS")
+	resultsStream = names.Stream("RESULTS")
+	repliesStream = names.Stream("REPLIES")
+)
+
+// Submission is what an agent publishes: a Batch, decoded and planned beforehand, since neither is what is tried here.
+type Submission struct {
+	Key  messages.BatchKey
+	Plan plan.Plan
+	// Refused cannot be decoded.
+	Refused bool
+}
+
+// reply is what is stored of a batch in the end.
+type reply struct {
+	by      string
+	refused bool
+	results []messages.Result
+}
+
+// journal is internal/journal, one command at a time. What it answers after a conflict and after silence is the
+// same: the newest record decides.
+type journal struct{ *task }
+
+// entry is a stored record of a call.
+type entry struct {
+	seq    uint64 // 0: there is none
+	record messages.CallRecord
+}
+
+// lostTo says that another writer's record is the newest.
+type lostTo struct{ newest entry }
+
+func (l *lostTo) Error() string {
+	return fmt.Sprintf("%s at %d is newer", l.newest.record.State, l.newest.seq)
+}
+
+func (j journal) write(key messages.CallKey, record messages.CallRecord, last uint64, deadline time.Time) (seq uint64, err error) {
+	subject := names.OfCall(messages.VerbCall, key)
+	err = j.askUntil(deadline, string(record.State), subject, func() error {
+		stored, err := j.CompareAndSet(subject, record, last)
+		seq = stored
+		return err
+	})
+	if err == nil {
+		return seq, nil
+	}
+	newest, readErr := j.newest(key)
+	switch {
+	case readErr != nil:
+		return 0, readErr
+	case newest.seq > 0 && newest.record.Nonce == record.Nonce:
+		return newest.seq, nil
+	case newest.seq > last:
+		return 0, &lostTo{newest}
+	}
+	return 0, ErrUnknown
+}
+
+func (j journal) newest(key messages.CallKey) (e entry, err error) {
+	subject := names.OfCall(messages.VerbCall, key)
+	err = j.ask("newest", subject, func() error {
+		if m := j.Stream(callsStream).Last(subject); m != nil {
+			e = entry{m.Seq, m.Body.(messages.CallRecord)}
+		}
+		return nil
+	})
+	return e, err
+}
+
+func (j journal) writeResult(key messages.CallKey, result messages.Result) (messages.Result, error) {
+	subject := names.OfCall(messages.VerbResult, key)
+	err := j.ask("result", subject, func() error {
+		_, err := j.CompareAndSet(subject, result, 0)
+		return err
+	})
+	if err == nil {
+		return result, nil
+	}
+	stored, found, readErr := j.result(key)
+	if readErr == nil && found {
+		return stored, nil
+	}
+	return result, errors.Join(err, readErr)
+}
+
+func (j journal) result(key messages.CallKey) (r messages.Result, found bool, err error) {
+	subject := names.OfCall(messages.VerbResult, key)
+	err = j.ask("result?", subject, func() error {
+		if m := j.Stream(resultsStream).Last(subject); m != nil {
+			r, found = m.Body.(messages.Result), true
+		}
+		return nil
+	})
+	return r, found, err
+}
+
+func (j journal) handBack(key messages.CallKey) error {
+	subject := names.OfCall(messages.VerbHand, key)
+	err := j.ask("hand back", subject, func() error {
+		_, err := j.CompareAndSet(subject, messages.HandBack{}, 0)
+		return err
+	})
+	if errors.Is(err, ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// writePlan gives every record that the batch then has after last.
+func (j journal) writePlan(key messages.BatchKey, record messages.PlanRecord, last uint64) ([]*Message, error) {
+	subject := names.Of(messages.VerbPlan, key)
+	var stored []*Message
+	err := j.ask("plan", subject, func() error {
+		seq, err := j.CompareAndSet(subject, record, last)
+		stored = []*Message{{Subject: subject, Seq: seq, Body: record}}
+		return err
+	})
+	if err == nil {
+		return stored, nil
+	}
+	all, readErr := j.plans(key)
+	for n, m := range all {
+		if m.Seq > last {
+			return all[n:], nil
+		}
+	}
+	return nil, errors.Join(err, readErr)
+}
+
+func (j journal) plans(key messages.BatchKey) (all []*Message, err error) {
+	subject := names.Of(messages.VerbPlan, key)
+	err = j.ask("plans?", subject, func() error {
+		all = j.Stream(callsStream).All(subject)
+		return nil
+	})
+	return all, err
+}
+
+// known is what the journal holds about the calls of a batch.
+type known struct{ hands, records, results []*Message }
+
+func (j journal) calls(key messages.BatchKey) (k known, err error) {
+	all := func(v messages.Verb) string { return names.Of(v, key) + ".*" }
+	for _, read := range []struct {
+		stream string
+		verb   messages.Verb
+		into   *[]*Message
+	}{
+		{callsStream, messages.VerbHand, &k.hands},
+		{callsStream, messages.VerbCall, &k.records},
+		{resultsStream, messages.VerbResult, &k.results},
+	} {
+		if err := j.ask("look", all(read.verb), func() error {
+			*read.into = j.Stream(read.stream).LastOfEach(all(read.verb))
+			return nil
+		}); err != nil {
+			return known{}, err
+		}
+	}
+	return k, nil
+}
+
+func (j journal) writeReply(key messages.BatchKey, r reply) error {
+	subject := names.Of(messages.VerbFinal, key)
+	err := j.ask("reply", subject, func() error {
+		_, err := j.CompareAndSet(subject, r, 0)
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	replied, readErr := j.replied(key)
+	if replied {
+		return nil
+	}
+	return errors.Join(err, readErr)
+}
+
+func (j journal) replied(key messages.BatchKey) (found bool, err error) {
+	subject := names.Of(messages.VerbFinal, key)
+	err = j.ask("reply?", subject, func() error {
+		found = j.Stream(repliesStream).Last(subject) != nil
+		return nil
+	})
+	return found, err
+}
+
+// head is the oldest unfinished batch of a session.
+func (j journal) head(key messages.BatchKey) (m *Message, err error) {
+	filter := names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*"
+	err = j.ask("head?", filter, func() error {
+		m = j.Stream(logStream).First(filter)
+		return nil
+	})
+	return m, err
+}
+
+func (j journal) remove(m *Message) error {
+	return j.ask("remove", m.Subject, func() error {
+		j.Delete(logStream, m.Seq)
+		return nil
+	})
+}
+
+// insist repeats what must happen before anything else can.
+func (t *task) insist(try func() error) {
+	for wait := 100 * time.Millisecond; try() != nil; wait = min(2*wait, 2*time.Second) {
+		t.sleep(wait)
+	}
+}

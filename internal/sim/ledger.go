@@ -1,0 +1,240 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// ledger is the outside view: what really ran, and the rules that it must keep. It is looked at by nobody in
+// the fleet.
+type ledger struct {
+	fleet   *Fleet
+	batches map[messages.BatchKey]*account
+	order   []*account // as accepted
+}
+
+// account is what happened to one batch.
+type account struct {
+	sub   *Submission
+	reply *reply // the stored one
+	// By call:
+	runs    [][]*run
+	claimed []bool
+	ended   []bool // has, or had, a terminal record
+	durable []bool // which survives power loss
+}
+
+// run is one run of a tool.
+type run struct {
+	worker  *process
+	attempt int
+	index   int
+	tool    string
+	call    messages.CallID
+	takes   time.Duration
+	started time.Time
+	done    bool // it came to its end
+	dead    bool // it was killed
+	fails   bool
+}
+
+// violation is a rule that was broken.
+type violation string
+
+func (v violation) Error() string { return string(v) }
+
+func newLedger(f *Fleet) *ledger {
+	return &ledger{fleet: f, batches: map[messages.BatchKey]*account{}}
+}
+
+func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
+
+// stored is told of everything that a stream takes.
+func (l *ledger) stored(m *Message) {
+	switch body := m.Body.(type) {
+	case *Submission:
+		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing
+			n := len(body.Plan.Calls)
+			a := &account{sub: body, runs: make([][]*run, n), ended: make([]bool, n), durable: make([]bool, n), claimed: make([]bool, n)}
+			l.batches[body.Key] = a
+			l.order = append(l.order, a)
+		}
+	case messages.CallRecord:
+		a, i := l.call(m.Subject)
+		a.claimed[i] = a.claimed[i] || body.State == messages.Claimed
+		if body.State == messages.Ended {
+			a.ended[i], a.durable[i] = true, true
+		}
+	case messages.Result:
+		a, i := l.call(m.Subject)
+		a.ended[i] = true
+	case messages.PlanRecord:
+		for _, r := range body.Results {
+			a := l.batch(m.Subject)
+			a.ended[r.Index], a.durable[r.Index] = true, true
+		}
+	case reply:
+		a := l.batch(m.Subject)
+		a.reply = &body
+		l.isWhole(a)
+	}
+}
+
+func (l *ledger) batch(subject string) *account {
+	_, key, err := names.Batch(subject)
+	if err != nil {
+		panic(err)
+	}
+	return l.batches[key]
+}
+
+func (l *ledger) call(subject string) (*account, int) {
+	_, key, err := names.Call(subject)
+	if err != nil {
+		panic(err)
+	}
+	return l.batches[key.BatchKey], key.Index
+}
+
+// began is told of every run that starts, and holds it to the rules.
+func (l *ledger) began(a *attempt) *run {
+	account := l.batches[a.key.BatchKey]
+	i := a.key.Index
+	if account == nil {
+		l.fail("call %s runs, and its batch was never accepted", a.key)
+	}
+	l.inOrder(account, i)
+	before := account.runs[i]
+	if len(before) > 0 && a.claims() {
+		l.mayRepeat(a, before[len(before)-1])
+	}
+	r := &run{
+		worker: a.process, attempt: a.record.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
+		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
+	}
+	l.fleet.logf(a.name, "RUNS", "%s, for %v", a.key, r.takes)
+	account.runs[i] = append(before, r)
+	return r
+}
+
+// takes is how long a run takes: mostly a moment, sometimes longer than a lease.
+func (l *ledger) takes(write bool) time.Duration {
+	rng := l.fleet.rng
+	switch {
+	case rng.IntN(3) > 0:
+		return time.Duration(rng.IntN(50)) * time.Millisecond
+	case write:
+		return time.Duration(rng.IntN(25000)) * time.Millisecond
+	}
+	return time.Duration(rng.IntN(4500)) * time.Millisecond
+}
+
+func (r *run) kill(time.Time) { r.dead = true }
+
+// end is the result of a run that came to its end.
+func (r *run) end(now time.Time) messages.Result {
+	r.done = true
+	result := messages.Result{
+		Index: r.index, CallID: r.call, Tool: r.tool, Attempt: r.attempt, Started: r.started,
+		DurationMS: float64(now.Sub(r.started).Milliseconds()), Status: messages.StatusOK,
+	}
+	if r.fails {
+		result.Status, result.Outcome = messages.StatusError, messages.Failed(messages.CodeToolError, "no")
+	}
+	return result
+}
+
+// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where this one is alone those
+// results are durable; every earlier batch of the session is answered. A call that has ended itself may run again:
+// that is a read whose result was delivered twice, and what it says is not heard.
+func (l *ledger) inOrder(a *account, i int) {
+	call := a.sub.Plan.Calls[i]
+	if a.ended[i] && !call.Claims() {
+		return
+	}
+	for j := range a.sub.Plan.Calls[:i] {
+		earlier := a.sub.Plan.Calls[j]
+		switch {
+		case earlier.Stage == call.Stage || earlier.Refused != nil:
+		case !a.ended[j]:
+			l.fail("call %d of %s starts before call %d has ended", i, a.sub.Key, j)
+		case !call.ConcurrencySafe && !a.durable[j]:
+			l.fail("call %d of %s starts on the result of call %d, which is not durable", i, a.sub.Key, j)
+		}
+	}
+	for _, other := range l.order {
+		if other == a {
+			return
+		}
+		if other.sub.Key.Session == a.sub.Key.Session && other.reply == nil {
+			l.fail("call %d of %s starts, and %s before it is not answered", i, a.sub.Key, other.sub.Key)
+		}
+	}
+}
+
+// mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or its lease and grace are over.
+func (l *ledger) mayRepeat(a *attempt, before *run) {
+	if l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
+		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
+	}
+	if before.done || before.dead || !l.alive(before.worker) {
+		return
+	}
+	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.key)) {
+		record := m.Body.(messages.CallRecord)
+		if over := m.Time.Add(Lease + Grace); record.Attempt == before.attempt && a.Now.Before(over) {
+			l.fail("call %s is started again by %s; %s may run it for another %v", a.key, a.name, before.worker.name, over.Sub(a.Now))
+		}
+	}
+}
+
+func (l *ledger) alive(p *process) bool {
+	for _, other := range l.fleet.processes {
+		if other == p {
+			return true
+		}
+	}
+	return false
+}
+
+// atTheEnd holds the whole to guarantee 1: no batch that was accepted is without its reply.
+func (l *ledger) atTheEnd() {
+	for _, a := range l.order {
+		if a.reply == nil {
+			l.fail("%s was accepted and has no reply", a.sub.Key)
+		}
+		l.isWhole(a) // still
+	}
+}
+
+// isWhole holds a reply to guarantees 1 and 3.
+func (l *ledger) isWhole(a *account) {
+	if r := a.reply; r.refused != a.sub.Refused || len(r.results) != len(a.sub.Plan.Calls) {
+		l.fail("%s has %d calls and %d results (refused: %v)", a.sub.Key, len(a.sub.Plan.Calls), len(r.results), r.refused)
+	}
+	for i, result := range a.reply.results {
+		l.isTrue(a, i, result)
+	}
+}
+
+// isTrue holds one result to what really happened.
+func (l *ledger) isTrue(a *account, i int, r messages.Result) {
+	call, runs := a.sub.Plan.Calls[i], a.runs[i]
+	if r.Index != i || r.CallID != call.ID {
+		l.fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
+	}
+	came := false // the run of the result came to its end
+	for _, run := range runs {
+		came = came || run.done && (!call.Claims() || run.attempt == r.Attempt)
+	}
+	switch {
+	case r.Status == messages.StatusOK && !came:
+		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
+	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
+		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
+	case call.Claims() && len(runs) > 0 && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted):
+		l.fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
+	}
+}

@@ -1,0 +1,280 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/lane"
+)
+
+// worker is what package lane does with its deliveries, around the real lane.Decide.
+type worker struct {
+	*process
+	fleet  *Fleet
+	inHand []*attempt
+}
+
+func (f *Fleet) startWorker() {
+	w := &worker{process: f.start("w", f.startWorker), fleet: f}
+	w.spawn("pull", func(t *task) {
+		for {
+			t.wait(never, func() bool { return len(w.inHand) < Slots && f.Waiting(f.jobs) })
+			if d := t.pull(f.jobs); d != nil {
+				w.take(d)
+			}
+		}
+	})
+}
+
+// attempt is one job on its way through a worker.
+type attempt struct {
+	journal
+	worker   *worker
+	job      messages.Job
+	key      messages.CallKey
+	delivery *Delivery // the newest of the job
+	nonce    string
+	last     uint64              // the newest record that is ours or that we claim behind
+	record   messages.CallRecord // that record
+	claimed  bool
+	run      *run // of the tool; nil before it starts
+	over     bool // the tool has ended, or was killed
+}
+
+// take has a delivery in hand, unless it is one more of a job that is.
+func (w *worker) take(d *Delivery) {
+	job := d.Body.(messages.Job)
+	key := messages.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
+	for _, a := range w.inHand {
+		if a.key == key && a.job.TakeOver == job.TakeOver && a.job.ConcurrencySafe == job.ConcurrencySafe {
+			a.delivery = d
+			return
+		}
+	}
+	a := &attempt{worker: w, job: job, key: key, delivery: d}
+	w.inHand = append(w.inHand, a)
+	w.spawn("attempt", func(t *task) {
+		a.journal, a.nonce = journal{t}, t.nonce()
+		a.handle()
+		a.over = true
+		w.inHand = without(w.inHand, a)
+	})
+}
+
+func (a *attempt) handle() {
+	switch {
+	case a.Now.After(a.job.NotAfter):
+		a.term()
+		return
+	case a.job.Dispatch > 0 || a.delivery.Count > 1:
+		if settled, err := a.settled(); settled || err != nil {
+			return
+		}
+	}
+	a.worker.spawn("signs", a.giveSigns)
+	if a.claims() {
+		mine, err := a.claim()
+		if err != nil {
+			return // lost, or silence for so long that the lease is
+		}
+		if !mine {
+			if settled, err := a.settled(); !settled && err == nil {
+				a.term()
+			}
+			return
+		}
+	}
+	a.work()
+}
+
+func (a *attempt) claims() bool { return a.job.Kind == messages.Write }
+
+// settled looks into the journal, and settles the delivery where that says that there is nothing to do here.
+func (a *attempt) settled() (bool, error) {
+	if !a.claims() {
+		r, found, err := a.result(a.key)
+		if err != nil || !found {
+			return false, err
+		}
+		a.say(batch.Ended{Index: a.key.Index, Result: r})
+		a.ack()
+		return true, nil
+	}
+	newest, err := a.newest(a.key)
+	if err != nil {
+		return false, err
+	}
+	switch lane.Decide(a.job.TakeOver, newest.record, newest.seq) {
+	case lane.Tell:
+		a.say(batch.Ended{Index: a.key.Index, Result: *newest.record.Result})
+		a.ack()
+		return true, nil
+	case lane.Leave:
+		a.term()
+		return true, nil
+	case lane.TakeOver:
+		a.last, a.record = newest.seq, newest.record
+	}
+	return false, nil
+}
+
+// claim marks in the journal that the call is now started. It reports whether the call is ours.
+func (a *attempt) claim() (mine bool, err error) {
+	record := messages.CallRecord{
+		State: messages.Claimed, Nonce: a.nonce, Attempt: a.record.Attempt + 1, Worker: a.name,
+		OnCrash: a.worker.fleet.tool(a.job.Tool).OnCrash, LeaseMS: Lease.Milliseconds(),
+	}
+	asked := a.Now
+	var lost *lostTo
+	a.insist(func() error {
+		a.last, err = a.claimBehind(record)
+		if l, ok := err.(*lostTo); ok {
+			lost = l
+			return nil
+		}
+		return err
+	})
+	if lost != nil {
+		return false, nil
+	}
+	record.Fence = a.last
+	a.record, a.claimed = record, true
+	if a.Now.Sub(asked) > Lease/3 { // nothing is started on half a lease
+		asked = a.Now
+		if err := a.renew(never); err != nil {
+			return false, err
+		}
+	}
+	since := asked
+	a.worker.spawn("keeper", func(t *task) { a.keep(journal{t}, since) })
+	return true, nil
+}
+
+func (a *attempt) claimBehind(record messages.CallRecord) (uint64, error) {
+	seq, err := a.write(a.key, record, a.last, never)
+	if err != nil {
+		return a.last, err
+	}
+	return seq, nil
+}
+
+// keep renews the lease at every third of it, and kills the tool when it could not in time.
+func (a *attempt) keep(j journal, since time.Time) {
+	wait := Lease / 3
+	for {
+		j.wait(j.Now.Add(wait), func() bool { return a.over })
+		if a.over {
+			return
+		}
+		asked, end := j.Now, since.Add(Lease-Grace)
+		err := a.renewBy(j, end)
+		switch _, lost := err.(*lostTo); {
+		case a.over:
+			return
+		case err == nil:
+			since, wait = asked, Lease/3
+			a.say(batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
+		case lost, !j.Now.Before(end):
+			a.run.kill(j.Now)
+			a.over = true
+			return
+		default:
+			wait = 250 * time.Millisecond
+		}
+	}
+}
+
+func (a *attempt) renew(deadline time.Time) error { return a.renewBy(a.journal, deadline) }
+
+func (a *attempt) renewBy(j journal, deadline time.Time) error {
+	record := a.record
+	record.State, record.Nonce = messages.Renewed, j.nonce()
+	seq, err := j.write(a.key, record, a.last, deadline)
+	if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) {
+		seq, err = lost.newest.seq, nil
+	}
+	if err == nil {
+		a.last, a.record = seq, record
+	}
+	return err
+}
+
+// isOurs reports whether a record continues our claim.
+func (a *attempt) isOurs(e entry) bool {
+	return e.record.State == messages.Renewed && e.record.Fence == a.record.Fence && a.record.Fence != 0
+}
+
+// work runs the tool, and stores what became of it.
+func (a *attempt) work() {
+	a.run = a.worker.fleet.began(a)
+	a.wait(a.Now.Add(a.run.takes), func() bool { return a.over })
+	if a.over {
+		return // killed: what is known is in the journal, and the job comes again
+	}
+	a.over = true
+	result := a.run.end(a.Now)
+	a.insist(func() error {
+		stored, err := a.store(result)
+		if lost, ok := err.(*lostTo); ok {
+			if lost.newest.record.State == messages.Ended {
+				a.ack()
+			}
+			return nil
+		}
+		if err == nil {
+			a.say(batch.Ended{Index: a.key.Index, Result: stored})
+			a.ack()
+		}
+		return err
+	})
+}
+
+func (a *attempt) store(result messages.Result) (messages.Result, error) {
+	if !a.claims() {
+		return a.writeResult(a.key, result)
+	}
+	for {
+		record := a.record
+		record.State, record.Nonce, record.Result = messages.Ended, a.nonce+"-end", &result
+		_, err := a.write(a.key, record, a.last, never)
+		if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) {
+			a.last = lost.newest.seq
+			continue
+		}
+		return result, err
+	}
+}
+
+// giveSigns tells broker and coordinator that the call is alive.
+func (a *attempt) giveSigns(t *task) {
+	for wait := 100 * time.Millisecond; ; wait = AckWait / 3 {
+		t.wait(t.Now.Add(wait), func() bool { return a.over })
+		if a.over {
+			return
+		}
+		held := a.delivery
+		t.tell("progress", held.Subject, held.InProgress)
+		if a.claimed {
+			a.sayBy(t, batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
+		}
+		a.sayBy(t, batch.Running{Index: a.key.Index})
+	}
+}
+
+func (a *attempt) say(e batch.Event) { a.sayBy(a.task, e) }
+
+func (a *attempt) sayBy(t *task, e batch.Event) {
+	t.tell("notice", fmt.Sprintf("%s to %s", a.key, a.job.Notify), func() { t.Publish(names.Notify(a.job.Notify), notice{a.key, e}) })
+}
+
+func (a *attempt) ack() {
+	d := a.delivery
+	a.tell("ack", d.Subject, func() { d.Ack() })
+}
+
+func (a *attempt) term() {
+	d := a.delivery
+	a.tell("term", d.Subject, d.Term)
+}
