@@ -69,13 +69,13 @@ func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
 			return err
 		}
 		if is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting {
-			return nil
+			return c.ensureCurrent(ctx, want)
 		}
 	}
 	if _, err := c.js.CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
 	}
-	return nil
+	return c.ensureCurrent(ctx, want)
 }
 
 func (w Consumer) config() jetstream.ConsumerConfig {
