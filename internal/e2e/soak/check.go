@@ -139,7 +139,7 @@ func (c *checker) answered(b *Batch) bool {
 		c.found(Differs, b.ID, "%d different replies", len(b.Copies))
 	}
 	r := b.Reply
-	if r.Status != messages.Completed || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
+	if aborted := r.Status == messages.Aborted && !b.Abort.IsZero(); r.Status != messages.Completed && !aborted || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
 		c.found(Malformed, b.ID, "the reply is %s of %s %s, digest %s", r.Status, r.Session, r.Batch, r.Digest)
 	}
 	if len(r.Results) != len(b.Calls) {
@@ -159,6 +159,9 @@ func (c *checker) answered(b *Batch) bool {
 func (c *checker) truth(b *Batch, i int, call Call) {
 	tool, result := Tools[call.Tool], b.Reply.Results[i]
 	key := callKey{b.ID, i}
+	if result.Status == messages.StatusAborted && b.Abort.IsZero() {
+		c.found(Untrue, key.String(), "aborted, and nobody asked for that")
+	}
 	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
 		c.found(Untrue, key.String(), "ok, and the tool was told to fail")
 	}
@@ -183,6 +186,7 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		}
 	case result.Status == messages.StatusOutcomeUnknown:
 		c.explained(b, i)
+	case result.Status == messages.StatusAborted && tool.OnCrash == messages.Idempotent: // it may have been stopped while it ran
 	case ran:
 		c.found(Untrue, key.String(), "%s, and it was started by %s", said(result), r.starts[0].Worker)
 	}
@@ -256,10 +260,14 @@ func (c *checker) hadNoServer(died Fault) bool {
 // startsWithin is how long a process tries to start.
 const startsWithin = 15 * time.Second
 
-// explained wants a fault behind an unknown outcome: its worker was killed or paused while it held the claim,
-// or the server was away, or the machine stood still, so that the claim could not be renewed.
+// explained wants a reason behind an unknown outcome: its worker was killed or paused while it held the claim,
+// or the server was away, or the machine stood still, so that the claim could not be renewed, or it was aborted
+// while it ran.
 func (c *checker) explained(b *Batch, i int) {
 	for _, claim := range b.Claims[i] {
+		if !b.Abort.IsZero() { // stopped while it ran
+			return
+		}
 		for _, f := range c.Faults {
 			if f.At.After(b.Replied) || f.Act == Term && f.Member != server {
 				continue

@@ -84,25 +84,31 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 		forge func(*History)
 		want  Rule
 	}{
-		"no reply":                       {func(h *History) { h.Batches[0].Replied = time.Time{} }, Lost},
-		"refused":                        {func(h *History) { h.Batches[0].Refused = "internal" }, Lost},
-		"two replies":                    {func(h *History) { h.Batches[0].Copies["y"] = true }, Differs},
-		"a result is missing":            {func(h *History) { r := &h.Batches[0].Reply; r.Results = r.Results[:3] }, Malformed},
-		"results out of order":           {func(h *History) { r := h.Batches[0].Reply.Results; r[0], r[2] = r[2], r[0] }, Malformed},
-		"reply of another body":          {func(h *History) { h.Batches[0].Reply.Digest = "other" }, Malformed},
-		"reply of another batch":         {func(h *History) { h.Batches[0].Reply.Batch = "b2" }, Malformed},
-		"book had twice":                 {func(h *History) { h.run("b1", 1, "book", 30, 2, "w2") }, Twice},
-		"one claim, two starts":          {func(h *History) { h.Ledger[11].Fence = 20 }, Twice},
-		"one attempt, two starts":        {func(h *History) { h.Ledger[11].Attempt = 1; h.Ledger[12].Attempt = 1 }, Twice},
-		"put under two keys":             {func(h *History) { h.Ledger[11].Key = "other" }, Twice},
-		"two calls, one key":             {func(h *History) { h.Ledger[6].Key, h.Ledger[7].Key = "key-b11", "key-b11" }, Untrue},
-		"ok, never run":                  {func(h *History) { h.Ledger = append(h.Ledger[:2:2], h.Ledger[4:]...) }, Untrue},
-		"ok, run half":                   {func(h *History) { h.Ledger = append(h.Ledger[:7:7], h.Ledger[8:]...) }, Untrue},
-		"ok, of another attempt":         {func(h *History) { h.Batches[1].Reply.Results[1].Attempt = 3 }, Untrue},
-		"ok, told to fail":               {func(h *History) { h.Batches[0].Calls[1].Input.Fail = true }, Untrue},
-		"a read that never ended":        {func(h *History) { h.Ledger = append(h.Ledger[:1:1], h.Ledger[2:]...) }, Untrue},
-		"skipped, and run":               {func(h *History) { h.run("b2", 3, "book", 40, 1, "w2") }, Untrue},
-		"expired, and run":               {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Untrue},
+		"no reply":                  {func(h *History) { h.Batches[0].Replied = time.Time{} }, Lost},
+		"refused":                   {func(h *History) { h.Batches[0].Refused = "internal" }, Lost},
+		"two replies":               {func(h *History) { h.Batches[0].Copies["y"] = true }, Differs},
+		"a result is missing":       {func(h *History) { r := &h.Batches[0].Reply; r.Results = r.Results[:3] }, Malformed},
+		"results out of order":      {func(h *History) { r := h.Batches[0].Reply.Results; r[0], r[2] = r[2], r[0] }, Malformed},
+		"reply of another body":     {func(h *History) { h.Batches[0].Reply.Digest = "other" }, Malformed},
+		"reply of another batch":    {func(h *History) { h.Batches[0].Reply.Batch = "b2" }, Malformed},
+		"book had twice":            {func(h *History) { h.run("b1", 1, "book", 30, 2, "w2") }, Twice},
+		"one claim, two starts":     {func(h *History) { h.Ledger[11].Fence = 20 }, Twice},
+		"one attempt, two starts":   {func(h *History) { h.Ledger[11].Attempt = 1; h.Ledger[12].Attempt = 1 }, Twice},
+		"put under two keys":        {func(h *History) { h.Ledger[11].Key = "other" }, Twice},
+		"two calls, one key":        {func(h *History) { h.Ledger[6].Key, h.Ledger[7].Key = "key-b11", "key-b11" }, Untrue},
+		"ok, never run":             {func(h *History) { h.Ledger = append(h.Ledger[:2:2], h.Ledger[4:]...) }, Untrue},
+		"ok, run half":              {func(h *History) { h.Ledger = append(h.Ledger[:7:7], h.Ledger[8:]...) }, Untrue},
+		"ok, of another attempt":    {func(h *History) { h.Batches[1].Reply.Results[1].Attempt = 3 }, Untrue},
+		"ok, told to fail":          {func(h *History) { h.Batches[0].Calls[1].Input.Fail = true }, Untrue},
+		"a read that never ended":   {func(h *History) { h.Ledger = append(h.Ledger[:1:1], h.Ledger[2:]...) }, Untrue},
+		"skipped, and run":          {func(h *History) { h.run("b2", 3, "book", 40, 1, "w2") }, Untrue},
+		"expired, and run":          {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Untrue},
+		"aborted, and nobody asked": {func(h *History) { aborted(h, 0); h.Batches[0].Abort = time.Time{} }, Malformed},
+		"aborted in a completed batch": {func(h *History) {
+			aborted(h, 1)
+			h.Batches[0].Reply.Status, h.Batches[0].Abort = messages.Completed, time.Time{}
+		}, Untrue},
+		"aborted, and it was done":       {func(h *History) { aborted(h, 1) }, Untrue},
 		"a failure that was done":        {func(h *History) { fail(h, messages.CodeWorkerLost) }, Untrue},
 		"a write without a fence":        {func(h *History) { h.Ledger[2].Fence = 0 }, Untrue},
 		"a write without a key":          {func(h *History) { h.Ledger[2].Key = "" }, Untrue},
@@ -160,6 +166,13 @@ func died(h *History, status string, at time.Duration) {
 	h.Faults = append(h.Faults, Fault{Act: Died, Process: "c1", Status: status, At: after(at), Born: after(at - time.Second)})
 }
 
+// aborted ends a call of the first batch with its abort.
+func aborted(h *History, index int) {
+	b := h.Batches[0]
+	b.Abort, b.Reply.Status = began, messages.Aborted
+	b.Reply.Results[index].Status, b.Reply.Results[index].Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "")
+}
+
 // shutOut has w1 start the put that was taken over from it once more, and gives the fault that hit w1.
 func shutOut(h *History) *Fault {
 	h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
@@ -189,6 +202,11 @@ func TestAllowedHistoriesPass(t *testing.T) {
 		"a tool that failed": func(h *History) {
 			h.Batches[0].Calls[1].Input.Fail = true
 			fail(h, messages.CodeToolError)
+		},
+		"an idempotent call that was stopped while it ran": func(h *History) { aborted(h, 3) },
+		"unknown, stopped while it ran": func(h *History) {
+			h.Faults = h.Faults[:1]
+			h.Batches[1].Abort = after(5 * time.Second)
 		},
 		"unknown, since the server was away": func(h *History) { noServer(h, 3, 5) },
 		"unknown, since the machine stood still": func(h *History) {

@@ -101,7 +101,7 @@ func toolsFile(effect string) string {
   - {name: nap, kind: read, timeout: 30s, input_schema: {type: object}, builtin: sleep}
 `
 	for _, t := range []struct{ name, kind string }{
-		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent"}, {"book", "kind: write, on_crash: once"},
+		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent, retry: {attempts: 3, backoff: 50ms}"}, {"book", "kind: write, on_crash: once"},
 	} {
 		body += fmt.Sprintf("  - {name: %s, %s, timeout: 30s, input_schema: {type: object}, env: [SOAK_LEDGER, SOAK_WORKER], exec: {command: [%q, %s]}}\n",
 			t.name, t.kind, effect, t.name)

@@ -27,6 +27,7 @@ type Batch struct {
 	Calls       []Call
 	Digest      string // of the body as it was sent
 	Sent, Acked time.Time
+	Abort       time.Time // when its abort was asked for; zero: never
 
 	Replied time.Time // zero: never
 	Reply   messages.Reply
@@ -47,6 +48,8 @@ type Call struct {
 type Input struct {
 	MS   int  `json:"ms"`
 	Fail bool `json:"fail,omitempty"`
+	// Flaky runs fail in their first attempt, in a way that is worth another.
+	Flaky bool `json:"flaky,omitempty"`
 }
 
 // Claim is a worker's mark in the journal that it started a call.

@@ -72,6 +72,10 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		if !l.submit(ctx, b) {
 			return
 		}
+		if abort, after := rng.IntN(30) == 0, time.Duration(rng.IntN(500))*time.Millisecond; abort {
+			b.Abort = time.Now()
+			waiting.Go(func() { l.abort(ctx, b, after) })
+		}
 		again := rng.IntN(15) == 0
 		waiting.Go(func() {
 			defer func() { <-slots }()
@@ -98,6 +102,7 @@ func shape(session string, n int, rng *rand.Rand) *Batch {
 		}
 		name := names[rng.IntN(len(names))]
 		in.Fail = Tools[name].Ledger && rng.IntN(20) == 0
+		in.Flaky = name == "put" && rng.IntN(10) == 0
 		b.Calls = append(b.Calls, Call{ID: fmt.Sprintf("call_%d", i), Tool: name, Input: in})
 	}
 	return b
@@ -132,6 +137,12 @@ func (l *load) submit(ctx context.Context, b *Batch) bool {
 	b.Acked = time.Now()
 	l.batches = append(l.batches, b)
 	return true
+}
+
+// abort ends a batch after a while, wherever it then is. It may come too late, or be refused for that.
+func (l *load) abort(ctx context.Context, b *Batch, after time.Duration) {
+	pause(ctx, after)
+	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Stop{By: "soak"})
 }
 
 // resubmit submits a batch that has its reply once more. It is answered with the same reply, and nothing is run.

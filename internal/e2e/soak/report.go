@@ -36,12 +36,13 @@ type Report struct {
 	Violations []Violation
 	Faults     []Fault
 
-	Batches, Calls, Lines int
-	Statuses              map[messages.Status]int
-	// CutShort is how many once calls a kill cut short between their start and their end, by the ledger. All of them,
+	Batches, Calls, Lines, Aborts int
+	Statuses                      map[messages.Status]int
+	// CutShort is how many once calls a kill or an abort cut short between their start and their end, by the ledger. All of them,
 	// and those that were hit right before or after, have an unknown outcome.
 	CutShort int
-	// Retaken is how many idempotent calls were started more than once; Shut, the starts that the fence shuts out.
+	// Retaken is how many idempotent calls were started more than once, also for a retry; Shut, the starts that the
+	// fence shuts out.
 	Retaken, Shut int
 	// Unknowns is how often an acknowledged batch was said to be unknown, and was there after all.
 	Unknowns int
@@ -63,6 +64,9 @@ func (r *Report) judge(h History) *Report {
 	for _, b := range h.Batches {
 		r.Batches++
 		r.Calls += len(b.Calls)
+		if !b.Abort.IsZero() {
+			r.Aborts++
+		}
 		if wait := b.Replied.Sub(b.Acked); !b.Replied.IsZero() {
 			if wait > slowest {
 				slowest, r.Slowest = wait, b.ID
@@ -191,10 +195,10 @@ func (r *Report) Print(out io.Writer) {
 	row("gave up starting without server", "%s", count(r.Faults, Died))
 	row("the machine stood still", "%d times", times(r.Faults, Stall))
 	row("batches acknowledged", "%d, with %d calls; %d lines in the ledger", r.Batches, r.Calls, r.Lines)
-	row("submitted again when answered", "%d", r.Resubmitted)
+	row("aborts asked for", "%d; batches submitted again when they had their reply: %d", r.Aborts, r.Resubmitted)
 	row("results", "%s", statuses(r.Statuses))
-	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
-	row("idempotent calls taken over", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
+	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
+	row("idempotent calls run again", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
 	row("said to be unknown, and found", "%d", r.Unknowns)
 	row("wait for a reply", "%s, that of %s", spread(r.Waits), r.Slowest)
 	row("first reply after server restart", "%s undisturbed (target %s)", spread(r.Recovery), recoveryTarget)

@@ -1,11 +1,13 @@
 // Command effect is the tool of a soak run: its effect is a line in the ledger, had once it started. It is a
 // program of its own, and a small one, because it is started for every call.
 //
-//	effect TOOL <input.json     {"ms": how long it takes, "fail": whether it then says that it failed}
+//	effect TOOL <input.json     {"ms": how long it takes, "fail": whether it then says that it failed, "flaky":
+//	                            whether it does so in the first attempt}
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,17 +17,24 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
+	switch err := run(); {
+	case errors.Is(err, errForNow):
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(75) // EX_TEMPFAIL: worth another attempt
+	case err != nil:
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	fmt.Println("done")
 }
 
+var errForNow = errors.New("it was told to fail at first")
+
 func run() error {
 	var input struct {
-		MS   int  `json:"ms"`
-		Fail bool `json:"fail"`
+		MS    int  `json:"ms"`
+		Fail  bool `json:"fail"`
+		Flaky bool `json:"flaky"`
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&input); err != nil {
 		return err
@@ -54,7 +63,10 @@ func run() error {
 		return err
 	}
 	if input.Fail {
-		return fmt.Errorf("it was told to fail")
+		return errors.New("it was told to fail")
+	}
+	if input.Flaky && e.Attempt == 1 {
+		return errForNow
 	}
 	return nil
 }
