@@ -1,15 +1,22 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 // schemaOf is the schema of what travels under a verb.
@@ -17,15 +24,89 @@ var schemaOf = map[messages.Verb]string{
 	messages.VerbBatch: "batch", messages.VerbRun: "batch", messages.VerbReply: "reply", messages.VerbFinal: "reply",
 	messages.VerbRefused: "reply", messages.VerbEvent: "event", messages.VerbRead: "job", messages.VerbWrite: "job",
 	messages.VerbCall: "call-record", messages.VerbPlan: "plan-record", messages.VerbResult: "result",
-	messages.VerbNotify: "notice", messages.VerbGet: "get",
+	messages.VerbNotify: "notice", messages.VerbGet: "get", messages.VerbControl: "control", messages.VerbCtl: "control-record",
+	messages.VerbStop: "stop", messages.VerbHand: "hand-back",
 }
 
 // Every message that a fleet puts on the wire is what its schema says.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
+	sawAll := everyMessageFits(t, f)
+	for _, p := range messages.Providers {
+		f.run(batchIn(p, "s", "mixed "+string(p), call{"echo", `{"n":1}`}, call{"count", ""}, call{"nope", ""}, call{"count", ""}, call{"echo", ""}))
+	}
+	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
+	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil {
+		t.Error("another body under an id that was used was not refused")
+	}
+	if _, err := f.client.Run(t.Context(), messages.Batch{ID: "bad", Session: "s", Provider: messages.Gemini, Message: json.RawMessage(`{}`)}, nil); err == nil {
+		t.Error("a message of no provider's shape was not refused")
+	}
+	if _, err := f.client.GetFull(t.Context(), "s", "mixed gemini"); err != nil {
+		t.Error(err)
+	}
+	sawAll(messages.VerbBatch, messages.VerbRun, messages.VerbReply, messages.VerbRefused, messages.VerbEvent, messages.VerbRead,
+		messages.VerbWrite, messages.VerbCall, messages.VerbPlan, messages.VerbResult, messages.VerbNotify, messages.VerbFinal)
+}
+
+// The same for what is said to a session, for retries, and for calls that are handed back.
+func TestEveryRareMessageFitsItsSchema(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	f.tool(schemas.Tool{Name: "hang", Kind: messages.Read, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		<-ctx.Done()
+		return tool.Output{}, context.Cause(ctx)
+	})
+	f.tool(schemas.Tool{Name: "flaky", Kind: messages.Write, OnCrash: messages.Idempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 1}}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		if c.Attempt == 1 {
+			return tool.Output{}, &messages.Error{Message: "busy", Retryable: true}
+		}
+		return tool.Text("done"), nil
+	})
+	f.tool(schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command", InputSchema: []byte(`{"type":"object"}`)}, func(context.Context, tool.Call) (tool.Output, error) {
+		return tool.Text("ran"), nil
+	})
+	rewrite := hook.Hook{Name: "rewrite", Match: "sh", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
+		return hook.Verdict{Input: json.RawMessage(`{"command":"rm x"}`)}, nil
+	}}
+	hooks, err := hook.NewSet(rewrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sawAll := everyMessageFits(t, f)
+	f.worker(worker.Config{Hooks: hooks})
+	f.coordinator(coordinator.Config{})
+	hung := canonical("s", "hung", call{"hang", ""}, call{"flaky", ""})
+	f.submit(hung)
+	f.until("the batch runs", func() bool {
+		_, err := f.client.Get(t.Context(), hung.Session, hung.ID)
+		return errors.Is(err, client.ErrRunning)
+	})
+	if _, err := f.client.Steer(t.Context(), hung.Session, json.RawMessage(`{"role":"user","content":"hurry"}`), messages.SteerAfterBatch, client.Stop{By: "the user"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.client.Abort(t.Context(), hung.Session, hung.ID, client.Stop{By: "the user", Reason: "too slow"}); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := f.client.Await(t.Context(), hung.Session, hung.ID)
+	if err != nil || reply.Status != messages.Aborted || string(reply.Steering) != `[{"role":"user","content":"hurry"}]` {
+		t.Errorf("the aborted batch: %s, steering %s, %v", reply.Status, reply.Steering, err)
+	}
+	for _, r := range f.run(canonical("s", "rare", call{"flaky", ""}, call{"sh", `{"command":"ls"}`})).Results {
+		if r.Status != messages.StatusOK {
+			t.Errorf("%+v", r)
+		}
+	}
+	sawAll(messages.VerbControl, messages.VerbCtl, messages.VerbStop, messages.VerbHand)
+}
+
+// everyMessageFits checks what travels against its schema, and is a function that waits until messages of all the given
+// verbs were seen.
+func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
+	t.Helper()
 	watcher := f.connect("watcher")
-	defer watcher.Close()
+	t.Cleanup(watcher.Close)
 	var mu sync.Mutex
 	seen := map[messages.Verb]int{}
 	_, err := watcher.Subscribe("toolfleet.>", "", func(m bus.Msg) {
@@ -56,21 +137,10 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 	if err := watcher.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range messages.Providers {
-		f.run(batchIn(p, "s", "mixed "+string(p), call{"echo", `{"n":1}`}, call{"count", ""}, call{"nope", ""}, call{"count", ""}, call{"echo", ""}))
-	}
-	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
-	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil {
-		t.Error("another body under an id that was used was not refused")
-	}
-	if _, err := f.client.Run(t.Context(), messages.Batch{ID: "bad", Session: "s", Provider: messages.Gemini, Message: json.RawMessage(`{}`)}, nil); err == nil {
-		t.Error("a message of no provider's shape was not refused")
-	}
-	if _, err := f.client.GetFull(t.Context(), "s", "mixed gemini"); err != nil {
-		t.Error(err)
-	}
-	for _, verb := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbReply, messages.VerbRefused, messages.VerbEvent, messages.VerbRead,
-		messages.VerbWrite, messages.VerbCall, messages.VerbPlan, messages.VerbResult, messages.VerbNotify, messages.VerbFinal} {
-		f.until("a "+string(verb)+" message was seen", func() bool { mu.Lock(); defer mu.Unlock(); return seen[verb] > 0 })
+	return func(verbs ...messages.Verb) {
+		t.Helper()
+		for _, verb := range verbs {
+			f.until("a "+string(verb)+" message was seen", func() bool { mu.Lock(); defer mu.Unlock(); return seen[verb] > 0 })
+		}
 	}
 }

@@ -28,7 +28,7 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 		return Held{}, errOtherInput
 	}
 	record := messages.CallRecord{
-		State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
+		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
 		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input,
 		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(),
 	}
