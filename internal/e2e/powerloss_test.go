@@ -1,0 +1,286 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+var (
+	powerImages = flag.Int("powerloss.images", 2, "how often the power fails in TestPowerLoss")
+	powerSeed   = flag.Uint64("powerloss.seed", 0, "when it does; 0: at another moment each time")
+)
+
+// ledgerTools writes a tools file with echo (read) and note, a write that adds its session, batch and place to a ledger.
+func ledgerTools(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tools.yaml")
+	body := `tools:
+  - {name: echo, kind: read, builtin: noop}
+  - name: note
+    kind: write
+    input_schema: {type: object}
+    env: [LEDGER, NAP]
+    exec: {command: [sh, -c, 'echo "$TOOLFLEET_SESSION $TOOLFLEET_BATCH $TOOLFLEET_INDEX" >>"$LEDGER"; sleep "${NAP:-0}"; echo noted']}
+`
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// noting is a batch with two writes that leave lines in the ledger, at places 1 and 3.
+func noting(session, id string) messages.Batch {
+	return canonical(session, id, call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}, call{"note", ""})
+}
+
+// checkEffects compares the results of a batch with what is in the ledger: at most one line for a write, and one line for
+// a write that is said to be done.
+func checkEffects(t *testing.T, ledger string, replies []messages.Reply) {
+	t.Helper()
+	body, err := os.ReadFile(ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]int{}
+	for line := range strings.Lines(string(body)) {
+		lines[strings.TrimSpace(line)]++
+	}
+	for line, n := range lines {
+		if n > 1 {
+			t.Errorf("the effect of %q was had %d times", line, n)
+		}
+	}
+	for _, reply := range replies {
+		for _, r := range reply.Results {
+			n := lines[fmt.Sprint(reply.Session, " ", reply.Batch, " ", r.Index)]
+			if r.Tool == "note" && r.Status == messages.StatusOK && n != 1 {
+				t.Errorf("call %d of batch %s of session %s is said to be done, and is in the ledger %d times", r.Index, reply.Batch, reply.Session, n)
+			}
+			if r.Status != messages.StatusOK && r.Status != messages.StatusOutcomeUnknown && r.Status != messages.StatusSkipped {
+				t.Errorf("batch %s of session %s: %s", reply.Batch, reply.Session, messages.MustMarshal(r))
+			}
+		}
+	}
+}
+
+// diskImage makes a disk in a file and mounts it.
+func diskImage(t *testing.T) (image, dir string) {
+	t.Helper()
+	image = filepath.Join(t.TempDir(), "disk.img")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
+		t.Skipf("no file system can be made in a file here: %v: %s", err, strings.TrimSpace(string(out)))
+	}
+	return image, mounted(t, "-o", "loop", image)
+}
+
+// load submits batches of a few sessions, one after another in each, and remembers what it was told.
+type load struct {
+	mu       sync.Mutex
+	accepted []messages.Batch  // guarded by mu
+	seen     map[string][]byte // replies as they were published, by their subject's end; guarded by mu
+}
+
+func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions int) {
+	c := client.Over(conn, "")
+	unsubscribe, err := conn.Subscribe("toolfleet.reply.>", "", func(m bus.Msg) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.seen[strings.TrimPrefix(m.Subject, "toolfleet.reply.")] = m.Data
+	})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer unsubscribe()
+	var agents sync.WaitGroup
+	for s := range sessions {
+		agents.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				b := noting(fmt.Sprint("s", s), fmt.Sprint("b", n))
+				if err := c.Submit(ctx, b); err != nil {
+					continue // not acknowledged: no promise
+				}
+				l.mu.Lock()
+				l.accepted = append(l.accepted, b)
+				l.mu.Unlock()
+				_, _ = c.Await(ctx, b.Session, b.ID)
+			}
+		})
+	}
+	agents.Wait()
+}
+
+func (l *load) replies() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.seen)
+}
+
+// outage is the world at the moment when the power failed.
+type outage struct {
+	image, ledger string
+	accepted      []messages.Batch
+	seen          map[string][]byte
+}
+
+// fail copies the disk as it is, without what the operating system has not written yet. The server stands still
+// meanwhile, as nothing else does: a copy takes time, a power failure does not.
+func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
+	t.Helper()
+	dir := t.TempDir()
+	o := outage{image: filepath.Join(dir, "disk.img"), ledger: filepath.Join(dir, "ledger"), seen: map[string][]byte{}}
+	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	o.accepted = append(o.accepted, l.accepted...)
+	for subject, reply := range l.seen {
+		o.seen[subject] = reply
+	}
+	l.mu.Unlock()
+	copyFile(t, ledger, o.ledger)
+	copyFile(t, image, o.image)
+	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = io.Copy(out, in); err == nil {
+		err = out.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var quickly = []string{"TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms", "TOOLFLEET_UNSAFE_SYNC=true"}
+
+// outages runs a fleet on a disk of its own and lets the power fail while batches run.
+func outages(t *testing.T, count int, sync string) []outage {
+	t.Helper()
+	seed := *powerSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-powerloss.seed %d", seed)
+	moments := rand.New(rand.NewPCG(seed, 0))
+	image, disk := diskImage(t)
+	ledger := filepath.Join(t.TempDir(), "ledger")
+	p, server := serverOn(t, filepath.Join(disk, "data"), []string{"--sync", sync}, append(quickly, "LEDGER="+ledger)...)
+	coordinator, worker := p.ready("coordinator"), p.ready("worker", "--tools", ledgerTools(t))
+	l := &load{seen: map[string][]byte{}}
+	ctx, stop := context.WithCancel(t.Context())
+	conn := p.bus()
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.run(ctx, t, conn, 4) }()
+	var all []outage
+	for i := range count {
+		if i%2 == 1 { // what is not synced has reached the disk in part: the operating system writes it now and then
+			if out, err := exec.Command("sync", "-f", disk).CombinedOutput(); err != nil {
+				t.Fatalf("sync %s: %v: %s", disk, err, out)
+			}
+		}
+		until := l.replies() + 10 + moments.IntN(60)
+		p.until("some batches have ended", func() bool { return l.replies() >= until })
+		all = append(all, l.fail(t, server, image, ledger))
+	}
+	stop()
+	<-ended
+	for _, d := range []*daemon{coordinator, worker, server} {
+		d.kill()
+	}
+	return all
+}
+
+// recovered starts a fleet on the disk as the failure left it and returns the reply of every batch that was acknowledged
+// before it, and how many are lost; and how many replies are not those that were seen before.
+func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed int) {
+	t.Helper()
+	p, _ := serverOn(t, filepath.Join(mounted(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
+	p.ready("coordinator")
+	p.ready("worker", "--tools", ledgerTools(t))
+	c, conn := p.client(), p.bus()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, b := range o.accepted {
+		reply, err := c.Await(ctx, b.Session, b.ID)
+		if errors.Is(err, client.ErrUnknown) {
+			lost++
+			continue
+		}
+		if err != nil {
+			t.Errorf("batch %s of session %s: %v", b.ID, b.Session, err)
+			return replies, lost, changed
+		}
+		replies = append(replies, reply)
+	}
+	for subject, seen := range o.seen {
+		stored, err := conn.Last(ctx, conn.Names().Stream(bus.Replies), "toolfleet.final."+subject)
+		if err != nil || string(stored.Data) != string(seen) {
+			changed++
+		}
+	}
+	return replies, lost, changed
+}
+
+// The power fails while batches run, again and again. What was acknowledged gets its reply all the same, a reply that was
+// seen stays as it was, and no effect is had twice. The ledger of the effects is on another disk.
+func TestPowerLoss(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs processes on disks of their own")
+	}
+	for i, o := range outages(t, *powerImages, "always") {
+		replies, lost, changed := o.recovered(t)
+		t.Logf("failure %d: %d batches acknowledged, %d replies seen before; %d lost, %d replies changed", i, len(o.accepted), len(o.seen), lost, changed)
+		if lost > 0 || changed > 0 {
+			t.Errorf("failure %d: %d of %d acknowledged batches are lost, %d of %d replies changed", i, lost, len(o.accepted), changed, len(o.seen))
+		}
+		checkEffects(t, o.ledger, replies)
+	}
+}
+
+// The same with a server that syncs every two minutes, as a NATS server does by itself. It loses what it acknowledged:
+// that is told, not asserted, and shows that the test above can fail.
+func TestPowerLossWithoutSync(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs processes on disks of their own")
+	}
+	for _, o := range outages(t, 1, "2m") {
+		_, lost, changed := o.recovered(t)
+		t.Logf("syncing every 2 minutes: %d of %d acknowledged batches are lost, %d of %d replies", lost, len(o.accepted), changed, len(o.seen))
+	}
+}
