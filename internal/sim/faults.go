@@ -3,6 +3,8 @@ package sim
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 // Calm is a world in which nothing goes wrong.
@@ -65,6 +67,7 @@ func (s *Storm) between(w *World) {
 	if s.hits(4 * s.pause) {
 		s.any(w, func(p *process) {
 			p.paused = w.Now.Add(time.Duration(s.rng.IntN(40)) * time.Second)
+			p.slept = p.paused
 			w.logf(p.name, "PAUSES", "for %v", p.paused.Sub(w.Now))
 		})
 	}
@@ -96,3 +99,74 @@ func (s *Storm) delay() time.Duration {
 	}
 	return time.Duration(s.rng.IntN(15000)) * time.Millisecond
 }
+
+// Hit is one thing that goes wrong at one command.
+type Hit struct {
+	Command int // counted from 1
+	What    string
+	// Whom counts coordinators and workers, for what happens to somebody else than the command's giver.
+	Whom int
+}
+
+// What a [Hit] can be, and how many parties it can happen to.
+var hits = map[string]fault{
+	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter,
+	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
+}
+
+// Hits lists everything that can go wrong at a command of a fleet with so many coordinators and workers.
+func Hits(command, parties int) []Hit {
+	var all []Hit
+	for _, what := range messages.SortedKeys(hits) {
+		all = append(all, Hit{command, what, 0})
+		if what == "dies meanwhile" || what == "pauses" {
+			for whom := 1; whom < parties; whom++ {
+				all = append(all, Hit{command, what, whom})
+			}
+		}
+	}
+	return all
+}
+
+// Script is a world in which exactly this goes wrong.
+type Script []Hit
+
+func (s Script) before(p *process) fault {
+	for _, hit := range s {
+		if hit.Command != p.commands {
+			continue
+		}
+		if f := hits[hit.What]; f == none || f >= dies && p.again == nil {
+			s.meanwhile(p.World, hit)
+		} else {
+			return f
+		}
+	}
+	return none
+}
+
+// meanwhile is what happens to others, right before the command.
+func (s Script) meanwhile(w *World, hit Hit) {
+	w.logf("", "!!", "%s %d", hit.What, hit.Whom)
+	var parties []*process
+	for _, p := range w.processes {
+		if p.again != nil {
+			parties = append(parties, p)
+		}
+	}
+	switch p := parties[hit.Whom%len(parties)]; hit.What {
+	case "restart":
+		w.Restart()
+	case "power loss":
+		w.PowerLoss(func(stored int) int { return stored })
+	case "dies meanwhile":
+		p.doomed = true
+	case "pauses":
+		p.paused = w.Now.Add(Lease + 2*Grace + time.Second)
+		p.slept = p.paused
+	}
+}
+
+func (Script) between(*World)       {}
+func (Script) skip(*World) bool     { return false }
+func (Script) delay() time.Duration { return 7 * time.Second }

@@ -12,6 +12,7 @@ import (
 
 var (
 	seeds = flag.Uint64("sim.seeds", 1000, "how many random fleets are run")
+	pairs = flag.Int("sim.pairs", 3000, "how many pairs of faults are tried on the small fleet; 0: all of them")
 	seed  = flag.Int64("sim.seed", -1, "run this one fleet only, and print its history")
 )
 
@@ -63,4 +64,65 @@ func randomShape(rng *rand.Rand) sim.Shape {
 		shape.Sessions = append(shape.Sessions, session)
 	}
 	return shape
+}
+
+// small is the fleet whose every crash point is tried.
+var small = sim.Shape{Coordinators: 2, Workers: 2, Sessions: [][]string{{"read once read again"}}}
+
+// script runs the small fleet with what goes wrong given, in one order of parties.
+func script(order uint64, verbose bool, hits ...sim.Hit) (commands int, history string, err error) {
+	f := sim.NewFleet(small, sim.Script(hits), rand.New(rand.NewPCG(order, 5)))
+	if verbose {
+		f.Record()
+	}
+	err = f.Run()
+	return f.Commands(), f.History(), err
+}
+
+func try(t *testing.T, order uint64, hits ...sim.Hit) {
+	if _, _, err := script(order, false, hits...); err != nil {
+		_, history, _ := script(order, true, hits...)
+		t.Fatalf("order %d, %v: %v\n%s\norder %d, %v: %v", order, hits, err, history, order, hits, err)
+	}
+}
+
+// TestEveryCrashPoint lets everything go wrong once at every command of a small batch.
+func TestEveryCrashPoint(t *testing.T) {
+	tried := 0
+	for order := range uint64(4) {
+		commands, history, err := script(order, true)
+		if err != nil {
+			t.Fatalf("nothing goes wrong, and yet: %v\n%s", err, history)
+		}
+		for command := 1; command <= commands; command++ {
+			for _, hit := range sim.Hits(command, 4) {
+				try(t, order, hit)
+				tried++
+			}
+		}
+	}
+	t.Logf("%d faults", tried)
+}
+
+// TestPairsOfCrashPoints lets things go wrong twice: as many pairs as the flag says, evenly spread.
+func TestPairsOfCrashPoints(t *testing.T) {
+	commands, _, _ := script(0, false)
+	var all []sim.Hit
+	for command := 1; command <= commands*3/2; command++ { // what goes wrong first makes it longer
+		all = append(all, sim.Hits(command, 4)...)
+	}
+	stride := 1
+	if *pairs > 0 {
+		stride = max(1, len(all)*len(all)/2 / *pairs)
+	}
+	tried, n := 0, 0
+	for i, first := range all {
+		for _, second := range all[i+1:] {
+			if n++; n%stride == 0 {
+				try(t, 0, first, second)
+				tried++
+			}
+		}
+	}
+	t.Logf("%d of %d pairs", tried, n)
 }

@@ -182,11 +182,18 @@ func (l *ledger) mayRepeat(a *attempt, before *run) {
 	if before.done || before.dead || !l.alive(before.worker) {
 		return
 	}
+	var newest time.Time
 	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.key)) {
-		record := m.Body.(messages.CallRecord)
-		if over := m.Time.Add(Lease + Grace); record.Attempt == before.attempt && a.Now.Before(over) {
+		if m.Body.(messages.CallRecord).Attempt != before.attempt {
+			continue
+		}
+		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
 			l.fail("call %s is started again by %s; %s may run it for another %v", a.key, a.name, before.worker.name, over.Sub(a.Now))
 		}
+		newest = m.Time
+	}
+	if before.worker.slept.Before(newest.Add(Lease - Grace)) {
+		l.fail("call %s is started again by %s; %s, which was awake, still runs it", a.key, a.name, before.worker.name)
 	}
 }
 

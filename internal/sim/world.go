@@ -31,6 +31,7 @@ type process struct {
 	name   string
 	tasks  []*task
 	paused time.Time // it does nothing before
+	slept  time.Time // until then it did not get to do what it was to do
 	doomed bool      // it dies before anybody does anything else
 	again  func()    // starts another of its kind, under a new name
 	bye    func()    // what the others notice of its end
@@ -122,6 +123,9 @@ func (w *World) step() bool {
 	if len(can) == 0 || w.faults.skip(w) {
 		if next := w.next(); next.Before(never) {
 			w.Advance(next.Sub(w.Now))
+			for _, t := range can {
+				t.slept = w.Now
+			}
 			return true
 		}
 		return len(can) > 0
@@ -201,6 +205,9 @@ func (w *World) logf(who, what, format string, args ...any) {
 
 // epoch is when time begins.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Commands is how many commands were given.
+func (w *World) Commands() int { return w.commands }
 
 // Record has the history written down from now on.
 func (w *World) Record() { w.history = &strings.Builder{} }
