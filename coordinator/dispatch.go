@@ -172,7 +172,7 @@ func (d *drive) prepare(ctx context.Context) error {
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
-		NotAfter: d.notAfter(), Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
+		NotAfter: d.conn.Local(ctx, d.notAfter()), Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
 	var said []batch.Event
 	var heard sync.WaitGroup
@@ -189,6 +189,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	return nil
 }
 
+// notAfter is by the server's clock.
 func (d *drive) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
 func (d *drive) setTimer(timer *time.Timer) {

@@ -76,6 +76,7 @@ type Conn struct {
 	opts   Options
 	closed chan struct{} // closed once the connection is, for good
 	holder atomic.Pointer[holder]
+	clock  serverClock
 
 	mu          sync.Mutex
 	onReconnect map[int]func() // guarded by mu

@@ -167,9 +167,8 @@ func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
 	}
 	wait = a.service.Backoff(r.Attempt)
 	wait = wait/2 + rand.N(wait/2+1)
-	now := time.Now()
-	inTime := now.Add(wait).Before(a.job.NotAfter) &&
-		(a.job.DeadlineMS == 0 || now.Sub(a.began)+wait < time.Duration(a.job.DeadlineMS)*time.Millisecond)
+	inTime := a.conn.Now(a.running).Add(wait).Before(a.job.NotAfter) &&
+		(a.job.DeadlineMS == 0 || time.Since(a.began)+wait < time.Duration(a.job.DeadlineMS)*time.Millisecond)
 	return wait, inTime
 }
 

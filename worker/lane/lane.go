@@ -209,7 +209,7 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 		log.Debug("let go: the tool is not served here under this definition")
 		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), 0)(d))
 		return
-	case time.Now().After(job.NotAfter):
+	case c.conn.Now(ctx).After(job.NotAfter):
 		c.settle(log, d.Term("the batch outlived its time"))
 		return
 	}

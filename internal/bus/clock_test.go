@@ -1,0 +1,39 @@
+package bus_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// What was stored a while ago is that old by the server's clock, whatever ours says of the date.
+func TestTheServersClock(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn := connect(t, srv)
+		defer conn.Close()
+		if err := conn.Provision(t.Context(), bus.Provision{}); err != nil {
+			t.Fatal(err)
+		}
+		subject := "toolfleet.batch._.s.b"
+		if _, err := conn.Append(t.Context(), subject, nil, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := conn.Last(t.Context(), conn.Names().Stream(bus.Batches), subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{0, 30 * time.Second, time.Hour} { // within a reading, and past several
+			time.Sleep(wait)
+			if age, want := conn.Now(t.Context()).Sub(stored.Time), time.Since(stored.Time); (age - want).Abs() > time.Second {
+				t.Errorf("stored %v ago, and the server's clock says %v", want, age)
+			}
+		}
+		at := stored.Time.Add(2 * time.Hour)
+		if got := conn.Local(t.Context(), at); (time.Until(got) - at.Sub(conn.Now(t.Context()))).Abs() > time.Second {
+			t.Errorf("two hours after it was stored is %v by our clock", got)
+		}
+	})
+}
