@@ -74,14 +74,11 @@ func (c *Conn) Provision(ctx context.Context, p Provision) error {
 		defer cancel()
 	}
 	for _, want := range c.streams(p.withDefaults()) {
-		err := c.ensureStream(ctx, want)
-		for notReady(err) && pause(ctx, jitter(minBackoff)) {
-			err = c.ensureStream(ctx, want)
-		}
-		if err != nil {
+		if err := patiently(ctx, func() error { return c.ensureStream(ctx, want) }); err != nil {
 			return err
 		}
 	}
+	c.Now(ctx) // so that nobody goes by our own clock even at first
 	return nil
 }
 
