@@ -28,34 +28,42 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 		return
 	}
 	log := c.log.With("batch", accepted.Key.Batch, "session", accepted.Key.Session, "tenant", accepted.Key.Tenant)
-	if live := c.driving(accepted.Key); live != nil {
-		live.adopt(d)
-		return
+	live := c.driving(accepted.Key)
+	seen, reply := sight{seq: accepted.Seq, driven: true}, []byte(nil)
+	if live == nil {
+		if seen, reply, err = c.survey(ctx, accepted); err != nil {
+			log.Warn("let go: the log cannot be read", "err", err)
+			c.settle(log, d.Nak(time.Second))
+			return
+		}
 	}
-	var head journal.Accepted
-	var found bool
-	var reply []byte
-	var replied bool
-	var headErr, replyErr error
-	var looks sync.WaitGroup
-	looks.Go(func() { reply, replied, replyErr = c.journal.Reply(ctx, accepted.Key) })
-	head, found, headErr = c.journal.Head(ctx, accepted.Key.Tenant, accepted.Key.Session)
-	looks.Wait()
-	switch err := errors.Join(headErr, replyErr); {
-	case err != nil:
-		log.Warn("let go: the log cannot be read", "err", err)
-		c.settle(log, d.Nak(time.Second))
-	case replied:
+	switch turn(seen) {
+	case join:
+		live.adopt(d)
+	case answer:
 		c.again(ctx, log, accepted, reply)
 		c.settle(log, d.Ack())
-	case found && head.Seq != accepted.Seq:
-		log.Debug("let go: not the head of its session", "head", head.Key.Batch)
+	case wait:
+		log.Debug("let go: not the head of its session", "head", seen.head)
 		c.settle(log, d.Nak(c.cfg.Poll))
-	case !found:
-		c.settle(log, d.Nak(time.Second)) // finished a moment ago, or a look at a server that is behind: gone, or here again
-	default:
+	case vanished:
+		c.settle(log, d.Nak(time.Second)) // or the log was read at a server that is behind: gone, or here again
+	case lead:
 		c.driveLane(ctx, accepted, d)
 	}
+}
+
+// survey finds out where a batch stands, and what its stored reply is if it has one.
+func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sight, reply []byte, err error) {
+	var head journal.Accepted
+	var headErr, replyErr error
+	var looks sync.WaitGroup
+	seen.seq = a.Seq
+	looks.Go(func() { reply, seen.replied, replyErr = c.journal.Reply(ctx, a.Key) })
+	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
+	looks.Wait()
+	seen.head = head.Seq
+	return seen, reply, errors.Join(headErr, replyErr)
 }
 
 // driveLane drives a batch that is the head of its session, and then the next head, until there is none.

@@ -1,0 +1,198 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func TestTurn(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		seen sight
+		want verdict
+	}{
+		{"the oldest of its session", sight{seq: 5, head: 5}, lead},
+		{"another comes first", sight{seq: 5, head: 4}, wait},
+		{"it has left the log, and a later one is the head", sight{seq: 5, head: 9}, wait},
+		{"it has left the log, and nothing is behind it", sight{seq: 5}, vanished},
+		{"driven here", sight{seq: 5, head: 5, driven: true}, join},
+		{"driven here, and its reply is just stored", sight{seq: 5, head: 5, replied: true, driven: true}, join},
+		{"submitted again after its end", sight{seq: 5, head: 5, replied: true}, answer},
+		{"submitted again behind another that runs", sight{seq: 5, head: 4, replied: true}, answer},
+		{"replied to, and out of the log already", sight{seq: 5, replied: true}, answer},
+	} {
+		if got := turn(tt.seen); got != tt.want {
+			t.Errorf("%s: verdict %d, want %d", tt.what, got, tt.want)
+		}
+	}
+}
+
+// entry is one batch in the log of a session, as the slow twin of the lane rule sees it: everything at once.
+type entry struct {
+	seq     uint64
+	gone    bool // out of the log
+	replied bool
+}
+
+// obvious is the lane rule read off the whole log.
+func obvious(log []entry, i int, driven bool) verdict {
+	inLog := slices.ContainsFunc(log, func(e entry) bool { return !e.gone })
+	before := slices.ContainsFunc(log[:i], func(e entry) bool { return !e.gone })
+	switch {
+	case driven:
+		return join
+	case log[i].replied:
+		return answer
+	case !inLog:
+		return vanished
+	case log[i].gone || before:
+		return wait
+	}
+	return lead
+}
+
+func headOf(log []entry) uint64 {
+	for _, e := range log {
+		if !e.gone {
+			return e.seq
+		}
+	}
+	return 0
+}
+
+func TestTurnAgreesWithItsTwin(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for bits := range 1 << (2 * n) {
+			log := make([]entry, n)
+			for i := range log {
+				log[i] = entry{seq: uint64(10 + i), gone: bits>>(2*i)&1 == 1, replied: bits>>(2*i)&2 == 2}
+			}
+			for i := range log {
+				for _, driven := range []bool{false, true} {
+					got := turn(sight{seq: log[i].seq, head: headOf(log), replied: log[i].replied, driven: driven})
+					if want := obvious(log, i, driven); got != want {
+						t.Errorf("log %+v, batch %d, driven %v: verdict %d, want %d", log, i, driven, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// hand is a coordinator in the lane's world: what it is at, and what it saw before.
+type hand struct {
+	at      int // 0: nothing; 1: has seen whether there is a reply; 2: has seen the head too; 3: drives; 4: has stored the reply
+	batch   int
+	replied bool
+	head    uint64
+}
+
+// lanes is every state of a lane that two coordinators can bring about, with looks as old as they like.
+type lanes struct {
+	t    *testing.T
+	seen map[string]bool
+	ends int
+}
+
+// explore goes on from a state by every step that is possible in it.
+func (w *lanes) explore(log []entry, hands [2]hand) {
+	state := fmt.Sprint(log, hands)
+	if w.seen[state] || w.t.Failed() {
+		return
+	}
+	w.seen[state] = true
+	if headOf(log) == 0 {
+		w.ends++
+	}
+	for who, h := range hands {
+		step := func(h hand, log []entry) {
+			next := hands
+			next[who] = h
+			w.explore(log, next)
+		}
+		switch h.at {
+		case 0:
+			for i, e := range log {
+				if !e.gone { // delivered, at any time and to anybody
+					step(hand{at: 1, batch: i, replied: e.replied}, log)
+				}
+			}
+		case 1:
+			h.at, h.head = 2, headOf(log)
+			step(h, log)
+		case 2:
+			switch turn(sight{seq: log[h.batch].seq, head: h.head, replied: h.replied}) {
+			case lead:
+				w.leads(log, h)
+				h.at = 3
+				step(h, log)
+			case answer:
+				step(hand{}, with(log, h.batch, func(e *entry) { e.gone = true }))
+			case wait, vanished:
+				step(hand{}, log)
+			case join:
+				w.t.Fatalf("%s: joined a drive that is not there", state)
+			}
+		case 3:
+			h.at = 4
+			step(h, with(log, h.batch, func(e *entry) { e.replied = true }))
+			step(hand{}, log) // dies, or lets go
+		case 4:
+			step(hand{}, log) // dies between the reply and the log
+			left := with(log, h.batch, func(e *entry) { e.gone = true })
+			next := hand{}
+			for i, e := range left {
+				if e.seq == headOf(left) && !e.replied { // the next head
+					next = hand{at: 3, batch: i}
+					w.leads(left, next)
+				}
+			}
+			step(next, left)
+		}
+	}
+}
+
+// leads holds a coordinator to the order of the lane: what it drives is driven after the end of all before it.
+func (w *lanes) leads(log []entry, h hand) {
+	for _, e := range log[:h.batch] {
+		if !e.replied {
+			w.t.Errorf("log %+v: batch %d is driven before the end of %d", log, log[h.batch].seq, e.seq)
+		}
+	}
+}
+
+func with(log []entry, i int, change func(*entry)) []entry {
+	log = slices.Clone(log)
+	change(&log[i])
+	return log
+}
+
+// Two coordinators take up to four batches of a session, some submitted again after their end, in every interleaving
+// of their looks, their ends and their deaths: no batch is driven before the end of one before it.
+func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for again := range 1 << n {
+			log := make([]entry, n)
+			for i := range log {
+				log[i] = entry{seq: uint64(1 + i), replied: again>>i&1 == 1}
+			}
+			w := lanes{t: t, seen: map[string]bool{}}
+			w.explore(log, [2]hand{})
+			if w.ends == 0 {
+				t.Errorf("log %+v never drains", log)
+			}
+		}
+	}
+}
+
+// However the log came to be what it is, whoever looks now gets it going.
+func TestAFreshLookAtTheHeadGoesOn(t *testing.T) {
+	for _, replied := range []bool{false, true} {
+		for _, driven := range []bool{false, true} {
+			if got := turn(sight{seq: 3, head: 3, replied: replied, driven: driven}); got == wait || got == vanished {
+				t.Errorf("the head (replied %v, driven %v) waits: verdict %d", replied, driven, got)
+			}
+		}
+	}
+}
