@@ -182,6 +182,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer stopWatching()
 	watched := make(chan error, 1)
 	watching.Go(func() { watched <- c.watchTools(watch) })
+	watching.Go(func() { c.conn.KeepRemade(watch, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)) })
 	select {
 	case <-c.catalog.ready:
 	case err := <-watched:

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -123,41 +124,51 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 // Run serves until ctx ends, then takes no more calls and lets those in hand end for Config.Drain.
 func (w *Worker) Run(ctx context.Context) error {
 	pools := w.pools()
-	if err := w.prepare(ctx, pools); err != nil {
+	consumers, err := w.consumers(pools)
+	if err == nil {
+		err = w.prepare(ctx, consumers)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
 		return err
 	}
-	present := make(chan struct{})
+	var present sync.WaitGroup
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(present)
-		w.stayPresent(staying, pools)
-	}()
+	present.Go(func() { w.stayPresent(staying, pools) })
+	present.Go(func() { w.conn.KeepRemade(staying, w.cfg.Provision, consumers...) })
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
 	w.serving.Store(true)
-	err := w.consumer.Run(ctx, pools)
+	err = w.consumer.Run(ctx, pools)
 	w.serving.Store(false)
 	leave()
-	<-present
+	present.Wait()
 	return err
 }
 
+// consumers is what the worker pulls from, one for each pool.
+func (w *Worker) consumers(pools []string) (consumers []bus.Consumer, err error) {
+	for _, pool := range pools {
+		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
+		if err != nil {
+			return nil, err
+		}
+		consumers = append(consumers, consumer)
+	}
+	return consumers, nil
+}
+
 // prepare shields the worker from its commands, and makes what is missing on the server, and the tools known.
-func (w *Worker) prepare(ctx context.Context, pools []string) error {
+func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
 	}
 	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
 		return err
 	}
-	for _, pool := range pools {
-		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
-		if err == nil {
-			err = w.conn.EnsureConsumer(ctx, consumer)
-		}
-		if err != nil {
+	for _, consumer := range consumers {
+		if err := w.conn.EnsureConsumer(ctx, consumer); err != nil {
 			return err
 		}
 	}

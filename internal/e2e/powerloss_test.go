@@ -284,3 +284,39 @@ func TestPowerLossWithoutSync(t *testing.T) {
 		t.Logf("syncing every 2 minutes: %d of %d acknowledged batches are lost, %d of %d replies", lost, len(o.accepted), changed, len(o.seen))
 	}
 }
+
+// The power fails under the server alone: coordinator and worker live through it, find the server again on what its disk
+// has, and go on.
+func TestPowerLossUnderLivingDaemons(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs processes on disks of their own")
+	}
+	image, disk := diskImage(t)
+	ledger := filepath.Join(t.TempDir(), "ledger")
+	p, server := serverOn(t, filepath.Join(disk, "data"), nil, append(quickly, "LEDGER="+ledger)...)
+	p.ready("coordinator")
+	p.ready("worker", "--tools", ledgerTools(t))
+	l := &load{seen: map[string][]byte{}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.run(ctx, t, p.bus(), 4) }()
+	p.until("some batches have ended", func() bool { return l.replies() >= 20 })
+	o := l.fail(t, server, image, ledger)
+	server.kill()
+	stop()
+	<-ended
+	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")
+	p.start("nats", "--listen", strings.TrimPrefix(p.url, "nats://"), "--data", data)
+	c := p.client()
+	waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var replies []messages.Reply
+	for _, b := range append(o.accepted, noting("new", "b")) {
+		reply, err := c.Run(waiting, b, nil)
+		if err != nil {
+			t.Fatalf("batch %s of session %s: %v", b.ID, b.Session, err)
+		}
+		replies = append(replies, reply)
+	}
+	checkEffects(t, ledger, replies)
+}

@@ -1,0 +1,55 @@
+package bus
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// KeepRemade makes again, after every reconnect until ctx ends, what a server may have lost with the power: the streams
+// that are not synced, since nothing in them is the truth, and the given durables. A stream that holds the truth is never
+// made here: somebody has to look where it went.
+func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consumer) {
+	again := make(chan struct{}, 1)
+	defer c.OnReconnect(func() {
+		select {
+		case again <- struct{}{}:
+		default:
+		}
+	})()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+		if err := c.remake(ctx, p, consumers); err != nil && ctx.Err() == nil {
+			c.log.Error("streams and consumers cannot be looked after; what is missing is made when a daemon starts", "error", err)
+		}
+	}
+}
+
+func (c *Conn) remake(ctx context.Context, p Provision, consumers []Consumer) error {
+	ctx, cancel := context.WithTimeout(ctx, provisionTimeout)
+	defer cancel()
+	var errs []error
+	for _, want := range c.streams(p.withDefaults()) {
+		if want.PersistMode == jetstream.AsyncPersistMode {
+			errs = append(errs, patiently(ctx, func() error { return c.ensureStream(ctx, want) }))
+		}
+	}
+	for _, want := range consumers {
+		errs = append(errs, patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }))
+	}
+	return errors.Join(errs...)
+}
+
+// patiently repeats what a server that is still starting does not do yet.
+func patiently(ctx context.Context, try func() error) error {
+	err := try()
+	for notReady(err) && pause(ctx, jitter(minBackoff)) {
+		err = try()
+	}
+	return err
+}
