@@ -3,7 +3,7 @@
 //
 //	core       Publish, Respond, Subscribe, Request, Stream, Serve     may be lost; nothing rests on them
 //	streams    Append, CompareAndSet, Send, Delete                      what the fleet remembers
-//	reading    Last, First, LastOfEach, All                             without a consumer, straight from the store
+//	reading    Last, First, All, LastOfEach, Glance                          without a consumer, straight from the store
 //	work       EnsureConsumer, Puller, Slots, Delivery                  pull exactly what can be worked on
 //	buckets    Bucket, PutObject, GetObject                             definitions, presence, large bodies
 //
@@ -12,8 +12,8 @@
 //   - A call that returned nil did what it says. A write whose acknowledgement did not come is [ErrUnknown],
 //     never nil and never "failed": read before deciding.
 //   - A write while disconnected fails at once and is not stored later behind its caller's back.
-//   - Last, First, All and GetObject see every write that was acknowledged before they were asked, however many servers
-//     hold the stream. LastOfEach and what a Bucket tells may come from a replica that is behind.
+//   - Reads see every write that was acknowledged before they were asked, however many servers hold the stream. Only
+//     Glance, and what a Bucket tells that is not named FromLeader, may come from a replica that is behind.
 //   - Connections come back by themselves, for ever; pullers and watchers with them.
 //
 // Subjects, stream and bucket names come from messages.Names and are given whole: Names().Stream(Calls), not
@@ -159,6 +159,8 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PermissionErrOnSubscribe(true),
+		// Every read of several messages makes a queue of this length; the client's own default takes half a megabyte.
+		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if sub != nil {
 				c.log.Error("NATS refused or dropped something", "subject", sub.Subject, "error", err)

@@ -18,7 +18,15 @@ type ControlEntry struct {
 
 // Controls is what was said to a session, in order. What cannot be read is left out.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
-	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfSession(messages.VerbCtl, tenant, session))
+	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(messages.VerbCtl, tenant, session)
+	_, err := j.conn.Last(ctx, stream, subject) // mostly nothing was said, and this is the cheaper question
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil, nil
+	}
+	var msgs []bus.Msg
+	if err == nil {
+		msgs, err = j.conn.All(ctx, stream, subject)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the controls of session %s: %w", session, err)
 	}
