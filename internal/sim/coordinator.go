@@ -140,6 +140,7 @@ func (d *drive) run() bool {
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
+	said := d.controls()
 	late := d.delivery == nil || d.delivery.Count > 1
 	resumed := false
 	if late {
@@ -147,6 +148,9 @@ func (d *drive) run() bool {
 		if resumed, err = d.recall(); err != nil {
 			return false
 		}
+	}
+	for _, e := range said {
+		d.machine.Step(d.Now, e)
 	}
 	d.step(batch.Begin{Resumed: resumed, Late: late})
 	for d.reply == nil {
@@ -198,6 +202,26 @@ func (d *drive) recall() (found bool, err error) {
 	return len(plans)+len(events) > 0, nil
 }
 
+// controls is what was said to the session, as far as it means this batch.
+func (d *drive) controls() (events []batch.Event) {
+	all, err := d.journal.controls(d.sub.Key)
+	if err != nil {
+		return nil
+	}
+	for _, record := range all {
+		if record.UpTo < d.accepted.Seq {
+			continue
+		}
+		if id, session := record.Batch(); session || string(id) == d.sub.Key.Batch {
+			events = append(events, batch.Aborted{})
+		}
+		if record.When != "" {
+			events = append(events, batch.Steered{Now: record.When == messages.SteerImmediate})
+		}
+	}
+	return events
+}
+
 func (d *drive) events(k known) []batch.Event {
 	var events []batch.Event
 	for _, m := range k.hands {
@@ -245,13 +269,17 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 	case batch.StorePlan:
 		return d.storePlan(want)
 	case batch.Look:
+		said := d.controls()
 		k, err := d.calls(d.sub.Key)
 		if err != nil {
-			return nil
+			return said
 		}
-		return append(d.events(k), batch.Looked{})
+		return append(append(said, d.events(k)...), batch.Looked{})
 	case batch.End:
 		return d.end(want)
+	case batch.Stop:
+		key := d.sub.Key.Call(want.Index)
+		d.tell("stop", key.String(), func() { d.stopCall(key) })
 	case batch.Finish:
 		d.reply = &reply{by: d.name, results: want.Results}
 	}

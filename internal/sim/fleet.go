@@ -31,8 +31,11 @@ var machineConfig = batch.Config{
 type Shape struct {
 	Coordinators, Workers int
 	// Sessions holds the batches of each session, each as the names of the tools it calls:
-	// read, sum, alone (a read that may not overlap), once, again (idempotent), nope (unknown). A batch "?" cannot be decoded.
+	// read, sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may overlap),
+	// stern and sternshell (planned to overlap, and handed back), nope (unknown). A batch "?" cannot be decoded.
 	Sessions [][]string
+	// Says is how many things are said to sessions: aborts and steering.
+	Says int
 }
 
 // Fleet is agents, coordinators and workers on one broker.
@@ -45,10 +48,12 @@ type Fleet struct {
 }
 
 var catalog = func() schemas.Catalog {
-	alone := false
+	alone, safe := false, true
 	c, err := schemas.NewCatalog(
 		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "sum", Kind: messages.Compute},
 		schemas.Tool{Name: "alone", Kind: messages.Read, ConcurrencySafe: &alone},
+		schemas.Tool{Name: "shell", Kind: messages.Write, ConcurrencySafe: &safe},
+		schemas.Tool{Name: "stern", Kind: messages.Read}, schemas.Tool{Name: "sternshell", Kind: messages.Write, ConcurrencySafe: &safe},
 		schemas.Tool{Name: "once", Kind: messages.Write, OnCrash: messages.Once},
 		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
 	)
@@ -77,7 +82,34 @@ func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 			f.startAgent(submission(fmt.Sprint("s", s), fmt.Sprint("b", b), strings.Fields(tools)))
 		}
 	}
+	for range shape.Says {
+		f.startSpeaker(messages.BatchKey{Tenant: messages.OneTenant, Session: fmt.Sprint("s", rng.IntN(len(shape.Sessions)))})
+	}
 	return f
+}
+
+// handsBack reports whether the tool finds that it must run alone only when it has its input.
+func (f *Fleet) handsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
+
+// startSpeaker says one thing to a session at some time.
+func (f *Fleet) startSpeaker(key messages.BatchKey) {
+	control := []messages.Control{
+		{Abort: []byte(`"b0"`)}, {Abort: []byte("true")}, {When: messages.SteerBetweenGroups}, {When: messages.SteerImmediate},
+	}[f.rng.IntN(4)]
+	p := f.start("s", nil)
+	p.spawn("say", func(t *task) {
+		t.sleep(time.Duration(f.rng.IntN(6000)) * time.Millisecond)
+		t.insist(func() error { return journal{t}.control(key, control) })
+	})
+}
+
+// stopCall tells every worker that a call should stop.
+func (w *World) stopCall(key messages.CallKey) {
+	for _, p := range w.processes {
+		if p.told != nil {
+			p.told(key)
+		}
+	}
 }
 
 func submission(session, id string, tools []string) *Submission {

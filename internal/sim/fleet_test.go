@@ -47,8 +47,8 @@ func storm(seed uint64, verbose bool) (history string, err error) {
 }
 
 func randomShape(rng *rand.Rand) sim.Shape {
-	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "nope"}
-	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3)}
+	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
+	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2)}
 	for range 1 + rng.IntN(2) {
 		var session []string
 		for range 1 + rng.IntN(3) {

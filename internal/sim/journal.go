@@ -202,6 +202,29 @@ func (j journal) replied(key messages.BatchKey) (found bool, err error) {
 	return found, err
 }
 
+// control stores what somebody has to say to a session, for the batches that it has now.
+func (j journal) control(key messages.BatchKey, control messages.Control) error {
+	return j.ask("control", names.OfSession(messages.VerbCtl, key.Tenant, key.Session), func() error {
+		record := messages.ControlRecord{Control: control}
+		for _, m := range j.Stream(logStream).All(names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*") {
+			record.UpTo = m.Seq
+		}
+		_, err := j.Append(names.OfSession(messages.VerbCtl, key.Tenant, key.Session), record)
+		return err
+	})
+}
+
+func (j journal) controls(key messages.BatchKey) (all []messages.ControlRecord, err error) {
+	subject := names.OfSession(messages.VerbCtl, key.Tenant, key.Session)
+	err = j.ask("controls?", subject, func() error {
+		for _, m := range j.Stream(callsStream).All(subject) {
+			all = append(all, m.Body.(messages.ControlRecord))
+		}
+		return nil
+	})
+	return all, err
+}
+
 // head is the oldest unfinished batch of a session.
 func (j journal) head(key messages.BatchKey) (m *Message, err error) {
 	filter := names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*"

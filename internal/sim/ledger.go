@@ -38,6 +38,7 @@ type run struct {
 	done    bool // it came to its end
 	dead    bool // it was killed
 	fails   bool
+	again   bool // it fails so that nothing was applied, and another attempt may do better
 }
 
 // violation is a rule that was broken.
@@ -114,6 +115,7 @@ func (l *ledger) began(a *attempt) *run {
 		worker: a.process, attempt: a.record.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
 		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
 	}
+	r.again = r.fails && l.fleet.rng.IntN(2) == 0
 	l.fleet.logf(a.name, "RUNS", "%s, for %v", a.key, r.takes)
 	account.runs[i] = append(before, r)
 	return r
@@ -133,15 +135,22 @@ func (l *ledger) takes(write bool) time.Duration {
 
 func (r *run) kill(time.Time) { r.dead = true }
 
-// end is the result of a run that came to its end.
-func (r *run) end(now time.Time) messages.Result {
-	r.done = true
+// end is the result of a run that came to its end, or was stopped in the middle.
+func (r *run) end(now time.Time, stopped bool) messages.Result {
+	r.done, r.dead = !stopped, stopped
 	result := messages.Result{
 		Index: r.index, CallID: r.call, Tool: r.tool, Attempt: r.attempt, Started: r.started,
 		DurationMS: float64(now.Sub(r.started).Milliseconds()), Status: messages.StatusOK,
 	}
-	if r.fails {
+	switch {
+	case stopped && r.attempt > 0: // claimed
+		r.again = false
+		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "stopped")
+	case stopped:
+		result.Status, result.Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "stopped")
+	case r.fails:
 		result.Status, result.Outcome = messages.StatusError, messages.Failed(messages.CodeToolError, "no")
+		result.Err.Retryable = r.again
 	}
 	return result
 }
@@ -154,13 +163,17 @@ func (l *ledger) inOrder(a *account, i int) {
 	if a.ended[i] && !call.Claims() {
 		return
 	}
-	for j := range a.sub.Plan.Calls[:i] {
-		earlier := a.sub.Plan.Calls[j]
+	handedBack := l.fleet.handsBack(call.PlannedCall.Tool)
+	for j, other := range a.sub.Plan.Calls {
+		before := other.Stage < call.Stage
+		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after those before it that do too
+			before = j != i && (j < i || !l.fleet.handsBack(other.PlannedCall.Tool))
+		}
 		switch {
-		case earlier.Stage == call.Stage || earlier.Refused != nil:
+		case !before || other.Refused != nil:
 		case !a.ended[j]:
 			l.fail("call %d of %s starts before call %d has ended", i, a.sub.Key, j)
-		case !call.ConcurrencySafe && !a.durable[j]:
+		case (!call.ConcurrencySafe || handedBack) && !a.durable[j]:
 			l.fail("call %d of %s starts on the result of call %d, which is not durable", i, a.sub.Key, j)
 		}
 	}
@@ -176,6 +189,9 @@ func (l *ledger) inOrder(a *account, i int) {
 
 // mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or its lease and grace are over.
 func (l *ledger) mayRepeat(a *attempt, before *run) {
+	if before.done && before.again {
+		return // nothing was applied
+	}
 	if l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
 		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
 	}
@@ -232,8 +248,10 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 	if r.Index != i || r.CallID != call.ID {
 		l.fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
 	}
-	came := false // the run of the result came to its end
+	came := false    // the run of the result came to its end
+	applied := false // a run may have changed the world
 	for _, run := range runs {
+		applied = applied || !run.again || !run.done
 		came = came || run.done && (!call.Claims() || run.attempt == r.Attempt)
 	}
 	switch {
@@ -241,7 +259,7 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
 		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
-	case call.Claims() && len(runs) > 0 && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted):
+	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted):
 		l.fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
 	}
 }

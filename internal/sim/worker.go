@@ -18,6 +18,13 @@ type worker struct {
 
 func (f *Fleet) startWorker() {
 	w := &worker{process: f.start("w", f.startWorker), fleet: f}
+	w.told = func(key messages.CallKey) {
+		for _, a := range w.inHand {
+			if a.key == key {
+				a.stopped = true
+			}
+		}
+	}
 	w.spawn("pull", func(t *task) {
 		for {
 			t.wait(never, func() bool { return len(w.inHand) < Slots && f.Waiting(f.jobs) })
@@ -40,6 +47,7 @@ type attempt struct {
 	record   messages.CallRecord // that record
 	claimed  bool
 	run      *run // of the tool; nil before it starts
+	stopped  bool // nobody wants the run any more
 	over     bool // the tool has ended, or was killed
 }
 
@@ -74,6 +82,10 @@ func (a *attempt) handle() {
 		}
 	}
 	a.worker.spawn("signs", a.giveSigns)
+	if a.job.ConcurrencySafe && a.worker.fleet.handsBack(a.job.Tool) {
+		a.giveBack()
+		return
+	}
 	if a.claims() {
 		mine, err := a.claim()
 		if err != nil {
@@ -118,6 +130,15 @@ func (a *attempt) settled() (bool, error) {
 		a.last, a.record = newest.seq, newest.record
 	}
 	return false, nil
+}
+
+// giveBack is for a call whose frozen input turns out to be one that must run alone.
+func (a *attempt) giveBack() {
+	if a.handBack(a.key) != nil {
+		return
+	}
+	a.term()
+	a.say(batch.HandedBack{Index: a.key.Index})
 }
 
 // claim marks in the journal that the call is now started. It reports whether the call is ours.
@@ -209,12 +230,53 @@ func (a *attempt) isOurs(e entry) bool {
 // work runs the tool, and stores what became of it.
 func (a *attempt) work() {
 	a.run = a.worker.fleet.began(a)
-	a.wait(a.Now.Add(a.run.takes), func() bool { return a.over })
+	a.wait(a.Now.Add(a.run.takes), func() bool { return a.over || a.stopped })
 	if a.over {
 		return // killed: what is known is in the journal, and the job comes again
 	}
 	a.over = true
-	result := a.run.end(a.Now)
+	result := a.run.end(a.Now, a.stopped)
+	if result.Err != nil && result.Err.Retryable && a.tries() < attempts {
+		a.release()
+		return
+	}
+	a.finish(result)
+}
+
+// attempts is how often a call is tried that fails in a way that another attempt may cure.
+const attempts = 3
+
+// tries counts the attempts of the call, this one included.
+func (a *attempt) tries() int {
+	if a.claims() {
+		return a.record.Attempt
+	}
+	return a.job.Attempt + a.delivery.Count
+}
+
+// release gives up an attempt that is known not to have been applied, for another one after a while: one that
+// claimed in its journal, any other by telling the coordinator.
+func (a *attempt) release() {
+	const after = 500 * time.Millisecond
+	if !a.claims() {
+		a.term()
+		a.say(batch.LetGo{Index: a.key.Index, After: after, Attempt: a.tries()})
+		return
+	}
+	record := a.record
+	record.State, record.Nonce, record.RetryAfterMS = messages.Released, a.nonce+"-released", after.Milliseconds()
+	seq, err := a.close(record)
+	if lost, ok := err.(*lostTo); ok && lost.newest.record.State == messages.Ended {
+		a.ack()
+	}
+	if err == nil {
+		a.ack()
+		a.say(batch.Recorded{Index: a.key.Index, Record: record, Seq: seq})
+	}
+}
+
+// finish stores the result. What is stored counts, whoever stored it.
+func (a *attempt) finish(result messages.Result) {
 	a.insist(func() error {
 		stored, err := a.store(result)
 		if lost, ok := err.(*lostTo); ok {
@@ -235,15 +297,21 @@ func (a *attempt) store(result messages.Result) (messages.Result, error) {
 	if !a.claims() {
 		return a.writeResult(a.key, result)
 	}
+	record := a.record
+	record.State, record.Nonce, record.Result = messages.Ended, a.nonce+"-end", &result
+	_, err := a.close(record)
+	return result, err
+}
+
+// close writes the record that ends our claim, or the call, behind our newest one.
+func (a *attempt) close(record messages.CallRecord) (uint64, error) {
 	for {
-		record := a.record
-		record.State, record.Nonce, record.Result = messages.Ended, a.nonce+"-end", &result
-		_, err := a.write(a.key, record, a.last, never)
-		if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) {
-			a.last = lost.newest.seq
-			continue
+		seq, err := a.write(a.key, record, a.last, never)
+		lost, ok := err.(*lostTo)
+		if !ok || !a.isOurs(lost.newest) {
+			return seq, err
 		}
-		return result, err
+		a.last = lost.newest.seq
 	}
 }
 

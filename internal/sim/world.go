@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 // World is parties that act one at a time, and the clock. It chooses who is next.
@@ -35,6 +37,8 @@ type process struct {
 	doomed bool      // it dies before anybody does anything else
 	again  func()    // starts another of its kind, under a new name
 	bye    func()    // what the others notice of its end
+	// told is what it does when it hears that a call should stop; nil: nothing.
+	told func(messages.CallKey)
 }
 
 // task is one thing that a process does.
@@ -122,7 +126,11 @@ func (w *World) step() bool {
 	}
 	if len(can) == 0 || w.faults.skip(w) {
 		if next := w.next(); next.Before(never) {
-			w.Advance(next.Sub(w.Now))
+			step := next.Sub(w.Now)
+			if len(can) > 0 {
+				step = min(step, w.faults.delay())
+			}
+			w.Advance(step)
 			for _, t := range can {
 				t.slept = w.Now
 			}
