@@ -3,7 +3,7 @@
 //
 //	core       Publish, Respond, Subscribe, Request, Stream, Serve     may be lost; nothing rests on them
 //	streams    Append, CompareAndSet, Send, Delete                      what the fleet remembers
-//	reading    Last, First, All, LastOfEach, Glance                          without a consumer, straight from the store
+//	reading    Last, First, All, LastOfEach, Glance                     without a consumer, straight from the store
 //	work       EnsureConsumer, Puller, Slots, Delivery                  pull exactly what can be worked on
 //	buckets    Bucket, PutObject, GetObject                             definitions, presence, large bodies
 //

@@ -118,6 +118,9 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 		if all, err := reader.All(t.Context(), stream, subject); err != nil || len(all) != 2 || all[0].Seq != first || all[1].Seq != last {
 			t.Fatalf("all: %+v, %v; want sequences %d and %d", all, err, first, last)
 		}
+		if each, err := reader.LastOfEach(t.Context(), stream, subject, subject+".absent"); err != nil || len(each) != 1 || each[0].Seq != last {
+			t.Fatalf("last of each: %+v, %v; want sequence %d", each, err, last)
+		}
 	}
 	t.Logf("a direct get through the follower was behind after %d of %d writes", behind, rounds)
 	if behind == 0 {

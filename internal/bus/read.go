@@ -61,9 +61,26 @@ func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 }
 
 // LastOfEach is the newest message of every subject that matches one of the filters, in stream order; empty when
-// there is none. Any number of filters and subjects. It comes from whichever replica answers, and may be behind: what
-// it shows was so, what it does not show may be there.
+// there is none. Any number of filters and subjects. On a cluster it goes through all that match one by one: for
+// decisions, not for polls.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
+	if c.alone(ctx, stream) {
+		return c.Glance(ctx, stream, filters...)
+	}
+	var found []Msg
+	for _, filter := range filters {
+		more, err := c.All(ctx, stream, filter)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return newestOfEach(found), nil
+}
+
+// Glance is LastOfEach from whichever replica answers, in few requests. It may be behind: what it shows was so, and
+// what it does not show may be there.
+func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
 	}
@@ -74,7 +91,7 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 	// The server answers for at most 1,024 subjects.
 	if half := len(filters) / 2; half > 0 {
 		for _, part := range [][]string{filters[:half], filters[half:]} {
-			more, err := c.LastOfEach(ctx, stream, part...)
+			more, err := c.Glance(ctx, stream, part...)
 			if err != nil {
 				return nil, err
 			}

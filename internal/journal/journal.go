@@ -212,12 +212,16 @@ func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...i
 		}
 		return filters
 	}
+	each := j.conn.LastOfEach
+	if len(indices) > 0 { // a poll, which looks again: what it misses now it finds then
+		each = j.conn.Glance
+	}
 	var known Known
-	calls, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall, messages.VerbHand)...)
+	calls, err := each(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall, messages.VerbHand)...)
 	if err != nil {
 		return known, fmt.Errorf("read the journal of batch %s: %w", key, err)
 	}
-	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
+	results, err := each(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
 	if err != nil {
 		return known, fmt.Errorf("read the results of batch %s: %w", key, err)
 	}
