@@ -80,6 +80,7 @@ type call struct {
 	seq        uint64    // of the newest journal record
 	record     messages.CallRecord
 	seen       time.Time // when that record was first seen here
+	claimSeen  time.Time // when the claim that it continues was
 	endAt      time.Time // when an End was last asked for
 	stopped    bool      // a Stop was asked for since the last look
 }
@@ -324,6 +325,9 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 	c := &m.calls[ev.Index]
 	if ev.Seq <= c.seq {
 		return
+	}
+	if ev.Record.State != messages.Renewed || ev.Record.Fence != c.record.Fence && ev.Record.Fence != c.seq {
+		c.claimSeen = now
 	}
 	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
 	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false

@@ -9,7 +9,17 @@ import (
 
 // live reports whether a worker holds a claim on the call that has not lapsed, and may still hold it.
 func (m *Machine) live(now time.Time, c *call) bool {
-	return claimed(c) && now.Before(m.lapse(c))
+	return claimed(c) && now.Before(m.lapse(c)) && !m.overdue(now, c)
+}
+
+// overdue reports whether a claim is held for longer than its run can take, with time to spare for what a worker does
+// around it. A worker that only keeps renewing is broken.
+func (m *Machine) overdue(now time.Time, c *call) bool {
+	return claimed(c) && c.record.DeadlineMS > 0 && !now.Before(m.due(c))
+}
+
+func (m *Machine) due(c *call) time.Time {
+	return c.claimSeen.Add(time.Duration(c.record.DeadlineMS)*time.Millisecond + m.cfg.QueueTimeout + m.cfg.Grace)
 }
 
 // lapsed reports whether the call was claimed, the claim has run out, and its tool may be run again.
@@ -90,7 +100,7 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 	waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
 	again := c.record.OnCrash == messages.Idempotent || c.record.OnCrash == messages.Checkable
-	if again && !waited && !poison && m.abort == nil && now.Before(m.cfg.NotAfter) {
+	if again && !waited && !poison && !m.overdue(now, c) && m.abort == nil && now.Before(m.cfg.NotAfter) {
 		return messages.Result{}, false
 	}
 	lost := "The worker that ran %s was lost while it ran."
@@ -235,6 +245,9 @@ func (m *Machine) Wake() (time.Time, bool) {
 			earlier(c.endAt.Add(m.cfg.Poll))
 		case claimed(c) && c.since.Before(m.lapse(c)) && !c.held:
 			earlier(m.lapse(c))
+			if c.record.DeadlineMS > 0 {
+				earlier(m.due(c))
+			}
 		default:
 			earlier(m.cfg.NotAfter.Add(1))
 			earlier(m.waitsFor(i, c))
