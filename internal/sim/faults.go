@@ -69,10 +69,12 @@ func (s *Storm) between(w *World) {
 			p.paused = w.Now.Add(time.Duration(s.rng.IntN(40)) * time.Second)
 			p.slept = p.paused
 			w.logf(p.name, "PAUSES", "for %v", p.paused.Sub(w.Now))
+			w.tally["pauses"]++
 		})
 	}
 	if s.hits(4 * s.restart) {
 		w.logf("", "RESTART", "of the server")
+		w.tally["restarts"]++
 		if s.rng.IntN(2) == 0 {
 			w.Stop()
 		} else {
@@ -81,6 +83,7 @@ func (s *Storm) between(w *World) {
 	}
 	if s.hits(4 * s.power) {
 		w.logf("", "POWER", "is lost")
+		w.tally["power losses"]++
 		w.PowerLoss(func(stored int) int { return s.rng.IntN(stored + 1) })
 	}
 }

@@ -65,7 +65,7 @@ var catalog = func() schemas.Catalog {
 
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
-	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng}
+	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}}
 	f := &Fleet{World: w, catalog: catalog}
 	f.ledger = newLedger(f)
 	w.stored = f.ledger.stored
@@ -161,8 +161,12 @@ func (f *Fleet) startAgent(sub *Submission) {
 func (f *Fleet) Run() (err error) {
 	defer f.close()
 	defer func() {
-		if broken, ok := recover().(violation); ok {
-			err = broken
+		switch cause := recover().(type) {
+		case nil:
+		case violation:
+			err = cause
+		default:
+			panic(cause)
 		}
 	}()
 	for f.unfinished() {

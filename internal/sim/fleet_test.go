@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 var (
@@ -19,31 +20,38 @@ var (
 // TestWhateverHappensTheRulesHold runs random fleets under random faults.
 func TestWhateverHappensTheRulesHold(t *testing.T) {
 	if *seed >= 0 {
-		history, err := storm(uint64(*seed), true)
+		history, _, err := storm(uint64(*seed), true)
 		t.Logf("seed %d:\n%s", *seed, history)
 		if err != nil {
 			t.Errorf("seed %d: %v", *seed, err)
 		}
 		return
 	}
-	start := time.Now()
+	start, seen := time.Now(), map[string]int{}
 	for n := range *seeds {
-		if _, err := storm(n, false); err != nil {
-			history, again := storm(n, true)
+		_, tally, err := storm(n, false)
+		for what, times := range tally {
+			seen[what] += times
+		}
+		if err != nil {
+			history, _, again := storm(n, true)
 			t.Fatalf("seed %d: %v\n%s\nseed %d: %v (-sim.seed=%d runs it again)", n, err, history, n, again, n)
 		}
 	}
 	t.Logf("%d seeds, %.0f a second", *seeds, float64(*seeds)/time.Since(start).Seconds())
+	for _, what := range messages.SortedKeys(seen) {
+		t.Logf("%9d %s", seen[what], what)
+	}
 }
 
-func storm(seed uint64, verbose bool) (history string, err error) {
+func storm(seed uint64, verbose bool) (history string, tally map[string]int, err error) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	f := sim.NewFleet(randomShape(rng), sim.NewStorm(rng), rng)
 	if verbose {
 		f.Record()
 	}
 	err = f.Run()
-	return f.History(), err
+	return f.History(), f.Tally(), err
 }
 
 func randomShape(rng *rand.Rand) sim.Shape {

@@ -116,6 +116,10 @@ func (l *ledger) began(a *attempt) *run {
 		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
 	}
 	r.again = r.fails && l.fleet.rng.IntN(2) == 0
+	l.fleet.tally["runs"]++
+	if len(before) > 0 {
+		l.fleet.tally["runs again"]++
+	}
 	l.fleet.logf(a.name, "RUNS", "%s, for %v", a.key, r.takes)
 	account.runs[i] = append(before, r)
 	return r
@@ -190,8 +194,10 @@ func (l *ledger) inOrder(a *account, i int) {
 // mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or its lease and grace are over.
 func (l *ledger) mayRepeat(a *attempt, before *run) {
 	if before.done && before.again {
+		l.fleet.tally["retries of writes"]++
 		return // nothing was applied
 	}
+	l.fleet.tally["takeovers"]++
 	if l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
 		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
 	}
@@ -229,6 +235,10 @@ func (l *ledger) atTheEnd() {
 			l.fail("%s was accepted and has no reply", a.sub.Key)
 		}
 		l.isWhole(a) // still
+		l.fleet.tally["batches"]++
+		for _, r := range a.reply.results {
+			l.fleet.tally["results: "+string(r.Status)]++
+		}
 	}
 }
 

@@ -83,6 +83,10 @@ func (t *task) order(what, subject string) fault {
 	t.commands++
 	f := t.faults.before(t.process)
 	t.logf(t.name, what, "%s  %s", subject, faultNames[f])
+	t.tally["commands"]++
+	if f != none {
+		t.tally["faulty commands"]++
+	}
 	t.doomed = t.doomed || f == dies || f == diesAfter
 	if f == dies {
 		t.mayDie()

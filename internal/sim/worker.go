@@ -196,7 +196,7 @@ func (a *attempt) keep(j journal, since time.Time) {
 			return
 		case err == nil:
 			since, wait = asked, Lease/3
-			a.say(batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
+			a.sayBy(j.task, batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
 		case lost, !j.Now.Before(end):
 			a.run.kill(j.Now)
 			a.over = true

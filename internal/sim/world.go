@@ -25,6 +25,7 @@ type World struct {
 	names     int // of processes that were given so far
 	nonces    int
 	history   *strings.Builder
+	tally     map[string]int // how often what happened
 }
 
 // process is what dies as a whole, with all that it knows.
@@ -188,6 +189,7 @@ func (w *World) next() time.Time {
 // kill ends a process between two commands, and starts another in its place.
 func (w *World) kill(p *process) {
 	w.logf(p.name, "DIES", "")
+	w.tally["kills"]++
 	w.processes = slices.DeleteFunc(w.processes, func(other *process) bool { return other == p })
 	for _, t := range p.tasks {
 		t.stop()
@@ -216,6 +218,9 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Commands is how many commands were given.
 func (w *World) Commands() int { return w.commands }
+
+// Tally is how often what happened: faults, runs, results by status. It shows what a test has seen.
+func (w *World) Tally() map[string]int { return w.tally }
 
 // Record has the history written down from now on.
 func (w *World) Record() { w.history = &strings.Builder{} }
