@@ -1,0 +1,319 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// everywhere keeps each stream on every node of a cluster.
+var everywhere = bus.Provision{Replicas: natstest.Nodes}
+
+// replicated is a fleet whose daemons are spread over a cluster.
+type replicated struct {
+	*fleet
+	cl *natstest.Cluster
+}
+
+func newReplicated(t testing.TB) *replicated {
+	t.Helper()
+	f := &replicated{
+		fleet: &fleet{t: t, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))},
+		cl:    natstest.StartCluster(t, natstest.Fast),
+	}
+	f.conn = f.dial("agent", f.cl.URL())
+	f.client = client.Over(f.conn, "")
+	if err := f.conn.Provision(t.Context(), everywhere); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *replicated) dial(name, url string) *bus.Conn {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := bus.Connect(ctx, bus.Options{URL: url, Name: name, Logger: f.log})
+	if err != nil {
+		f.t.Fatalf("connect %s: %v", name, err)
+	}
+	return conn
+}
+
+// daemons starts two coordinators and two workers, each at another node first.
+func (f *replicated) daemons() {
+	f.t.Helper()
+	for i := range 2 {
+		conn := f.dial("worker", f.cl.URLOf(i))
+		w, err := worker.New(conn, f.tools, worker.Config{Logger: f.log, Provision: everywhere})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.start(conn, w.Run)
+		conn = f.dial("coordinator", f.cl.URLOf(i+1))
+		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: everywhere})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.start(conn, c.Run)
+		f.until("the coordinator is ready", c.Ready)
+	}
+}
+
+// ledger is the world outside: what was done to it, by whom, and in which order.
+type ledger struct {
+	mu      sync.Mutex
+	effects map[string]int      // by idempotency key
+	order   map[string][]string // of each session's writes
+}
+
+// tools registers pay (once), put (idempotent) and look, which reads what the session wrote last.
+func (l *ledger) tools(f *fleet) {
+	l.effects, l.order = map[string]int{}, map[string][]string{}
+	for name, crash := range map[string]messages.OnCrash{"pay": messages.Once, "put": messages.Idempotent} {
+		f.tool(schemas.Tool{Name: name, OnCrash: crash}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.effects[c.IdempotencyKey]++
+			l.order[string(c.Session)] = append(l.order[string(c.Session)], string(c.Input))
+			return tool.Output{Value: c.Input}, nil
+		})
+	}
+	f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		written := l.order[string(c.Session)]
+		if len(written) == 0 {
+			return tool.Text("nothing"), nil
+		}
+		return tool.Output{Value: json.RawMessage(written[len(written)-1])}, nil
+	})
+}
+
+// done is how many writes were applied.
+func (l *ledger) done() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, written := range l.order {
+		n += len(written)
+	}
+	return n
+}
+
+// Leaders change and a node is lost and comes back while batches run: each ends exactly once, its session's writes
+// in order, none applied twice, and each read sees the write before it.
+func TestAClusterLosesLeadersAndANode(t *testing.T) {
+	f := newReplicated(t)
+	defer f.close()
+	var l ledger
+	l.tools(f.fleet)
+	f.daemons()
+	sessions, each := 4, 24
+	if testing.Short() {
+		each = 8
+	}
+	total := sessions * each * 2
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+
+	var agents sync.WaitGroup
+	defer agents.Wait()
+	var ended atomic.Int64
+	for s := range sessions {
+		agents.Go(func() {
+			for n := range each {
+				if f.lookWriteLook(ctx, fmt.Sprint("s", s), n) {
+					ended.Add(1)
+				}
+			}
+		})
+	}
+	// Every fault waits for some progress since the one before, so that it meets batches that run.
+	faults := []func(){}
+	for _, stream := range []string{bus.Batches, bus.Calls, bus.Jobs, bus.Replies, bus.Results} {
+		faults = append(faults, func() { f.cl.StepDown(f.conn.Names().Stream(stream)) })
+	}
+	var lost int
+	calls := f.conn.Names().Stream(bus.Calls)
+	faults = append(faults,
+		func() { lost = f.cl.Leader(calls); f.cl.Stop(lost) },
+		func() { f.cl.Restart(lost); f.cl.Current(lost, calls) },
+	)
+	for i, fault := range faults {
+		f.until(fmt.Sprint("there is progress before fault ", i), func() bool { return l.done() >= total*(i+1)/(len(faults)+2) || t.Failed() })
+		fault()
+	}
+	agents.Wait()
+
+	if got := int(ended.Load()); got != sessions*each {
+		t.Errorf("%d of %d batches ended well", got, sessions*each)
+	}
+	for key, n := range l.effects {
+		if n != 1 {
+			t.Errorf("the effect %s was applied %d times", key, n)
+		}
+	}
+	for s := range sessions {
+		var want []string
+		for n := range each {
+			want = append(want, fmt.Sprintf(`{"n":%d,"w":"pay"}`, n), fmt.Sprintf(`{"n":%d,"w":"put"}`, n))
+		}
+		if got := l.order[fmt.Sprint("s", s)]; !slices.Equal(got, want) {
+			t.Errorf("session %d wrote %v", s, got)
+		}
+	}
+	for _, stream := range []string{bus.Batches, bus.Jobs} { // both are taken out a moment after the reply
+		f.until("nothing is left in "+stream, func() bool {
+			_, err := f.conn.First(ctx, f.conn.Names().Stream(stream), ">")
+			return errors.Is(err, bus.ErrNotFound)
+		})
+	}
+}
+
+// lookWriteLook submits a batch of reads and two writes, waits for its reply, and reports whether it is as it should be.
+func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) bool {
+	pay, put := fmt.Sprintf(`{"n":%d,"w":"pay"}`, n), fmt.Sprintf(`{"n":%d,"w":"put"}`, n)
+	b := canonical(session, fmt.Sprint("b", n), call{"look", ""}, call{"look", ""}, call{"pay", pay}, call{"look", ""}, call{"put", put}, call{"look", ""})
+	for {
+		err := f.client.Submit(ctx, b)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || bus.IsTerminal(err) {
+			f.t.Errorf("%s.%s: %v", session, b.ID, err)
+			return false
+		}
+	}
+	reply, err := f.client.Await(ctx, b.Session, b.ID)
+	if err != nil {
+		f.t.Errorf("%s.%s: %v", session, b.ID, err)
+		return false
+	}
+	_, texts := answers(f.t, messages.Canonical, reply.Reinjection)
+	if want := []string{pay, pay, put, put}; !slices.Equal(texts[2:], want) || texts[0] != texts[1] {
+		f.t.Errorf("%s.%s: answered %v, want %v in the end", session, b.ID, texts, want)
+		return false
+	}
+	return true
+}
+
+// Two writers claim the same call over and over, at different nodes, while the journal's leader changes: one of them
+// gets each claim, and the other is told whose it is.
+func TestTwoRacingClaimsOnACluster(t *testing.T) {
+	f := newReplicated(t)
+	defer f.close()
+	stream := f.conn.Names().Stream(bus.Calls)
+	rounds := 600
+	if testing.Short() {
+		rounds = 100
+	}
+	var writers [2]*journal.Journal
+	for i := range writers {
+		conn := f.dial("writer", f.cl.URLOf(i))
+		defer conn.Close()
+		writers[i] = journal.New(conn)
+	}
+	key := messages.KeyOf(messages.OneTenant, "s", "b")
+	for round := range rounds {
+		var race sync.WaitGroup
+		var seqs [len(writers)]uint64
+		var lost [len(writers)]*journal.Lost
+		for i, j := range writers {
+			race.Go(func() {
+				rec := messages.CallRecord{State: messages.Claimed, Nonce: fmt.Sprint("writer ", i), Worker: fmt.Sprint(i)}
+				for range 100 {
+					var err error
+					seqs[i], err = j.Write(t.Context(), key.Call(round), rec, 0)
+					if err == nil || errors.As(err, &lost[i]) {
+						return
+					}
+				}
+				t.Errorf("round %d: writer %d came to no end", round, i)
+			})
+		}
+		if round%(rounds/6) == rounds/12 {
+			f.cl.StepDown(stream)
+		}
+		race.Wait()
+		winner := 0
+		if seqs[0] == 0 {
+			winner = 1
+		}
+		loser := 1 - winner
+		newest, found, err := writers[loser].Newest(t.Context(), key.Call(round))
+		switch {
+		case err != nil || !found:
+			t.Fatalf("round %d: no claim: %v", round, err)
+		case seqs[winner] == 0 || seqs[loser] != 0 || lost[loser] == nil:
+			t.Fatalf("round %d: claims %v, lost %v; want one winner", round, seqs, lost)
+		case newest.Seq != seqs[winner] || lost[loser].Newest.Seq != seqs[winner] || newest.Record.Worker != fmt.Sprint(winner):
+			t.Fatalf("round %d: writer %d has claim %d; the journal says %+v, the loser was told %+v", round, winner, seqs[winner], newest, lost[loser].Newest)
+		}
+	}
+}
+
+// What one daemon was told is stored, another sees, also at a node that is behind.
+func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
+	f := newReplicated(t)
+	defer f.close()
+	names := f.conn.Names()
+	at := f.dial("reader", f.cl.URLOf(f.cl.Follower(names.Stream(bus.Batches))))
+	defer at.Close()
+	w, r, ctx := journal.New(f.conn), journal.New(at), t.Context()
+	rounds := 800
+	if testing.Short() {
+		rounds = 100
+	}
+	for n := range rounds {
+		key := messages.KeyOf(messages.OneTenant, "s", messages.BatchID(fmt.Sprint("b", n)))
+		seq, err := f.conn.Append(ctx, names.Of(messages.VerbBatch, key), nil, []byte("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, found, err := r.Open(ctx, key); err != nil || !found || a.Seq != seq {
+			t.Fatalf("round %d: accepted as %d, open is %v, %v, %v", n, seq, a.Seq, found, err)
+		}
+		if _, err := w.WritePlan(ctx, key, messages.PlanRecord{Digest: "d"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if plans, err := r.Plans(ctx, key); err != nil || len(plans) != 1 {
+			t.Fatalf("round %d: plans %v, %v", n, plans, err)
+		}
+		if _, err := w.WriteResult(ctx, key.Call(0), messages.Result{V: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, found, err := r.Result(ctx, key.Call(0)); err != nil || !found {
+			t.Fatalf("round %d: result %v, %v", n, found, err)
+		}
+		if _, err := w.WriteReply(ctx, key, messages.Reply{V: 1, Digest: "d"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, found, err := r.Reply(ctx, key); err != nil || !found {
+			t.Fatalf("round %d: reply %v, %v", n, found, err)
+		}
+		if err := w.Remove(ctx, journal.Accepted{Key: key, Seq: seq}); err != nil {
+			t.Fatal(err)
+		}
+		if a, found, err := r.Head(ctx, key.Tenant, key.Session); err != nil || found {
+			t.Fatalf("round %d: nothing is left, the head is %v, %v", n, a.Seq, err)
+		}
+	}
+}
