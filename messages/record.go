@@ -35,7 +35,7 @@ type CallRecord struct {
 	Nonce string `json:"nonce"`
 	// Attempt counts the claims so far, this one included.
 	Attempt int `json:"attempt"`
-	// Lapsed counts those before this one that ended with their worker, without a record.
+	// Lapsed counts those before this one that ended with their worker, without a record. A release keeps the count.
 	Lapsed     int    `json:"lapsed,omitempty"`
 	Worker     string `json:"worker,omitempty"`
 	ArgsHash   string `json:"args_hash,omitempty"` // hex SHA-256 of the frozen input in canonical form
@@ -55,6 +55,18 @@ type CallRecord struct {
 	Approval     string          `json:"approval,omitempty"`       // parked, granted: which question
 	ExpiresMS    int64           `json:"expires_ms,omitempty"`     // parked, granted: from when it was stored
 	Result       *Result         `json:"result,omitempty"`         // ended
+}
+
+// Unsure reports whether an attempt so far may have been applied without anybody's knowing: one that was lost with its
+// worker, or one of an idempotent tool that was given up while it ran.
+func (r CallRecord) Unsure() bool {
+	switch r.State {
+	case Claimed, Renewed:
+		return true
+	case Released:
+		return r.Lapsed > 0 || r.OnCrash == Idempotent && (r.Error == nil || r.Error.Code == CodeTimeout)
+	}
+	return false
 }
 
 // PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is dispatched, and

@@ -61,18 +61,30 @@ func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 	return true
 }
 
-// verdict is how a call that no live claim protects ends from outside, if it does now.
+// verdict is how a call that no live claim protects ends from outside, if it does now. Nobody says of one that may
+// have been applied that it was not.
 func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool) {
+	result, ended := m.ending(now, i, c)
+	if ended && !claimed(c) && c.record.Unsure() {
+		result = m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+			"An attempt of %s was given up while it ran, and no other was made. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.",
+			m.plan.Calls[i].PlannedCall.Tool))
+	}
+	return result, ended
+}
+
+// ending is how a call ends from outside where nothing is known of a run of it.
+func (m *Machine) ending(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
 	switch {
 	case claimed(c):
 		return m.lostClaim(now, i, c)
 	case m.abort != nil:
-		return m.endWith(i, messages.StatusAborted, messages.CodeAborted, fmt.Sprintf("Not run: %s.", m.abort.Why())), true
+		return m.endWith(i, messages.StatusAborted, messages.CodeAborted, fmt.Sprintf("%s: %s.", m.notRun(i, c), m.abort.Why())), true
 	case !m.wanted(i):
 		return m.endWith(i, messages.StatusSkipped, messages.CodeSkipped, m.whySkipped(i)), true
 	case now.After(m.cfg.NotAfter):
-		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: the batch outlived its time."), true
+		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, m.notRun(i, c)+": the batch outlived its time."), true
 	case parked(c):
 		if now.Before(expires(c)) {
 			return messages.Result{}, false
@@ -92,6 +104,19 @@ func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool)
 	}
 	return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
 		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
+}
+
+// notRun says how far it came with a call that is ended from outside, as the start of a sentence.
+func (m *Machine) notRun(i int, c *call) string {
+	switch {
+	case c.record.Error != nil || c.attempts > 0:
+		return "It failed and is not run again"
+	case c.ran && !m.plan.Calls[i].Claims():
+		return "Stopped while it ran"
+	case c.dispatched && !c.gone && !m.plan.Calls[i].Claims():
+		return "Not known to have run"
+	}
+	return "Not run"
 }
 
 // lostClaim is how a call ends whose claim has lapsed, unless another worker may take it over and is still

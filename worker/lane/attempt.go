@@ -102,9 +102,9 @@ func (a *attempt) work() (messages.Result, error) {
 	if err != nil && !errors.Is(err, errOtherInput) {
 		return result, err
 	}
-	if before, _ := a.mine(); lapsed(before) && !a.holds() {
+	if before, _ := a.mine(); before.Unsure() && !a.holds() {
 		// An attempt before this one was started and lost; that this one was refused says nothing about it.
-		result = a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "The worker that ran "+a.job.Tool+" was lost while it ran, and it could not be run again. "+
+		result = a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 			"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 	}
 	result.QueueMS = float64(max(queued, 0).Microseconds()) / 1000
@@ -122,7 +122,7 @@ func (a *attempt) failed(status messages.Status, code messages.Code, message str
 
 // poisoned ends a call that was delivered again and again and never came to an end: it takes its workers along.
 func (a *attempt) poisoned(lost int) messages.Result {
-	if before, _ := a.mine(); lapsed(before) {
+	if before, _ := a.mine(); before.Unsure() {
 		return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
 			"%d workers in a row were lost over %s, the first of them while it ran. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", lost, a.job.Tool))
 	}

@@ -23,17 +23,17 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 		return Held{Attempt: a.tries}, nil
 	}
 	before, last := a.mine()
-	lost := lapsed(before)
-	if lost && before.ArgsHash != want.ArgsHash {
+	unsure := before.Unsure()
+	if unsure && before.ArgsHash != want.ArgsHash {
 		return Held{}, errOtherInput
 	}
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
 		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input,
-		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(),
+		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed,
 	}
-	if lost {
-		record.Lapsed = before.Lapsed + 1
+	if lapsed(before) {
+		record.Lapsed++
 	}
 	asked := time.Now()
 	seq, err := a.insist(a.running, record, last)
@@ -55,7 +55,7 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 		}
 	}
 	a.keeper.Go(func() { a.keep(asked) })
-	return Held{Attempt: record.Attempt, Fence: seq, Probe: lost && want.OnCrash == messages.Checkable}, nil
+	return Held{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.Checkable}, nil
 }
 
 // insist writes a record until it is known to be stored or lost to another. The nonce makes each try the same one.

@@ -351,7 +351,7 @@ func (c *call) stopped(ctx context.Context, said error) error {
 	}
 	f := fail(messages.StatusAborted, messages.CodeAborted, "%s: %s.", c.job.Tool, how)
 	switch {
-	case c.started && !c.repeatable():
+	case c.started && !c.repeatable(), !c.started && c.maybeDone():
 		f = c.unknown(how)
 	case late:
 		f = fail(messages.StatusTimeout, messages.CodeTimeout, "%s: %s.", c.job.Tool, how)
@@ -376,6 +376,11 @@ func (c *call) limit(ctx context.Context) time.Duration {
 // repeatable reports whether running the tool again can do no harm.
 func (c *call) repeatable() bool {
 	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute || c.tool.OnCrash == messages.Idempotent
+}
+
+// maybeDone reports whether an attempt before this one may have been applied.
+func (c *call) maybeDone() bool {
+	return c.grant.Probe || c.grant.Attempt > 1 && c.tool.OnCrash == messages.Idempotent
 }
 
 func (c *call) unknown(how string) *failure {

@@ -19,6 +19,8 @@ func (c *call) probe(ctx context.Context) error {
 	}
 	applied, err := c.wasApplied(ctx)
 	switch {
+	case err != nil && ctx.Err() != nil: // no answer: whoever is next asks again
+		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log.Warn("a lost attempt could not be checked", "err", err)
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
