@@ -180,6 +180,11 @@ func (e *examination) streams() bool {
 			return false
 		}
 	}
+	var lost *bus.LostStream
+	if err := e.conn.Lost(e.ctx); errors.As(err, &lost) {
+		e.fail("streams", "", "%v", err)
+		return false
+	}
 	if len(missing) > 0 {
 		e.fail("streams", "Start `toolfleet coordinator`: it makes them. Is --prefix right?", "missing: %s", strings.Join(missing, ", "))
 		return false

@@ -62,7 +62,7 @@ func (p Provision) withDefaults() Provision {
 }
 
 // Provision makes the streams and buckets that are missing and checks those that are there. One that would break a
-// promise is a *Mismatch and is left alone. What an operator may set without our asking: limits (every
+// promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an operator may set without our asking: limits (every
 // stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
 // we would not. An age that is too short is lengthened.
 //
@@ -72,6 +72,9 @@ func (c *Conn) Provision(ctx context.Context, p Provision) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, provisionTimeout)
 		defer cancel()
+	}
+	if err := patiently(ctx, func() error { return c.Lost(ctx) }); err != nil {
+		return err
 	}
 	for _, want := range c.streams(p.withDefaults()) {
 		if err := patiently(ctx, func() error { return c.ensureStream(ctx, want) }); err != nil {
@@ -137,8 +140,8 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 	objects := stream(Objects, objectTTL(p), "$O."+n.Stream(Objects)+".C.>", "$O."+n.Stream(Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
 
+	// The log comes last: when it takes the first batch, the other streams are there.
 	return []jetstream.StreamConfig{
-		batches,
 		remade(queue(Jobs, n.All(messages.VerbRead), n.All(messages.VerbWrite))),
 		stream(Calls, 2*p.BatchTTL, n.All(messages.VerbCall), n.All(messages.VerbPlan), n.All(messages.VerbHand),
 			n.OfSession(messages.VerbCtl, "*", "*")),
@@ -150,6 +153,7 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		workers,
 		bucket(BucketApprovals, 0),
 		objects,
+		batches,
 	}
 }
 
@@ -178,11 +182,8 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 			s, err = c.js.Stream(ctx, want.Name)
 		}
 	}
-	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
-		return fmt.Errorf("provision stream %s: JetStream does not answer (nats-server -js, and enabled for this account?): %w", want.Name, err)
-	}
 	if err != nil {
-		return fmt.Errorf("provision stream %s: %w", want.Name, err)
+		return provisionError(want.Name, err)
 	}
 	have := s.CachedInfo().Config
 	if err := checkStream(have, want); err != nil {
@@ -196,6 +197,13 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 		return fmt.Errorf("lengthen max_age of stream %s to %v: %w", want.Name, want.MaxAge, err)
 	}
 	return nil
+}
+
+func provisionError(stream string, err error) error {
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+		return fmt.Errorf("provision stream %s: JetStream does not answer (nats-server -js, and enabled for this account?): %w", stream, err)
+	}
+	return fmt.Errorf("provision stream %s: %w", stream, err)
 }
 
 // shorter compares ages, of which 0 is for ever.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -201,8 +202,8 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 	}
 }
 
-// An operator deletes a stream that holds the truth while the fleet runs. Nobody makes it anew behind their back, no reply
-// is made up, and the log names the stream until somebody looks.
+// An operator deletes a stream that holds the truth while the fleet runs. Nobody makes it anew behind their back, also not a
+// daemon that starts; no reply is made up, and the log names the stream until somebody looks.
 func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	for _, stream := range []string{bus.Batches, bus.Calls, bus.Replies} {
 		t.Run(stream, func(t *testing.T) {
@@ -226,6 +227,19 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 					t.Errorf("%s was made anew: %v", name, err)
 				}
 				says(t, "the log", log.String(), "level=WARN", name[len("TOOLFLEET_"):])
+				c, err := coordinator.New(f.conn, coordinator.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w, err := worker.New(f.conn, f.tools, worker.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for who, run := range map[string]func(context.Context) error{"coordinator": c.Run, "worker": w.Run} {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					says(t, "a "+who+" that starts", fmt.Sprint(run(ctx)), "stream "+name+" is gone", "restore it from a backup")
+					cancel()
+				}
 				if runs.Load() != 1 {
 					t.Errorf("the write ran %d times", runs.Load())
 				}

@@ -1,0 +1,52 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// LostStream is a stream that held the truth and is gone: deleted, or damaged so that the server left it out.
+type LostStream struct {
+	Stream string // that is gone
+	Used   string // that is there, and shows that the fleet has worked on this server
+	others []string
+}
+
+func (l *LostStream) Error() string {
+	return fmt.Sprintf("stream %s is gone, and %s shows that it was there: without it accepted batches are lost or writes run twice, so it is not made anew; "+
+		"restore it from a backup, or, when nothing that was accepted matters any more, delete what is left of %s, %s and %s", l.Stream, l.Used,
+		l.others[0], l.others[1], l.others[2])
+}
+
+// Lost is a *LostStream when a stream that holds the truth is missing while another one has been used. A fleet that
+// starts on a new server has none of them, or none that was used.
+func (c *Conn) Lost(ctx context.Context) error {
+	names := []string{c.names.Stream(Batches), c.names.Stream(Calls), c.names.Stream(Replies)}
+	var missing, used string
+	for _, name := range names {
+		s, err := c.lookAt(ctx, name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			missing = name
+		case err != nil:
+			return provisionError(name, err)
+		case s.CachedInfo().State.LastSeq > 0:
+			used = name
+		}
+	}
+	if missing == "" || used == "" {
+		return nil
+	}
+	return &LostStream{missing, used, names}
+}
+
+// lookAt does not wait long: a cluster without a leader does not answer at all.
+func (c *Conn) lookAt(ctx context.Context, name string) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return c.js.Stream(ctx, name)
+}

@@ -1,0 +1,48 @@
+package bus_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// A stream that held the truth is never made anew behind the operator's back: batches would be lost and writes run twice.
+func TestALostStreamIsNotMadeAnew(t *testing.T) {
+	for stream, used := range map[string]string{
+		bus.Batches: "toolfleet.final._.s.b", bus.Calls: "toolfleet.batch._.s.b", bus.Replies: "toolfleet.call._.s.b.0",
+	} {
+		t.Run(stream, func(t *testing.T) {
+			srv := natstest.Server(t, natstest.Fast)
+			c, js := connect(t, srv), raw(t, srv)
+			name := c.Names().Stream(stream)
+			remove := func() {
+				t.Helper()
+				if err := js.DeleteStream(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			provision(t, c)
+			remove() // nothing was ever in any of them
+			provision(t, c)
+			if _, err := c.Append(t.Context(), used, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			provision(t, c)
+			remove()
+			var lost *bus.LostStream
+			if err := c.Provision(t.Context(), bus.Provision{}); !errors.As(err, &lost) || lost.Stream != name || !strings.Contains(err.Error(), "stream "+name+" is gone") {
+				t.Errorf("after the loss of %s: %v", name, err)
+			}
+			if _, err := js.Stream(t.Context(), name); err == nil {
+				t.Errorf("%s was made anew", name)
+			}
+			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} { // as the error says
+				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one is gone already
+			}
+			provision(t, c)
+		})
+	}
+}
