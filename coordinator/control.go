@@ -67,6 +67,8 @@ func readControl(body []byte) (messages.Control, error) {
 		return control, fmt.Errorf("v is %d; this coordinator speaks %d", control.V, messages.Version)
 	case len(control.Abort) == 0 && len(control.Steer) == 0:
 		return control, errors.New("neither abort nor steer")
+	case string(control.Steer) == "null":
+		return control, errors.New("steer is null; want a message")
 	case len(control.Abort) > 0 && !all && batch == "":
 		return control, errors.New("abort is neither a batch id nor true")
 	case len(batch) > messages.MaxID:

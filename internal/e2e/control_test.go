@@ -1,0 +1,416 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// gate is a tool whose runs wait until they are let through or stopped.
+type gate struct {
+	runs, stopped atomic.Int32
+	probes        atomic.Int32
+	applied       atomic.Bool // what the probe of a checkable one answers
+	open          chan struct{}
+}
+
+// gated registers a tool behind a gate: {"through":true} as input goes through it at once.
+func (f *fleet) gated(promise schemas.Tool) *gate {
+	f.t.Helper()
+	g := &gate{open: make(chan struct{})}
+	if promise.TimeoutMS == 0 {
+		promise.TimeoutMS = 600_000
+	}
+	run := func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		g.runs.Add(1)
+		if strings.Contains(string(c.Input), "through") {
+			return tool.Text("through"), nil
+		}
+		select {
+		case <-g.open:
+			return tool.Text("let through"), nil
+		case <-ctx.Done():
+			g.stopped.Add(1)
+			return tool.Output{}, ctx.Err()
+		}
+	}
+	runner := tool.Checkable(run, func(context.Context, tool.Call) (tool.Probed, error) {
+		g.probes.Add(1)
+		return tool.Probed{Applied: g.applied.Load()}, nil
+	})
+	if err := f.tools.Add(promise, runner); err != nil {
+		f.t.Fatal(err)
+	}
+	return g
+}
+
+// through is the input that passes every gate.
+const through = `{"through":true}`
+
+func (f *fleet) atGate(g *gate, n int) {
+	f.t.Helper()
+	f.until(fmt.Sprintf("%d runs wait at the gate", n), func() bool { return int(g.runs.Load()) == n })
+}
+
+var byOps = client.Stop{By: "ops", Reason: "wrong account"}
+
+func (f *fleet) abort(session, id string) {
+	f.t.Helper()
+	seq, err := f.client.Abort(context.Background(), messages.SessionID(session), messages.BatchID(id), byOps)
+	if err != nil || seq == 0 {
+		f.t.Fatalf("abort %s of %s: sequence %d, err %v", id, session, seq, err)
+	}
+}
+
+// reply is the reply that must come within a time.
+func (f *fleet) reply(b messages.Batch, within time.Duration) messages.Reply {
+	f.t.Helper()
+	reply, err := f.await(b, within)
+	if err != nil {
+		f.t.Fatalf("batch %s: no reply within %v: %v", b.ID, within, err)
+	}
+	return reply
+}
+
+func statuses(r messages.Reply) string {
+	var all []string
+	for _, result := range r.Results {
+		all = append(all, string(result.Status))
+	}
+	return strings.Join(all, " ")
+}
+
+func (f *fleet) wantStatuses(r messages.Reply, want string) {
+	f.t.Helper()
+	if got := statuses(r); got != want {
+		f.t.Errorf("batch %s ended with %q, want %q", r.Batch, got, want)
+		for _, result := range r.Results {
+			f.t.Logf("%d %s: %v", result.Index, result.Status, result.Err)
+		}
+	}
+}
+
+// wantWords checks that what the model reads of a result has these words.
+func (f *fleet) wantWords(r messages.Result, words ...string) {
+	f.t.Helper()
+	for _, w := range words {
+		if r.Err == nil || !strings.Contains(r.Err.Message, w) {
+			f.t.Errorf("call %d, %s: the message is %+v, want %q in it", r.Index, r.Status, r.Err, w)
+		}
+	}
+}
+
+// mortal starts a coordinator that kill cuts off from the server in the middle of whatever it does.
+func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
+	f.t.Helper()
+	conn := f.connect("mortal coordinator")
+	cfg.Logger, cfg.Drain = f.log, time.Millisecond
+	c, err := coordinator.New(conn, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	p := f.start(conn, c.Run)
+	f.until("the coordinator is ready", c.Ready)
+	return func() { conn.Close(); p.stop() }
+}
+
+// Each kind of running call ends with what is known of it, its tool is stopped, and the calls behind it never start.
+func TestAbortOfRunningCalls(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		tool    schemas.Tool
+		applied bool
+		want    string
+		words   []string
+	}{
+		{"read", schemas.Tool{Kind: messages.Read}, false, "aborted", []string{"by ops", "wrong account", "while it ran"}},
+		{"once", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", []string{"by ops", "may or may not"}},
+		{"idempotent", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "aborted", []string{"by ops", "while it ran"}},
+		{"checkable, applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, true, "ok", nil},
+		{"checkable, not applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, false, "aborted", []string{"by ops", "not applied"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				row.tool.Name = "do"
+				do := f.gated(row.tool)
+				do.applied.Store(row.applied)
+				after := f.gated(schemas.Tool{Name: "after", Kind: messages.Write})
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				b := canonical("s", "b", call{"do", ""}, call{"after", through})
+				f.submit(b)
+				f.atGate(do, 1)
+				time.Sleep(time.Second) // its worker says that it runs
+				f.abort("s", "b")
+				reply := f.reply(b, 20*time.Second)
+				f.wantStatuses(reply, row.want+" aborted")
+				if row.words != nil {
+					f.wantWords(reply.Results[0], row.words...)
+				}
+				f.wantWords(reply.Results[1], "Not run", "by ops", "wrong account")
+				if reply.Status != messages.Aborted || do.stopped.Load() != 1 || after.runs.Load() != 0 {
+					t.Errorf("the reply is %s; %d runs were stopped, and %d were started after the abort", reply.Status, do.stopped.Load(), after.runs.Load())
+				}
+			})
+		})
+	}
+}
+
+// Eight of twelve reads run, four wait for their turn in the window, a write waits for all of them.
+func TestAbortReachesCallsThatWait(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{Slots: 6})
+		f.coordinator(coordinator.Config{})
+		var calls []call
+		for range 12 {
+			calls = append(calls, call{"look", ""})
+		}
+		b := canonical("s", "b", append(calls, call{"pay", through})...)
+		f.submit(b)
+		f.atGate(look, 6)
+		f.abort("s", "b")
+		reply := f.reply(b, 20*time.Second)
+		f.wantStatuses(reply, strings.TrimSuffix(strings.Repeat("aborted ", 13), " "))
+		for _, r := range reply.Results {
+			f.wantWords(r, "by ops", "wrong account")
+		}
+		next := canonical("s", "next", call{"pay", through})
+		f.submit(next)
+		f.wantStatuses(f.reply(next, 20*time.Second), "ok")
+		time.Sleep(time.Minute)
+		if look.runs.Load() != look.stopped.Load() || pay.runs.Load() != 1 {
+			t.Errorf("%d reads were started and %d stopped; %d writes ran, want that of the next batch", look.runs.Load(), look.stopped.Load(), pay.runs.Load())
+		}
+	})
+}
+
+// The jobs of an aborted batch are in the queue and no worker is there. One that comes later starts none of them.
+func TestAbortWithoutAnyWorker(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		w := f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.run(canonical("warm", "b", call{"look", through}))
+		w.stop()
+		reads, write := canonical("s", "reads", call{"look", ""}, call{"look", ""}), canonical("u", "write", call{"pay", ""})
+		f.submit(reads)
+		f.submit(write)
+		time.Sleep(5 * time.Second)
+		f.abort("s", "reads")
+		f.abort("u", "")
+		f.wantStatuses(f.reply(reads, 10*time.Second), "aborted aborted")
+		f.wantStatuses(f.reply(write, 10*time.Second), "aborted")
+		f.worker(worker.Config{})
+		time.Sleep(time.Minute)
+		if look.runs.Load() != 1 || pay.runs.Load() != 0 {
+			t.Errorf("a worker that came after the abort started %d reads and %d writes", look.runs.Load()-1, pay.runs.Load())
+		}
+	})
+}
+
+// An abort of a session ends every batch that is there, in order, and none that comes later.
+func TestAbortOfASession(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		const session = "a session. with dots > and * stars"
+		var batches []messages.Batch
+		for n := range 4 {
+			batches = append(batches, canonical(session, fmt.Sprint("b", n), call{"pay", ""}, call{"pay", ""}))
+			f.submit(batches[n])
+		}
+		other := canonical("other", "b0", call{"pay", ""})
+		f.submit(other)
+		f.atGate(pay, 2)
+		f.abort(session, "")
+		f.abort(session, "") // twice is once
+		later := canonical(session, "later", call{"pay", through})
+		f.submit(later)
+		f.wantStatuses(f.reply(batches[0], 20*time.Second), "outcome_unknown aborted")
+		for _, b := range batches[1:] {
+			reply := f.reply(b, 20*time.Second)
+			f.wantStatuses(reply, "aborted aborted")
+			f.wantWords(reply.Results[0], "Not run", "by ops", "wrong account")
+		}
+		f.wantStatuses(f.reply(later, 20*time.Second), "ok")
+		close(pay.open)
+		f.wantStatuses(f.reply(other, 20*time.Second), "ok")
+	})
+}
+
+// A batch that waits behind another is aborted; the one that runs is left alone.
+func TestAbortOfAWaitingBatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		head, waiting := canonical("s", "head", call{"pay", ""}), canonical("s", "waiting", call{"pay", ""})
+		f.submit(head)
+		f.submit(waiting)
+		f.atGate(pay, 1)
+		f.abort("s", "waiting")
+		f.abort("s", "never seen")
+		time.Sleep(time.Minute)
+		close(pay.open)
+		f.wantStatuses(f.reply(head, 20*time.Second), "ok")
+		f.wantStatuses(f.reply(waiting, 20*time.Second), "aborted")
+		f.abort("s", "head") // over: nothing changes
+		f.wantStatuses(f.reply(head, 20*time.Second), "ok")
+		seen := canonical("s", "never seen", call{"pay", through}) // it was not there when it was aborted
+		f.submit(seen)
+		f.wantStatuses(f.reply(seen, 20*time.Second), "ok")
+		if pay.runs.Load() != 2 {
+			t.Errorf("%d writes ran, want 2", pay.runs.Load())
+		}
+	})
+}
+
+// Nobody is left who heard of the abort but the journal.
+func TestAbortOutlivesItsCoordinator(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		kill := f.mortal(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
+		f.submit(b)
+		f.atGate(pay, 1)
+		f.abort("s", "b")
+		kill()
+		if _, err := f.client.Abort(context.Background(), "s", "b", byOps); !errors.Is(err, client.ErrNoFleet) {
+			t.Errorf("an abort that nobody can store was answered with %v", err)
+		}
+		f.coordinator(coordinator.Config{})
+		f.wantStatuses(f.reply(b, time.Minute), "outcome_unknown aborted")
+		if pay.runs.Load() != 1 {
+			t.Errorf("%d writes were started, want the one before the abort", pay.runs.Load())
+		}
+	})
+}
+
+// A call that failed and waits for its next attempt is not tried again.
+func TestAbortInThePauseBeforeARetry(t *testing.T) {
+	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
+		t.Run(string(kind), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var runs atomic.Int32
+				promise := schemas.Tool{Name: "flaky", Kind: kind, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}}
+				if kind == messages.Write {
+					promise.OnCrash = messages.Idempotent
+				}
+				f.tool(promise, func(context.Context, tool.Call) (tool.Output, error) {
+					runs.Add(1)
+					return tool.Output{}, &messages.Error{Code: "rate_limited", Message: "slow down", Retryable: true}
+				})
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				b := canonical("s", "b", call{"flaky", ""})
+				f.submit(b)
+				f.until("the first attempt has failed", func() bool { return runs.Load() == 1 })
+				time.Sleep(5 * time.Second)
+				f.abort("s", "b")
+				reply := f.reply(b, 10*time.Second)
+				f.wantStatuses(reply, "aborted")
+				f.wantWords(reply.Results[0], "by ops", "wrong account", "again")
+				time.Sleep(5 * time.Minute)
+				if runs.Load() != 1 {
+					t.Errorf("it ran %d times", runs.Load())
+				}
+			})
+		})
+	}
+}
+
+// What nobody could act on is refused, and changes nothing.
+func TestControlsThatAreRefused(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", ""})
+		f.submit(b)
+		f.atGate(pay, 1)
+		ask := func(subject, body string) messages.ControlAnswer {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			m, err := f.conn.Request(ctx, subject, nil, []byte(body))
+			if err != nil {
+				t.Fatalf("%s %.60s: %v", subject, body, err)
+			}
+			wantValid(t, "control-answer", m.Data)
+			var answer messages.ControlAnswer
+			if err := json.Unmarshal(m.Data, &answer); err != nil {
+				t.Fatalf("%.60s: the answer is %s: %v", body, m.Data, err)
+			}
+			return answer
+		}
+		for _, body := range []string{
+			``, `x`, `[]`, `null`, `"abort"`, `{}`, `{"abort":false}`, `{"abort":""}`, `{"abort":null}`, `{"abort":1}`, `{"abort":{"id":"b"}}`, `{"abort":["b"]}`,
+			`{"abort":true,"abort":"b"}`, `{"v":2,"abort":true}`, `{"steer":null}`, `{"steer":"x","when":"now"}`, `{"steer":`, `{"abort":true,"by":7}`,
+			`{"abort":"` + strings.Repeat("x", 70_000) + `"}`, `{"abort":true,"reason":"` + strings.Repeat("x", 1001) + `"}`,
+			`{"steer":"` + strings.Repeat("x", 256<<10) + `"}`, `{"steer":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`, "{\"steer\":\"\xff\"}",
+		} {
+			if got := ask("toolfleet.control._.s", body); got.OK || got.Error == nil || got.Error.Class != messages.MalformedMessage || got.Error.Message == "" {
+				t.Errorf("%.60q was answered with %+v", body, got)
+			}
+		}
+		for _, subject := range []string{"toolfleet.control.*.s", "toolfleet.control._.*", "toolfleet.control._.>", "toolfleet.control._.=short"} {
+			if got := ask(subject, `{"abort":true}`); got.OK || got.Error == nil || got.Error.Class != messages.SubjectMismatch {
+				t.Errorf("%s was answered with %+v", subject, got)
+			}
+		}
+		time.Sleep(time.Minute)
+		close(pay.open)
+		f.wantStatuses(f.reply(b, 20*time.Second), "ok")
+		stored, err := f.conn.All(context.Background(), f.conn.Names().Stream(bus.Calls), "toolfleet.ctl.>")
+		if err != nil || len(stored) > 0 {
+			t.Errorf("controls that were refused are stored: %v, err %v", stored, err)
+		}
+	})
+}
+
+// wantValid checks a message against its schema.
+func wantValid(t testing.TB, name string, body []byte) {
+	t.Helper()
+	schema, err := schemas.For(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Validate(body); err != nil {
+		t.Errorf("%.200s is not what schema %s says: %v", body, name, err)
+	}
+}
