@@ -137,6 +137,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 			d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
 			return nil
 		}
+		d.withdraw(ctx, want.Index)
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
 	record := messages.CallRecord{
@@ -151,7 +152,22 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 		d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
 		return nil
 	}
+	d.withdraw(ctx, want.Index)
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
+}
+
+// withdraw takes the job of a call that has ended out of the queue, so that no worker starts on it. One that has it in
+// hand is not disturbed.
+func (d *drive) withdraw(ctx context.Context, index int) {
+	key, pool := d.accepted.Key.Call(index), d.machine.Plan().Calls[index].Pool
+	jobs := d.names.Stream(bus.Jobs)
+	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.Lane(false, pool, key), d.names.Lane(true, pool, key))
+	for _, job := range queued {
+		err = errors.Join(err, d.conn.Delete(ctx, jobs, job.Seq))
+	}
+	if err != nil {
+		d.log.Debug("a job was not withdrawn; whoever takes it finds its call over", "call", index, "err", err)
+	}
 }
 
 // insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never can.
