@@ -1,0 +1,589 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// laneBook is the outside world of a fleet's writes: what was applied, from when to when.
+type laneBook struct {
+	mu     sync.Mutex
+	writes []laneRun // guarded by mu; in the order in which they began
+}
+
+// laneRun is one run of a write.
+type laneRun struct {
+	session messages.SessionID
+	batch   messages.BatchID
+	index   int
+	from    time.Time
+	to      time.Time // zero while it runs
+}
+
+type rest struct {
+	MS int64 `json:"ms"`
+}
+
+func (n rest) take(ctx context.Context) error {
+	select {
+	case <-time.After(time.Duration(n.MS) * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tools registers put, a write that takes ms, and count, a read that takes ms and tells how many writes its session
+// has seen the end of.
+func (l *laneBook) tools(f *fleet) {
+	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		var n rest
+		if err := json.Unmarshal(c.Input, &n); err != nil {
+			return tool.Output{}, err
+		}
+		l.mu.Lock()
+		at := len(l.writes)
+		l.writes = append(l.writes, laneRun{session: c.Session, batch: c.Batch, index: c.Index, from: time.Now()})
+		l.mu.Unlock()
+		err := n.take(ctx)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.writes[at].to = time.Now()
+		return tool.Text("put"), err
+	})
+	f.tool(schemas.Tool{Name: "count", Kind: messages.Read, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		var n rest
+		if err := json.Unmarshal(c.Input, &n); err != nil {
+			return tool.Output{}, err
+		}
+		seen := 0
+		l.mu.Lock()
+		for _, w := range l.writes {
+			if w.session == c.Session && !w.to.IsZero() {
+				seen++
+			}
+		}
+		l.mu.Unlock()
+		return tool.Text(fmt.Sprint(seen)), n.take(ctx)
+	})
+}
+
+// inOrder checks that every session's writes ran once each, one at a time, in the order of the log.
+func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := map[messages.SessionID][]laneRun{}
+	for _, w := range l.writes {
+		of[w.session] = append(of[w.session], w)
+	}
+	for session, batches := range log {
+		var want, got []string
+		for _, b := range batches {
+			for _, i := range writes {
+				want = append(want, fmt.Sprint(b, ".", i))
+			}
+		}
+		for n, w := range of[session] {
+			got = append(got, fmt.Sprint(w.batch, ".", w.index))
+			if n > 0 && w.from.Before(of[session][n-1].to) {
+				t.Errorf("session %s: %s began %v before the end of %s", session, got[n], of[session][n-1].to.Sub(w.from), got[n-1])
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("session %s: writes ran as\n%v\nthe log says\n%v", session, got, want)
+		}
+	}
+}
+
+// published remembers the order of the log: what the server said when it took the batches.
+type published struct {
+	mu   sync.Mutex
+	seqs map[messages.SessionID]map[messages.BatchID]uint64 // guarded by mu
+}
+
+func (p *published) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
+	f.t.Helper()
+	b.V = messages.Version
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	seq, err := conn.Append(ctx, conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), nil, messages.MustMarshal(b))
+	if err != nil {
+		f.t.Errorf("publish batch %s of %s: %v", b.ID, b.Session, err)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.seqs == nil {
+		p.seqs = map[messages.SessionID]map[messages.BatchID]uint64{}
+	}
+	if p.seqs[b.Session] == nil {
+		p.seqs[b.Session] = map[messages.BatchID]uint64{}
+	}
+	p.seqs[b.Session][b.ID] = seq
+}
+
+// log is each session's batches in the order in which they were taken.
+func (p *published) log() map[messages.SessionID][]messages.BatchID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	log := map[messages.SessionID][]messages.BatchID{}
+	for session, seqs := range p.seqs {
+		for b := range seqs {
+			log[session] = append(log[session], b)
+		}
+		slices.SortFunc(log[session], func(a, b messages.BatchID) int { return cmp.Compare(seqs[a], seqs[b]) })
+	}
+	return log
+}
+
+// Twenty batches of each session are published at once by three publishers, while three coordinators drive them and
+// one after the other goes and comes again. Each session's run one at a time in the order of the log.
+func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
+	for _, sessions := range []int{1, 50} {
+		t.Run(fmt.Sprint(sessions), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var l laneBook
+				l.tools(f)
+				f.worker(worker.Config{Slots: 30})
+				f.worker(worker.Config{Slots: 30})
+				var alive []part
+				for n := range 3 { // some end well, some let go of what they drive
+					alive = append(alive, f.coordinator(coordinator.Config{Drain: time.Duration(n) * 100 * time.Millisecond}))
+				}
+				var p published
+				const batches = 20
+				var publishers sync.WaitGroup
+				for who := range 3 {
+					conn := f.connect(fmt.Sprint("publisher", who))
+					publishers.Go(func() {
+						defer conn.Close()
+						for n := who; n < batches; n += 3 {
+							for s := range sessions {
+								p.publish(f, conn, canonical(fmt.Sprint("s", s), fmt.Sprint("b", n),
+									call{"put", fmt.Sprintf(`{"ms":%d}`, 20*((n+s)%5))}, call{"count", `{"ms":10}`}, call{"count", `{"ms":30}`}, call{"put", `{"ms":10}`}))
+							}
+						}
+					})
+				}
+				for n := range 9 {
+					time.Sleep(200 * time.Millisecond) // simulated
+					alive[n%3].stop()
+					time.Sleep(300 * time.Millisecond)
+					alive[n%3] = f.coordinator(coordinator.Config{Drain: time.Duration(n) * 50 * time.Millisecond})
+				}
+				publishers.Wait()
+				for session, ids := range p.log() {
+					for n, id := range ids {
+						reply, err := f.await(messages.Batch{Session: session, ID: id}, 10*time.Minute)
+						if err != nil {
+							t.Fatalf("batch %s of %s: %v", id, session, err)
+						}
+						if want := fmt.Sprintf(`"%d"`, 2*n+1); strings.Count(string(reply.Reinjection), want) != 2 {
+							t.Errorf("batch %s of %s is number %d: its reads do not say %s: %s", id, session, n, want, reply.Reinjection)
+						}
+					}
+				}
+				l.inOrder(t, p.log(), 0, 3)
+			})
+		})
+	}
+}
+
+// A backlog many times what the coordinators have slots for drains completely, and every lane of it in order.
+func TestABacklogDrains(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{Slots: 30})
+		f.coordinator(coordinator.Config{Slots: 4}) // makes the log
+		var p published
+		const sessions, batches = 200, 5
+		for n := range batches {
+			for s := range sessions {
+				p.publish(f, f.conn, canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"put", `{"ms":5}`}))
+			}
+		}
+		f.coordinator(coordinator.Config{Slots: 4})
+		began := time.Now()
+		f.drained()
+		t.Logf("%d batches, 8 slots, writes of 5 ms: drained after %v", sessions*batches, time.Since(began))
+		l.inOrder(t, p.log(), 0)
+		for session, ids := range p.log() {
+			for _, id := range ids {
+				if reply, err := f.await(messages.Batch{Session: session, ID: id}, time.Minute); err != nil || reply.Status != messages.Completed {
+					t.Errorf("batch %s of %s: %s, %v", id, session, reply.Status, err)
+				}
+			}
+		}
+	})
+}
+
+// left is how many messages a stream holds.
+func (f *fleet) left(stream string) uint64 {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	m, err := f.conn.Request(ctx, "$JS.API.STREAM.INFO."+f.conn.Names().Stream(stream), nil, nil)
+	var info struct {
+		State struct {
+			Msgs uint64 `json:"messages"`
+		} `json:"state"`
+	}
+	if err == nil {
+		err = json.Unmarshal(m.Data, &info)
+	}
+	if err != nil {
+		f.t.Fatalf("state of %s: %v", stream, err)
+	}
+	return info.State.Msgs
+}
+
+// drained waits until the log is empty.
+func (f *fleet) drained() {
+	f.t.Helper()
+	deadline := time.NewTimer(10 * time.Minute)
+	defer deadline.Stop()
+	for f.left(bus.Batches) > 0 {
+		select {
+		case <-deadline.C:
+			f.t.Fatalf("%d batches are still in the log", f.left(bus.Batches))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// The heads of these lanes cannot be run, each in its own way. Behind each stands a batch that can, and is, soon.
+func TestNoHeadStrandsItsLane(t *testing.T) {
+	heads := map[string]func(f *fleet, session string){
+		"refused": func(f *fleet, session string) {
+			b := canonical(session, "head")
+			b.Message = json.RawMessage(`{"calls":"none"}`)
+			f.submit(b)
+		},
+		"no such provider": func(f *fleet, session string) {
+			b := canonical(session, "head")
+			b.Provider = "nobody"
+			f.submit(b)
+		},
+		"too many calls": func(f *fleet, session string) { f.submit(canonical(session, "head", make([]call, 600)...)) },
+		"no JSON":        func(f *fleet, session string) { f.append(session+".head", []byte("\x00\xff{")) },
+		"empty":          func(f *fleet, session string) { f.append(session+".head", nil) },
+		"of another session": func(f *fleet, session string) {
+			b := canonical("elsewhere", "head", call{"put", `{"ms":1}`})
+			b.V = messages.Version
+			f.append(session+".head", messages.MustMarshal(b))
+		},
+		"hostile subject": func(f *fleet, session string) { f.append(session+".a*b", []byte("{}")) },
+		"unknown tool":    func(f *fleet, session string) { f.submit(canonical(session, "head", call{"nope", ""})) },
+		"nothing to do":   func(f *fleet, session string) { f.submit(canonical(session, "head")) },
+		"deep": func(f *fleet, session string) {
+			b := canonical(session, "head")
+			b.Message = json.RawMessage(strings.Repeat("[", 5000) + strings.Repeat("]", 5000))
+			f.submit(b)
+		},
+		"its plan cannot be read": func(f *fleet, session string) {
+			f.record("plan._."+session+".head", []byte("junk"))
+			f.submit(canonical(session, "head", call{"put", `{"ms":1}`}))
+		},
+		"its reply cannot be read": func(f *fleet, session string) {
+			f.record("final._."+session+".head", []byte("junk"))
+			f.submit(canonical(session, "head", call{"put", `{"ms":1}`}))
+		},
+	}
+	for name, publish := range heads {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var l laneBook
+				l.tools(f)
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				f.coordinator(coordinator.Config{})
+				publish(f, "s")
+				next := canonical("s", "next", call{"put", `{"ms":1}`})
+				f.submit(next)
+				began := time.Now()
+				reply, err := f.await(next, 3*time.Hour)
+				if err != nil || reply.Results[0].Status != messages.StatusOK {
+					t.Fatalf("%+v, %v", reply, err)
+				}
+				if took := time.Since(began); took > 5*time.Second {
+					t.Errorf("the batch behind it took %v", took)
+				}
+				f.drained()
+			})
+		})
+	}
+}
+
+// append publishes something under the log's subjects, as any agent could.
+func (f *fleet) append(address string, body []byte) { f.record("batch._."+address, body) }
+
+func (f *fleet) record(address string, body []byte) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := f.conn.Append(ctx, messages.DefaultPrefix+"."+address, nil, body); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// A session with a hundred batches in the log takes one slot. The other slot is free for everybody else.
+func TestWhatWaitsTakesNoSlot(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Slots: 2})
+		for n := range 100 {
+			f.submit(canonical("long", fmt.Sprint("b", n), call{"put", `{"ms":60000}`}))
+		}
+		time.Sleep(10 * time.Second) // simulated: the first one runs, and the others come and are let go, again and again
+		for n := range 20 {
+			b := canonical(fmt.Sprint("s", n), "b", call{"put", `{"ms":10}`})
+			began := time.Now()
+			if reply := f.run(b); reply.Results[0].Status != messages.StatusOK {
+				t.Errorf("session %d: %+v", n, reply.Results[0])
+			}
+			if took := time.Since(began); took > 200*time.Millisecond {
+				t.Errorf("session %d waited %v behind a hundred batches that wait for their turn", n, took)
+			}
+		}
+	})
+}
+
+// The driver of a head dies with it. Another takes the lane up where it stands once the broker gives the delivery
+// out again, and what waited behind the head held no slot meanwhile.
+func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{})
+		var p published
+		dead := f.connect("dead coordinator")
+		c, err := coordinator.New(dead, coordinator.Config{Slots: 2, Drain: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.start(dead, c.Run)
+		f.until("it is ready", c.Ready)
+		p.publish(f, f.conn, canonical("s", "head", call{"put", `{"ms":3000}`}))
+		f.until("the head runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
+		go dead.Close()         // as a kill: nothing is handed back
+		time.Sleep(time.Second) // simulated
+		f.coordinator(coordinator.Config{Slots: 2})
+		for n := range 10 {
+			p.publish(f, f.conn, canonical("s", fmt.Sprint("b", n), call{"put", `{"ms":1}`}))
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		f.run(canonical("other", "b", call{"put", `{"ms":1}`}))
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("another session waited %v for a slot", took)
+		}
+		f.drained()
+		if took := time.Since(began); took > 15*time.Second { // AckWait, and what was left to do
+			t.Errorf("the lane of a dead head went on after %v", took)
+		}
+		l.inOrder(t, p.log(), 0)
+	})
+}
+
+// A log that takes no more batches refuses them, at the publish and at the door, and loses none: whoever tries again gets
+// in, and everything that was taken is run once and in order.
+func TestBackPressureLosesNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{Slots: 20})
+		provision := bus.Provision{MaxBatches: 10}
+		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
+		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
+		var agents sync.WaitGroup
+		var refusals, busy atomic.Int32
+		const sessions, batches = 40, 5
+		want := map[messages.SessionID][]messages.BatchID{}
+		for s := range sessions {
+			session := fmt.Sprint("s", s)
+			for n := range batches {
+				want[messages.SessionID(session)] = append(want[messages.SessionID(session)], messages.BatchID(fmt.Sprint("b", n)))
+			}
+			agents.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				for n := range batches {
+					b := canonical(session, fmt.Sprint("b", n), call{"put", `{"ms":200}`})
+					if s%2 == 0 { // by the log, again and again until it is taken
+						for err := f.client.Submit(ctx, b); err != nil; err = f.client.Submit(ctx, b) {
+							if !errors.Is(err, bus.ErrFull) {
+								t.Errorf("a full log said: %v", err)
+								return
+							}
+							refusals.Add(1)
+							time.Sleep(100 * time.Millisecond) // simulated
+						}
+						if reply, err := f.client.Await(ctx, b.Session, b.ID); err != nil || reply.Results[0].Status != messages.StatusOK {
+							t.Errorf("%s of %s: %v", b.ID, session, err)
+						}
+						continue
+					}
+					for {
+						reply, err := f.knock(ctx, b)
+						if err == nil && reply.Status == messages.Refused && reply.Error.Class == messages.Busy && reply.Error.RetryAfterMS > 0 {
+							busy.Add(1)
+							time.Sleep(time.Duration(reply.Error.RetryAfterMS) * time.Millisecond)
+							continue
+						}
+						if err != nil || reply.Status != messages.Completed || reply.Results[0].Status != messages.StatusOK {
+							t.Errorf("%s of %s at the door: %+v, %v", b.ID, session, reply, err)
+						}
+						break
+					}
+				}
+			})
+		}
+		agents.Wait()
+		if refusals.Load() == 0 || busy.Load() == 0 {
+			t.Errorf("a log of 10 batches for 40 agents refused %d publishes and answered busy %d times", refusals.Load(), busy.Load())
+		}
+		l.inOrder(t, want, 0)
+		f.drained()
+	})
+}
+
+// knock asks at the run door, once, as a program without our client would.
+func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
+	b.V = messages.Version
+	subject := f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID))
+	m, err := f.conn.Request(ctx, subject, nil, messages.MustMarshal(b))
+	if err == nil {
+		err = json.Unmarshal(m.Data, &reply)
+	}
+	return reply, err
+}
+
+// crawl takes five seconds.
+func crawl(ctx context.Context, _ tool.Call) (tool.Output, error) {
+	return tool.Text("done"), rest{5000}.take(ctx)
+}
+
+// conversations has agents that each publish a batch, wait for its reply, think for a while, and go on. The sessions
+// that are slow use the tool crawl. It returns how long each batch of the others took.
+func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
+	var mu sync.Mutex
+	var took []time.Duration
+	var agents, fast sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	defer agents.Wait()
+	defer cancel()
+	for s := range sessions {
+		if s < slow {
+			agents.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					b := canonical(fmt.Sprint("slow", s), fmt.Sprint("b", n), call{"crawl", ""}, call{"crawl", ""})
+					_, _ = f.client.Run(ctx, b, nil)
+				}
+			})
+			continue
+		}
+		fast.Go(func() {
+			time.Sleep(time.Duration(s) * 7 * time.Millisecond) // simulated: they do not move in step
+			for n := range batches {
+				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"count", `{"ms":20}`}, call{"count", `{"ms":20}`}, call{"put", `{"ms":20}`})
+				began := time.Now()
+				f.run(b)
+				mu.Lock()
+				took = append(took, time.Since(began))
+				mu.Unlock()
+				time.Sleep(time.Second)
+			}
+		})
+	}
+	fast.Wait()
+	return took
+}
+
+func percentile(took []time.Duration, p int) time.Duration {
+	slices.Sort(took)
+	return took[(len(took)-1)*p/100]
+}
+
+// One session in a hundred uses tools that take five seconds. The others do not notice.
+func TestASlowSessionDelaysNobody(t *testing.T) {
+	p99 := map[int]time.Duration{}
+	for _, slow := range []int{0, 2} {
+		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+			f := newFleet(t, srv)
+			defer f.close()
+			var l laneBook
+			l.tools(f)
+			f.tool(schemas.Tool{Name: "crawl", TimeoutMS: 600_000}, crawl)
+			f.worker(worker.Config{Slots: 25})
+			f.worker(worker.Config{Slots: 25})
+			f.coordinator(coordinator.Config{})
+			f.coordinator(coordinator.Config{})
+			took := conversations(f, 200, slow, 4)
+			p99[slow] = percentile(took, 99)
+			t.Logf("200 sessions, %d slow: p50 %v, p99 %v, most %v of simulated time", slow, percentile(took, 50), p99[slow], percentile(took, 100))
+		})
+	}
+	if p99[2] > p99[0]*3/2 {
+		t.Errorf("p99 of the others: %v without slow sessions, %v with them", p99[0], p99[2])
+	}
+}
+
+// Slow calls that fill every slot of the workers delay the calls behind them in the queue, whoever's they are: a lane keeps
+// sessions apart, not the workers' slots. What does is a pool of their own for the slow tools.
+func TestSlowToolsThatFillTheSlots(t *testing.T) {
+	p99 := map[string]time.Duration{}
+	for _, pool := range []string{"", "slow"} {
+		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+			f := newFleet(t, srv)
+			defer f.close()
+			var l laneBook
+			l.tools(f)
+			f.tool(schemas.Tool{Name: "crawl", Pool: pool, TimeoutMS: 600_000}, crawl)
+			f.worker(worker.Config{Slots: 4})
+			f.coordinator(coordinator.Config{})
+			took := conversations(f, 28, 8, 5)
+			p99[pool] = percentile(took, 99)
+			t.Logf("4 slots, 8 sessions of 5 s tools in pool %q, 20 others: p50 %v, p99 %v of simulated time", pool, percentile(took, 50), p99[pool])
+			if len(took) != 20*5 {
+				t.Errorf("%d of %d batches ended", len(took), 20*5)
+			}
+		})
+	}
+	if p99["slow"] > time.Second {
+		t.Errorf("p99 of the others is %v although the slow tools have a pool of their own", p99["slow"])
+	}
+}
