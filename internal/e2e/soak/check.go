@@ -20,6 +20,7 @@ const (
 	Untrue      Rule = "untrue"      // a result says what is not so
 	Order       Rule = "order"       // a call started before one that it has to wait for was over
 	Unknown     Rule = "unknown"     // no fault explains why an outcome is not known
+	Stranded    Rule = "stranded"    // a call ended because nobody took it, and there were workers
 	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
 	Leftover    Rule = "leftover"    // something stayed in the log, or was set aside
 	EndedItself Rule = "ended-alone" // a process ended that nobody had told to
@@ -162,6 +163,12 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	if result.Status == messages.StatusAborted && b.Abort.IsZero() {
 		c.found(Untrue, key.String(), "aborted, and nobody asked for that")
 	}
+	if result.Status == messages.StatusTimeout {
+		c.found(Untrue, key.String(), "%s, and no call of the run had so little time", said(result))
+	}
+	if why := stranded(b, i, tool); why != "" {
+		c.found(Stranded, key.String(), "%s after %s: %s", said(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
+	}
 	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
 		c.found(Untrue, key.String(), "ok, and the tool was told to fail")
 	}
@@ -190,6 +197,23 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	case ran:
 		c.found(Untrue, key.String(), "%s, and it was started by %s", said(result), r.starts[0].Worker)
 	}
+}
+
+// poison is after how many lost workers in a row a call is given up, by the fleet's settings.
+const poison = 5
+
+// stranded says why a call should have been run, where it ended since nobody did. No fault keeps every worker away
+// for as long as a call may wait for one.
+func stranded(b *Batch, i int, tool Tool) string {
+	switch r := b.Reply.Results[i]; {
+	case r.Status == messages.StatusExpired:
+		return "there were workers"
+	case r.Err != nil && r.Err.Code == messages.CodeWorkerLost:
+		return "there were other workers"
+	case r.Status == messages.StatusOutcomeUnknown && tool.OnCrash == messages.Idempotent && len(b.Claims[i]) < poison && b.Abort.IsZero():
+		return fmt.Sprintf("it may be run again, and it was claimed %d times", len(b.Claims[i]))
+	}
+	return ""
 }
 
 func said(r messages.Result) string {

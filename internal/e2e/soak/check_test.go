@@ -116,6 +116,10 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 		"read before a write's end":      {func(h *History) { h.swap(3, 4) }, Order},
 		"batch before the one before":    {func(h *History) { h.swap(7, 8) }, Order},
 		"after an unknown start":         {func(h *History) { h.Batches = append(h.Batches, asked("b3", "look")); late(h) }, Order},
+		"timeout":                        {func(h *History) { h.Batches[0].Reply.Results[0].Status = messages.StatusTimeout }, Untrue},
+		"expired":                        {func(h *History) { h.Batches[0].Reply.Results[1].Status = messages.StatusExpired }, Stranded},
+		"a read that nobody ran again":   {func(h *History) { lost(h, 0, messages.StatusError, messages.CodeWorkerLost) }, Stranded},
+		"idempotent, not taken over":     {func(h *History) { lost(h, 3, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown) }, Stranded},
 		"unknown without a fault":        {func(h *History) { h.Faults = h.Faults[:1] }, Unknown},
 		"unknown, killed before":         {func(h *History) { h.Faults[1].Until = after(5 * time.Second) }, Unknown},
 		"unknown, killed after":          {func(h *History) { h.Faults[1].At = after(11 * time.Second) }, Unknown},
@@ -151,6 +155,14 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 func fail(h *History, code messages.Code) {
 	r := &h.Batches[0].Reply.Results[1]
 	r.Status, r.Outcome = messages.StatusError, messages.Failed(code, "")
+}
+
+// lost ends a call of the first batch because a worker was lost, which the faults explain.
+func lost(h *History, index int, status messages.Status, code messages.Code) {
+	r := &h.Batches[0].Reply.Results[index]
+	r.Status, r.Outcome = status, messages.Failed(code, "")
+	h.Batches[0].Replied = after(5 * time.Second)
+	h.Batches[0].Claims = map[int][]Claim{index: {{"w1", after(2 * time.Second)}}}
 }
 
 // late runs a look of a third batch before the book that came to an unknown end before it.
@@ -204,6 +216,11 @@ func TestAllowedHistoriesPass(t *testing.T) {
 			fail(h, messages.CodeToolError)
 		},
 		"an idempotent call that was stopped while it ran": func(h *History) { aborted(h, 3) },
+		"an idempotent call that killed five workers": func(h *History) {
+			lost(h, 3, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)
+			claims := h.Batches[0].Claims
+			claims[3] = append(claims[3], claims[3][0], claims[3][0], claims[3][0], claims[3][0])
+		},
 		"unknown, stopped while it ran": func(h *History) {
 			h.Faults = h.Faults[:1]
 			h.Batches[1].Abort = after(5 * time.Second)

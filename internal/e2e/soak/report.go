@@ -19,7 +19,7 @@ const (
 	drainTarget    = 30 * time.Second
 	takeoverTarget = lease + 2*time.Second
 	// tolerance is by which factor a target may be missed.
-	tolerance = 3
+	tolerance = 2
 )
 
 // The lease of the fleet's settings, and the grace behind it.
@@ -46,6 +46,8 @@ type Report struct {
 	Retaken, Shut int
 	// Unknowns is how often an acknowledged batch was said to be unknown, and was there after all.
 	Unknowns int
+	// Jobs is how many jobs stayed in their queue when every batch had its reply.
+	Jobs int
 	// Resubmitted is how many batches were submitted once more when they had their reply.
 	Resubmitted int
 
@@ -200,6 +202,7 @@ func (r *Report) Print(out io.Writer) {
 	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
 	row("idempotent calls run again", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
 	row("said to be unknown, and found", "%d", r.Unknowns)
+	row("jobs left in their queue", "%d", r.Jobs)
 	row("wait for a reply", "%s, that of %s", spread(r.Waits), r.Slowest)
 	row("first reply after server restart", "%s undisturbed (target %s)", spread(r.Recovery), recoveryTarget)
 	row("takeover from a killed worker", "%s undisturbed (target %s)", spread(r.Takeovers), takeoverTarget)

@@ -179,6 +179,11 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	if err != nil {
 		return History{}, nil, err
 	}
+	jobs, err := l.conn.All(ctx, l.conn.Names().Stream(bus.Jobs), ">")
+	if err != nil {
+		return History{}, nil, err
+	}
+	r.Jobs = len(jobs)
 	f.stop() // so that nothing writes to the ledger any more
 	h.Ledger, err = ledger.Read(f.ledger())
 	r.Unknowns, r.Resubmitted = l.unknowns, l.resubmitted
