@@ -155,6 +155,23 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	}
 }
 
+// A large output that finds no room is given up by name. Its siblings, and later ones, are none the worse.
+func TestAFullObjectStoreIsNamed(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	bounded(f, bus.Provision{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
+	r := f.run(canonical("s", "b", call{"blob", `{"n":3000000}`}, call{"echo", `{"n":1}`}, call{"blob", `{"n":1000}`})).Results
+	if r[0].Err == nil || r[0].Err.Code != messages.CodeTooLarge {
+		t.Fatalf("a large output without room: %s", messages.MustMarshal(r[0]))
+	}
+	says(t, "the error", r[0].Err.Message, "the store of large results is full", "The call itself was done")
+	for _, sibling := range r[1:] {
+		if sibling.Status != messages.StatusOK || sibling.Err != nil {
+			t.Errorf("beside it: %s", messages.MustMarshal(sibling))
+		}
+	}
+}
+
 // Outputs around every size at which something else happens to them come back whole, or not at all and by name.
 func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))

@@ -33,11 +33,7 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 			a.log.Warn("result not stored: the call has ended or was taken over meanwhile", "state", lost.Newest.Record.State)
 			return overtaken(lost), nil
 		case errors.Is(err, bus.ErrTooLarge):
-			result.Outcome = messages.Failed(messages.CodeTooLarge, "The result is too large to be kept.")
-			result.Ref = nil
-			if result.Status == messages.StatusOK {
-				result.Err.Message += " The call itself was done."
-			}
+			unkept(&result, "The result is too large to be kept.")
 		default:
 			a.log.Warn("result not stored; trying again", "err", err, "wait", wait)
 		}
@@ -58,9 +54,21 @@ func overtaken(lost *journal.Lost) settlement {
 	return nil
 }
 
+// unkept takes away what a call gave, and leaves the reason in its place.
+func unkept(result *messages.Result, why string) {
+	result.Outcome, result.Ref = messages.Failed(messages.CodeTooLarge, why), nil
+	if result.Status == messages.StatusOK {
+		result.Err.Message += " The call itself was done."
+	}
+}
+
 func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.Result, error) {
 	if result.Ref == nil {
-		if err := a.journal.Offload(ctx, result); err != nil {
+		switch err := a.journal.Offload(ctx, result); {
+		case errors.Is(err, bus.ErrFull): // for days perhaps; the session does not wait as long
+			a.log.Error("a large result is given up: the object store is full", "err", err)
+			unkept(result, "The result is too large for a message, and the store of large results is full.")
+		case err != nil:
 			return *result, err
 		}
 	}
