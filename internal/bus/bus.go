@@ -61,7 +61,8 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// callTimeout bounds a call to the server whose context has no deadline of its own.
+// callTimeout bounds a call to the server, however far the caller's deadline is: an answer that has not come by then
+// was lost with a connection or a leader, and will not come.
 const callTimeout = 5 * time.Second
 
 // closeTimeout bounds how long Close waits for what is still to be sent and handled.
@@ -272,12 +273,17 @@ func (c *Conn) reconnected() {
 	}
 }
 
-// bounded gives a call a deadline when it has none.
+// bounded gives a call to the server its deadline.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// ended gives a call to somebody else, who may take as long as the caller likes, a deadline when it has none.
+func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, callTimeout)
+	return bounded(ctx)
 }
 
 // pause waits, and reports false when ctx ended first.

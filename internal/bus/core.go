@@ -89,7 +89,7 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 
 // Request asks and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected, ErrTooLarge, the context's.
 func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := ended(ctx)
 	defer cancel()
 	m, err := c.nc.RequestMsgWithContext(ctx, outgoing(subject, h, data))
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byt
 
 // Stream asks once and calls each for every answer, until each says that it needs no more or ctx ends.
 func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte, each func(Msg) (more bool)) error {
-	ctx, cancel := bounded(ctx)
+	ctx, cancel := ended(ctx)
 	defer cancel()
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)

@@ -249,6 +249,8 @@ func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, e
 type pageEnd struct{ pending, last, upTo uint64 }
 
 func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Msg) (pageEnd, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	body, err := json.Marshal(r)
 	if err != nil {
 		return pageEnd{}, err

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -370,4 +372,35 @@ func TestConcurrentPutsOfOneObject(t *testing.T) {
 		})
 	}
 	writers.Wait()
+}
+
+// An answer that was lost is not waited for until the end of the caller's patience.
+func TestALostAnswerIsGivenUp(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c := connect(t, srv)
+		for _, subject := range []string{"void", "$JS.API.STREAM.INFO.VOID", "$JS.API.STREAM.MSG.GET.VOID", "$JS.API.DIRECT.GET.VOID"} {
+			stop, err := c.Subscribe(subject, "", func(bus.Msg) {}) // there, and silent
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for what, call := range map[string]func() error{
+			"append": func() error { _, err := c.Append(ctx, "void", nil, nil); return err },
+			"last":   func() error { _, err := c.Last(ctx, "VOID", "x"); return err },
+			"all":    func() error { _, err := c.All(ctx, "VOID", "x"); return err },
+			"glance": func() error { _, err := c.Glance(ctx, "VOID", "x"); return err },
+		} {
+			began := time.Now()
+			err := call()
+			if took := time.Since(began); err == nil || bus.IsTerminal(err) || took > 15*time.Second {
+				t.Errorf("%s: %v after %v", what, err, took)
+			}
+			if what == "append" && !errors.Is(err, bus.ErrUnknown) {
+				t.Errorf("append: %v", err)
+			}
+		}
+	})
 }
