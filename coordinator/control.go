@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
@@ -110,6 +111,9 @@ func (d *drive) controls(ctx context.Context) []batch.Event {
 	d.said = entries
 	var events []batch.Event
 	for _, e := range entries {
+		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // what was said before was heard with that reply
+			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
+		}
 		if e.Record.UpTo < d.accepted.Seq {
 			continue
 		}
@@ -133,6 +137,11 @@ func (d *drive) steering(ctx context.Context) json.RawMessage {
 			var untaken uint64
 			if taken, untaken = journal.Steering(d.said, d.accepted.Key.Batch); untaken == 0 {
 				return nil
+			}
+			// Another coordinator may have replied while we drove it too: what was said since is for the next reply.
+			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
+				taken = nil
+				return err
 			}
 			err := d.journal.TakeSteering(ctx, d.accepted.Key, untaken)
 			switch {

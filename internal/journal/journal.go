@@ -277,7 +277,7 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 		if err != nil {
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
-		reply.Reinjection, reply.Results, reply.Ref = json.RawMessage("null"), []messages.Result{}, &ref
+		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
 		body = messages.MustMarshal(reply)
 	}
 	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), nil, body, 0)
