@@ -145,7 +145,10 @@ func (a *attempt) giveBack() {
 func (a *attempt) claim() (mine bool, err error) {
 	record := messages.CallRecord{
 		State: messages.Claimed, Nonce: a.nonce, Attempt: a.record.Attempt + 1, Worker: a.name,
-		OnCrash: a.worker.fleet.tool(a.job.Tool).OnCrash, LeaseMS: Lease.Milliseconds(),
+		OnCrash: a.worker.fleet.tool(a.job.Tool).OnCrash, LeaseMS: Lease.Milliseconds(), Lapsed: a.record.Lapsed,
+	}
+	if before := a.record; before.State == messages.Claimed || before.State == messages.Renewed {
+		record.Lapsed++
 	}
 	asked := a.Now
 	var lost *lostTo
