@@ -1,0 +1,274 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+)
+
+func (f *fleet) steer(session, message string, when messages.SteerWhen) {
+	f.t.Helper()
+	seq, err := f.client.Steer(context.Background(), messages.SessionID(session), json.RawMessage(message), when, client.Stop{By: "Ada", Reason: "use the other account"})
+	if err != nil || seq == 0 {
+		f.t.Fatalf("steer: sequence %d, err %v", seq, err)
+	}
+}
+
+// wantSteering checks what a reply takes along: JSON, or "" for nothing.
+func (f *fleet) wantSteering(r messages.Reply, want string) {
+	f.t.Helper()
+	if string(r.Steering) != want {
+		f.t.Errorf("the reply of %s takes %.200s along, want %.200s", r.Batch, r.Steering, want)
+	}
+	wantValid(f.t, "reply", messages.MustMarshal(r))
+}
+
+// What runs keeps its real result, and what is skipped says for whom. Two messages come in the order they were sent.
+func TestSteering(t *testing.T) {
+	for _, row := range []struct {
+		when messages.SteerWhen
+		want string // of ten reads of which eight run, a write, a read
+	}{
+		{messages.SteerAfterBatch, "ok ok ok ok ok ok ok ok ok ok ok ok"},
+		{"", "ok ok ok ok ok ok ok ok ok ok ok ok"},
+		{messages.SteerBetweenGroups, "ok ok ok ok ok ok ok ok ok ok skipped skipped"},
+		{messages.SteerImmediate, "ok ok ok ok ok ok ok ok skipped skipped skipped skipped"},
+	} {
+		t.Run(string(row.when), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				var calls []call
+				for range 10 {
+					calls = append(calls, call{"look", ""})
+				}
+				b := canonical("s", "b", append(calls, call{"pay", through}, call{"look", through})...)
+				waiting := canonical("s", "waiting", call{"pay", through}, call{"look", through})
+				f.submit(b)
+				f.submit(waiting)
+				f.atGate(look, 8)
+				f.steer("s", `{"role":"user","content":"stop"}`, row.when)
+				f.steer("s", `"and wait"`, messages.SteerAfterBatch)
+				time.Sleep(10 * time.Second)
+				close(look.open)
+				reply := f.reply(b, time.Minute)
+				f.wantStatuses(reply, row.want)
+				f.wantSteering(reply, `[{"role":"user","content":"stop"},"and wait"]`)
+				if reply.Status != messages.Completed {
+					t.Errorf("the reply is %s", reply.Status)
+				}
+				if strings.HasSuffix(row.want, "skipped") {
+					f.wantWords(reply.Results[11], "Not run", "Ada", "use the other account")
+				}
+				next := f.reply(waiting, time.Minute) // the message was heard, so this one runs
+				f.wantStatuses(next, "ok ok")
+				f.wantSteering(next, "")
+				if want := int32(1 + strings.Count(row.want, "ok")/12); pay.runs.Load() != want {
+					t.Errorf("%d writes ran, want %d", pay.runs.Load(), want)
+				}
+			})
+		})
+	}
+}
+
+// A write that has started is never killed for a message, however urgent.
+func TestSteeringKillsNoWrite(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
+		f.submit(b)
+		f.atGate(pay, 1)
+		f.steer("s", `"stop"`, messages.SteerImmediate)
+		time.Sleep(time.Minute)
+		close(pay.open)
+		f.wantStatuses(f.reply(b, time.Minute), "ok skipped")
+	})
+}
+
+// Said while nothing runs, it waits for the next reply that can take it along, and is in no other.
+func TestSteeringWaitsForAReply(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		f.wantSteering(f.run(canonical("s", "before", call{"pay", through})), "")
+		f.steer("s", `"one"`, messages.SteerImmediate)
+		f.steer("s", `["two"]`, "")
+		refused := canonical("s", "refused")
+		refused.Message = json.RawMessage(`{"calls":"none"}`)
+		if _, err := f.client.Run(context.Background(), refused, nil); err == nil {
+			t.Error("a batch without calls was not refused")
+		}
+		f.wantSteering(f.run(canonical("other", "b", call{"pay", through})), "")
+		first := f.run(canonical("s", "first", call{"pay", through}))
+		f.wantStatuses(first, "ok") // it was not there when somebody wanted to be heard
+		f.wantSteering(first, `["one",["two"]]`)
+		f.wantSteering(f.run(canonical("s", "second", call{"pay", through})), "")
+		f.steer("s", `3`, "")
+		empty := f.run(canonical("s", "empty"))
+		f.wantSteering(empty, `[3]`)
+	})
+}
+
+// The coordinator dies between noting down that its reply takes the message along and storing that reply.
+func TestSteeringOutlivesItsCoordinator(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		kill := f.mortal(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", ""})
+		f.submit(b)
+		f.atGate(pay, 1)
+		f.steer("s", `"one"`, "")
+		time.Sleep(10 * time.Second)
+		j := journal.New(f.conn)
+		said, err := j.Controls(context.Background(), "_", "s")
+		if err != nil || len(said) != 1 {
+			t.Fatalf("%d controls, err %v", len(said), err)
+		}
+		if err := j.TakeSteering(context.Background(), messages.KeyOf("_", "s", "b"), said[0].Seq); err != nil {
+			t.Fatal(err)
+		}
+		kill()
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		f.steer("s", `"two"`, "")
+		close(pay.open)
+		f.wantSteering(f.reply(b, time.Minute), `["one","two"]`)
+		f.wantSteering(f.run(canonical("s", "next", call{"pay", through})), "")
+	})
+}
+
+// More steering than fits into a message goes the way of large replies.
+func TestLargeSteering(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		var want []string
+		for n := range 5 {
+			message := fmt.Sprintf(`"%d%s"`, n, strings.Repeat("x", 250_000))
+			want = append(want, message)
+			f.steer("s", message, "")
+		}
+		f.wantSteering(f.run(canonical("s", "b", call{"pay", through})), "["+strings.Join(want, ",")+"]")
+		f.wantSteering(f.run(canonical("s", "next", call{"pay", through})), "")
+	})
+}
+
+// The time of a batch does not run while it waits behind others of its session.
+func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		head, waiting := canonical("s", "head", call{"pay", ""}), canonical("s", "waiting", call{"pay", through})
+		waiting.TimeoutMS = 5000
+		f.submit(head)
+		f.submit(waiting)
+		f.atGate(pay, 1)
+		time.Sleep(time.Minute)
+		close(pay.open)
+		f.wantStatuses(f.reply(head, time.Minute), "ok")
+		f.wantStatuses(f.reply(waiting, time.Minute), "ok")
+	})
+}
+
+// When the time is up, what has ended stays, what runs is stopped and says what is known of it, the rest is not run.
+func TestTheTimeOfABatchIsUp(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		timed := func(id string, calls ...call) messages.Batch {
+			b := canonical("s", id, calls...)
+			b.TimeoutMS = 10_000
+			return b
+		}
+		began := time.Now()
+		f.wantStatuses(f.run(timed("read", call{"look", through}, call{"look", ""}, call{"pay", through})), "ok timeout timeout")
+		f.wantStatuses(f.run(timed("write", call{"pay", ""}, call{"look", through}, call{"pay", through})), "outcome_unknown timeout skipped")
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("two batches of 10 s took %v", took)
+		}
+		if look.stopped.Load() != 1 || pay.stopped.Load() != 1 || pay.runs.Load() != 1 {
+			t.Errorf("stopped %d reads and %d writes, started %d writes", look.stopped.Load(), pay.stopped.Load(), pay.runs.Load())
+		}
+	})
+}
+
+// Calls that wait for a slot of the worker use the time of their batch up.
+func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read, TimeoutMS: 8000})
+		f.worker(worker.Config{Slots: 1})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"look", ""}, call{"look", ""}, call{"look", ""})
+		b.TimeoutMS = 10_000
+		began := time.Now()
+		f.wantStatuses(f.run(b), "timeout timeout timeout")
+		if took := time.Since(began); took > 14*time.Second {
+			t.Errorf("a batch with 10 s took %v and ran %d calls", took, look.runs.Load())
+		}
+	})
+}
+
+// Whoever takes a batch over goes on with the time that is left by the newest plan record.
+func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look, pay, book := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"}), f.gated(schemas.Tool{Name: "book"})
+		f.worker(worker.Config{})
+		kill := f.mortal(coordinator.Config{})
+		b := canonical("s", "b", call{"look", ""}, call{"pay", ""}, call{"book", ""})
+		b.TimeoutMS = 60_000
+		f.submit(b)
+		f.atGate(look, 1)
+		time.Sleep(50 * time.Second)
+		close(look.open)
+		f.atGate(pay, 1)
+		kill()
+		f.coordinator(coordinator.Config{})
+		time.Sleep(5 * time.Second)
+		close(pay.open)
+		f.atGate(book, 1)
+		began := time.Now()
+		f.wantStatuses(f.reply(b, 2*time.Minute), "ok ok outcome_unknown")
+		if took := time.Since(began); took > 12*time.Second {
+			t.Errorf("10 of its 60 s were left, and it went on for %v", took)
+		}
+	})
+}
