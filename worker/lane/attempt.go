@@ -45,8 +45,8 @@ func term(reason string) settlement {
 	return func(d *bus.Delivery) error { return d.Term(reason) }
 }
 
-// letGo gives the job up: it leaves the queue, and the coordinator publishes it again after a while. Failed counts
-// the failed attempts of a call that does not claim.
+// letGo gives the job up: it leaves the queue, and the coordinator publishes it again after a while. Failed counts the
+// attempts so far that failed, or were lost with their worker, without a claim.
 func (a *attempt) letGo(reason string, after time.Duration, failed int) settlement {
 	return func(d *bus.Delivery) error {
 		err := d.Term(reason)
@@ -63,8 +63,9 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 			return settle, err
 		}
 	}
-	if delivered > a.cfg.Poison {
-		return a.finish(ctx, a.poisoned(delivered-1))
+	// Attempts that failed and were tried again did not take their worker along.
+	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= a.cfg.Poison {
+		return a.finish(ctx, a.poisoned(lost))
 	}
 	stop := a.giveSigns(a.running)
 	result, err := a.work()

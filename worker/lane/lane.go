@@ -207,7 +207,7 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	switch {
 	case !served:
 		log.Debug("let go: the tool is not served here under this definition")
-		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), 0)(d))
+		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), a.tries-1)(d))
 		return
 	case c.conn.Now(ctx).After(job.NotAfter):
 		c.settle(log, d.Term("the batch outlived its time"))

@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// brittle starts a worker that is lost, as far as anybody can see, in the moment in which it starts the tool; before
+// the tool, in a pre-hook, when early is set. It also serves the other tools of the fleet.
+func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
+	f.t.Helper()
+	tools := &tool.Registry{}
+	for _, p := range f.tools.Promises() {
+		t, _ := f.tools.Lookup(p.Name)
+		if err := tools.Add(p, t.Runner); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	conn := f.connect("brittle worker")
+	die := func(ctx context.Context) {
+		lost.Add(1)
+		go conn.Close()
+		<-ctx.Done()
+	}
+	run := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		die(ctx)
+		return tool.Output{}, ctx.Err()
+	}
+	probe := func(context.Context, tool.Call) (tool.Probed, error) { return tool.Probed{}, fmt.Errorf("no connection") }
+	if err := tools.Add(promise, tool.Checkable(run, probe)); err != nil {
+		f.t.Fatal(err)
+	}
+	cfg := worker.Config{Logger: f.log, Drain: time.Millisecond}
+	if early {
+		cfg.Hooks = hooks(f.t, hook.Hook{Name: "die", Match: promise.Name, Budget: time.Hour, Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {
+			die(ctx)
+			return hook.Verdict{}, ctx.Err()
+		}})
+	}
+	w, err := worker.New(conn, tools, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.start(conn, w.Run)
+}
+
+// A call that takes every worker along that starts it is given up after five of them. Its siblings, the other batches
+// and sessions go on all the while: a healthy worker, which does not serve the poisonous tool, bounces it.
+func TestPoison(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		tool  schemas.Tool
+		early bool
+		want  string
+		lost  int32
+	}{
+		{"read", schemas.Tool{Kind: messages.Read}, false, "error", 5},
+		{"idempotent write", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "outcome_unknown", 5},
+		{"once write", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", 1},
+		{"write, before it is claimed", schemas.Tool{Kind: messages.Write}, true, "error", 5},
+	} {
+		for _, bounced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, bounced %t", row.name, bounced), func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					f := newFleet(t, srv)
+					defer f.close()
+					var naps atomic.Int64
+					sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+					row.tool.Name, row.tool.TimeoutMS = "bomb", 300_000
+					var lost atomic.Int32
+					for range 9 {
+						f.brittle(row.tool, row.early, &lost)
+					}
+					f.coordinator(coordinator.Config{})
+					if bounced {
+						f.worker(worker.Config{Slots: 4})
+						f.worker(worker.Config{Slots: 4})
+					}
+					b := canonical("s", "b", call{"nap", ""}, call{"bomb", ""}, call{"nap", ""})
+					f.submit(b)
+					for n := range 5 {
+						f.wantStatuses(f.run(canonical("other", fmt.Sprint("b", n), call{"nap", ""}, call{"nap", ""})), "ok ok")
+					}
+					reply := f.reply(b, 20*time.Minute)
+					f.wantStatuses(reply, "ok "+row.want+" ok")
+					if row.lost == 5 {
+						f.wantWords(reply.Results[1], "5 workers")
+					}
+					if lost.Load() != row.lost {
+						t.Errorf("%d workers were lost, want %d", lost.Load(), row.lost)
+					}
+					if strings.Contains(reply.Results[1].Err.Message, "Not run") {
+						t.Errorf("the message is %q", reply.Results[1].Err.Message)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A job that no worker of its pool serves just then goes round among them as long as it may wait, and is no poison.
+func TestABounceIsNoPoison(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var naps atomic.Int64
+		sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+		bare := &tool.Registry{}
+		nap, _ := f.tools.Lookup("nap")
+		if err := bare.Add(nap.Tool, nap.Runner); err != nil {
+			t.Fatal(err)
+		}
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		serving := f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{QueueTimeout: 10 * time.Minute})
+		f.run(canonical("s", "warm", call{"pay", through}))
+		serving.stop()
+		for range 3 {
+			f.workerWith(bare, worker.Config{})
+		}
+		b := canonical("s", "b", call{"pay", through})
+		f.submit(b)
+		time.Sleep(5 * time.Minute)
+		f.worker(worker.Config{})
+		reply := f.reply(b, time.Minute)
+		f.wantStatuses(reply, "ok")
+		if pay.runs.Load() != 2 || reply.Results[0].Attempt != 1 {
+			t.Errorf("%d runs, attempt %d", pay.runs.Load(), reply.Results[0].Attempt)
+		}
+	})
+}
+
+// Workers that are restarted one after the other, each with the call in hand, are no poison either.
+func TestRollingRestartsAreNoPoison(t *testing.T) {
+	for _, promise := range []schemas.Tool{{Kind: messages.Read}, {Kind: messages.Write, OnCrash: messages.Idempotent}} {
+		t.Run(string(promise.Kind), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				promise.Name = "long"
+				long := f.gated(promise)
+				f.coordinator(coordinator.Config{StartWait: time.Hour})
+				b := canonical("s", "b", call{"long", ""})
+				f.submit(b)
+				for n := range 12 {
+					w := f.worker(worker.Config{Drain: time.Second})
+					f.atGate(long, n+1)
+					w.stop()
+				}
+				f.worker(worker.Config{})
+				f.atGate(long, 13)
+				close(long.open)
+				f.wantStatuses(f.reply(b, time.Minute), "ok")
+			})
+		})
+	}
+}
