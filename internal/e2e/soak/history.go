@@ -29,7 +29,8 @@ type Batch struct {
 	Sent, Acked time.Time
 	Abort       time.Time // when its abort was asked for; zero: never
 
-	Replied time.Time // zero: never
+	Stored  time.Time // of the reply, by the server
+	Replied time.Time // when the agent had it; zero: never
 	Reply   messages.Reply
 	Refused string // the class, when the batch as a whole was refused
 	// Copies is the different bodies that were seen as its reply, by digest, wherever they were seen.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -241,24 +240,25 @@ func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 
 // reread fetches the reply of every batch once more, as it is stored.
 func (l *load) reread(ctx context.Context) error {
-	j := journal.New(l.conn)
+	names := l.conn.Names()
 	for _, b := range l.batches {
 		key := messages.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
-		stored, found, err := j.Reply(ctx, key)
-		if err != nil {
-			return err
-		}
-		if !found {
+		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(messages.VerbFinal, key))
+		if errors.Is(err, bus.ErrNotFound) {
 			b.Replied = time.Time{} // whatever we were told, it is not there any more
 			continue
 		}
+		if err != nil {
+			return err
+		}
+		b.Stored = stored.Time
 		var reply messages.Reply
-		if err := json.Unmarshal(stored, &reply); err != nil {
+		if err := json.Unmarshal(stored.Data, &reply); err != nil {
 			return fmt.Errorf("the stored reply of batch %s: %w", b.ID, err)
 		}
 		reply.Reinjection = nil
 		l.mu.Lock()
-		l.saw(b.ID, stored)
+		l.saw(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
 		if told := messages.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(told, messages.MustMarshal(reply)) {
 			b.Copies[messages.Digest(told)] = true

@@ -51,11 +51,12 @@ type Report struct {
 	// Resubmitted is how many batches were submitted once more when they had their reply.
 	Resubmitted int
 
-	Waits     []time.Duration // from the acknowledgement of each batch to its reply
-	Slowest   string          // the batch with the longest wait
-	Drain     time.Duration
-	Recovery  []time.Duration // from the start of a new server to the first reply
-	Takeovers []time.Duration // from the kill of a worker to the start of its call on another
+	// Waits is from the acknowledgement of each batch to its stored reply, Fetches from there until the agent had it.
+	Waits, Fetches []time.Duration
+	Slowest        string // the batch whose reply was stored last, after its acknowledgement
+	Drain          time.Duration
+	Recovery       []time.Duration // from the start of a new server to the first reply
+	Takeovers      []time.Duration // from the kill of a worker to the start of its call on another
 }
 
 // judge checks the history and measures it.
@@ -69,11 +70,12 @@ func (r *Report) judge(h History) *Report {
 		if !b.Abort.IsZero() {
 			r.Aborts++
 		}
-		if wait := b.Replied.Sub(b.Acked); !b.Replied.IsZero() {
+		if wait := b.Stored.Sub(b.Acked); !b.Replied.IsZero() {
 			if wait > slowest {
 				slowest, r.Slowest = wait, b.ID
 			}
-			r.Waits = append(r.Waits, wait)
+			r.Waits = append(r.Waits, max(wait, 0))
+			r.Fetches = append(r.Fetches, max(b.Replied.Sub(b.Stored), 0))
 		}
 		for _, result := range b.Reply.Results {
 			r.Statuses[result.Status]++
@@ -128,13 +130,17 @@ func takeovers(h History) []time.Duration {
 			killed[f.Process] = f
 		}
 	}
-	before := map[callKey]ledger.Entry{}
+	before := map[callKey]ledger.Entry{} // starts without an end
 	var took []time.Duration
 	for _, e := range h.Ledger {
-		if e.Point != ledger.Start || Tools[e.Tool].OnCrash != messages.Idempotent {
+		if Tools[e.Tool].OnCrash != messages.Idempotent {
 			continue
 		}
 		key := callKey{e.Batch, e.Index}
+		if e.Point == ledger.End {
+			delete(before, key) // what follows is a retry
+			continue
+		}
 		if f, lost := killed[before[key].Worker]; lost && e.At > f.At.UnixNano() && !broken(h.Faults, f.At, time.Unix(0, e.At), f.Process) {
 			took = append(took, time.Unix(0, e.At).Sub(f.At))
 		}
@@ -203,7 +209,8 @@ func (r *Report) Print(out io.Writer) {
 	row("idempotent calls run again", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
 	row("said to be unknown, and found", "%d", r.Unknowns)
 	row("jobs left in their queue", "%d", r.Jobs)
-	row("wait for a reply", "%s, that of %s", spread(r.Waits), r.Slowest)
+	row("from acknowledged to reply stored", "%s, that of %s", spread(r.Waits), r.Slowest)
+	row("from there until the agent had it", "%s", spread(r.Fetches))
 	row("first reply after server restart", "%s undisturbed (target %s)", spread(r.Recovery), recoveryTarget)
 	row("takeover from a killed worker", "%s undisturbed (target %s)", spread(r.Takeovers), takeoverTarget)
 	row("drained after the last fault", "%s (target %s)", r.Drain.Round(time.Millisecond), drainTarget)
