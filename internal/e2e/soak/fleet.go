@@ -17,7 +17,6 @@ import (
 // fleet is the processes of a run: the server, coordinators and workers.
 type fleet struct {
 	dir, url     string
-	env          []string
 	server       *member
 	coordinators []*member
 	workers      []*member
