@@ -117,6 +117,9 @@ var hits = map[string]fault{
 	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
 }
 
+// OfMessage reports whether nobody dies or sleeps of it.
+func (h Hit) OfMessage() bool { return hits[h.What] != none && hits[h.What] < dies }
+
 // Hits lists everything that can go wrong at a command of a fleet with so many coordinators and workers.
 func Hits(command, parties int) []Hit {
 	var all []Hit

@@ -40,24 +40,28 @@ func (t *task) ask(what, subject string, do func() error) error {
 // askUntil is ask with a time past which no answer is waited for.
 func (t *task) askUntil(deadline time.Time, what, subject string, do func() error) error {
 	t.wait(t.Now, nil)
-	err := error(ErrUnknown)
 	f := t.order(what, subject)
-	switch f {
-	case slow:
-		t.sleep(t.faults.delay())
+	giveUp := t.Now.Add(callTimeout)
+	if deadline.Before(giveUp) {
+		giveUp = deadline
+	}
+	arrives := t.Now
+	if f == slow || f == late {
+		arrives = arrives.Add(t.faults.delay())
+	}
+	err := error(ErrUnknown)
+	switch {
+	case f == lost:
+	case f == late || arrives.After(giveUp):
+		f = late
+		t.inFlight = append(t.inFlight, inFlight{arrives, func() { _ = do() }})
+	default:
+		t.wait(arrives, nil)
 		err = do()
-	case none, ackLost, diesAfter:
-		err = do()
-	case late:
-		t.inFlight = append(t.inFlight, inFlight{t.Now.Add(t.faults.delay()), func() { _ = do() }})
 	}
 	t.mayDie()
 	if f == lost || f == ackLost || f == late {
 		err = ErrUnknown
-		giveUp := t.Now.Add(callTimeout)
-		if deadline.Before(giveUp) {
-			giveUp = deadline
-		}
 		t.wait(giveUp, nil)
 	}
 	if err != nil {

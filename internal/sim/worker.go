@@ -201,8 +201,9 @@ func (a *attempt) keep(j journal, since time.Time) {
 			since, wait = asked, Lease/3
 			a.sayBy(j.task, batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
 		case lost, !j.Now.Before(end):
-			a.run.kill(j.Now)
-			a.over = true
+			a.worker.fleet.over(a)
+			a.tally["leases lost"]++
+			a.run.dead, a.over = true, true
 			return
 		default:
 			wait = 250 * time.Millisecond
@@ -238,6 +239,7 @@ func (a *attempt) work() {
 		return // killed: what is known is in the journal, and the job comes again
 	}
 	a.over = true
+	a.worker.fleet.over(a)
 	result := a.run.end(a.Now, a.stopped)
 	if result.Err != nil && result.Err.Retryable && a.tries() < attempts {
 		a.release()
@@ -269,12 +271,14 @@ func (a *attempt) release() {
 	record := a.record
 	record.State, record.Nonce, record.RetryAfterMS = messages.Released, a.nonce+"-released", after.Milliseconds()
 	seq, err := a.close(record)
-	if lost, ok := err.(*lostTo); ok && lost.newest.record.State == messages.Ended {
-		a.ack()
-	}
-	if err == nil {
+	switch lost, ok := err.(*lostTo); {
+	case err == nil:
 		a.ack()
 		a.say(batch.Recorded{Index: a.key.Index, Record: record, Seq: seq})
+	case ok && lost.newest.record.State == messages.Ended:
+		a.ack()
+	case !ok:
+		a.tally["releases given up"]++
 	}
 }
 
