@@ -1,6 +1,6 @@
 // Package batch is the life of one batch as a state machine: events in, effects out.
 //
-//	Begin, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Looked, Tick
+//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Looked, Tick
 //	                               |
 //	                          Machine.Step
 //	                               |
@@ -125,6 +125,8 @@ type (
 	// were some, so whoever watches has seen the start already. Late: this is not certainly the first
 	// driver, so a worker may be running a call and telling another coordinator.
 	Begin struct{ Resumed, Late bool }
+	// Late tells, after Begin, that another coordinator drives or drove the batch too.
+	Late struct{}
 	// Planned tells of a record on the batch's plan subject, ours or another's.
 	Planned struct {
 		Record messages.PlanRecord
@@ -167,6 +169,7 @@ type (
 )
 
 func (Begin) event()      {}
+func (Late) event()       {}
 func (Planned) event()    {}
 func (Recorded) event()   {}
 func (Ended) event()      {}
@@ -243,6 +246,8 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		if !ev.Resumed {
 			wants = append(wants, Announce{})
 		}
+	case Late:
+		m.late = true
 	case Planned:
 		m.planStored(ev)
 	case Recorded:
@@ -427,8 +432,12 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 			}
 		default:
 			inFlight++
-			if looked && now.Sub(c.since) >= m.cfg.FirstPoll {
+			switch {
+			case !looked:
+			case now.Sub(c.since) >= m.cfg.FirstPoll:
 				wants = append(wants, m.dispatch(now, i, exclusive))
+			case !c.ran: // dispatched a moment ago: that look was too soon for it
+				m.pollSoon(c.since)
 			}
 		}
 	}

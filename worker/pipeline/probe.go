@@ -9,15 +9,18 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probeTime bounds the question whether a run was applied.
-const probeTime = 15 * time.Second
+// probeTime bounds the question whether a run was applied; lastProbeTime, when the worker has to go.
+const (
+	probeTime     = 15 * time.Second
+	lastProbeTime = 3 * time.Second
+)
 
 // probe asks, before the tool is started, whether the attempt that was lost has been applied. If so the call is done.
 func (c *call) probe(ctx context.Context) error {
 	if !c.grant.Probe {
 		return nil
 	}
-	applied, err := c.wasApplied(ctx)
+	applied, err := c.wasApplied(ctx, probeTime)
 	switch {
 	case err != nil && ctx.Err() != nil: // no answer: whoever is next asks again
 		return c.stopped(ctx, nil)
@@ -37,8 +40,12 @@ func (c *call) resolve(ctx context.Context, err error) error {
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.Checkable || f.status != messages.StatusOutcomeUnknown && !f.ask {
 		return err
 	}
-	applied, probeErr := c.wasApplied(context.WithoutCancel(ctx))
 	var stop *messages.Stop
+	within := probeTime
+	if ctx.Err() != nil && !errors.As(context.Cause(ctx), &stop) {
+		within = lastProbeTime
+	}
+	applied, probeErr := c.wasApplied(context.WithoutCancel(ctx), within)
 	switch {
 	case probeErr != nil:
 		c.log.Warn("a run that was stopped could not be checked", "err", probeErr)
@@ -59,12 +66,12 @@ func (c *call) resolve(ctx context.Context, err error) error {
 }
 
 // wasApplied asks the tool, and makes its answer the result where it was.
-func (c *call) wasApplied(ctx context.Context) (bool, error) {
+func (c *call) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
 	prober, ok := c.tool.Runner.(tool.Prober)
 	if !ok {
 		return false, errors.New("the tool has no probe")
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	own := c.toolCall()
 	own.Progress = func(messages.Progress) {}
