@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -42,14 +43,23 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
 // CompareAndSet stores a message if the newest one of its subject has the sequence last (0: there is none).
-// Of any number of writers that expect the same, at most one wins; the others get ErrConflict, or ErrUndecided while the
-// one that is ahead of them is not stored yet. Errors otherwise as Append's: after ErrUnknown the newest record tells
-// who won.
+// Of any number of writers that expect the same, at most one wins; the others get ErrConflict, or ErrUndecided where the
+// one that is ahead of them comes to no end. Errors otherwise as Append's: after ErrUnknown the newest record tells who won.
 //
 // The expectation is always that of the message's own subject. The server's wildcard form lets two writers
 // win where they spell the filter differently.
 func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data []byte, last uint64) (seq uint64, err error) {
-	return c.Append(ctx, subject, h.with(expectedLastHeader, strconv.FormatUint(last, 10)), data)
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
+	// On a cluster a write counts as on its way for a moment after it was acknowledged, and nothing was stored of one that
+	// met it: so it is asked again until that is decided.
+	for wait := time.Millisecond; ; wait = min(2*wait, minBackoff) {
+		seq, err = c.Append(ctx, subject, h, data)
+		if !errors.Is(err, ErrUndecided) || !pause(ctx, jitter(wait)) {
+			return seq, err
+		}
+	}
 }
 
 // Delete removes one message from a stream. That it is gone already is fine.
