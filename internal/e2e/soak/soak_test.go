@@ -5,6 +5,7 @@ package soak
 import (
 	"bytes"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // TestAFleetIsBroken is the soak run in small: real processes, some dozen faults. `make soak` is the long one.
 func TestAFleetIsBroken(t *testing.T) {
-	cfg := Config{Duration: 20 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Dir: t.TempDir(), Progress: func(line string) { t.Log(line) }}
+	cfg := Config{Duration: 20 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Progress: func(line string) { t.Log(line) }}
 	fewest := 9
 	if testing.Short() {
 		cfg.Duration, fewest = 6*time.Second, 1
@@ -34,8 +35,10 @@ func TestAFleetIsBroken(t *testing.T) {
 	if report.Statuses[messages.StatusOK] == 0 {
 		t.Error("not one call went well: this run shows nothing")
 	}
-	if t.Failed() {
-		t.Logf("again: make soak SOAK='-seed %d -duration %s -every %s'", cfg.Seed, cfg.Duration, cfg.Every)
+	if !t.Failed() {
+		_ = os.RemoveAll(report.Config.Dir)
+	} else {
+		t.Logf("data, logs and ledger are in %s; again: make soak SOAK='-seed %d -duration %s -every %s'", report.Config.Dir, cfg.Seed, cfg.Duration, cfg.Every)
 	}
 }
 
