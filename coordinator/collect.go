@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -132,6 +133,9 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	d.log.Warn("call ended from outside", "call", want.Index, "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Plan().Calls[want.Index].Claims() {
+		if want.Result.Err.Code == messages.CodeQueueTimeout && d.elsewhere(ctx, want.Index) {
+			return []batch.Event{batch.Late{}}
+		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
 		if err != nil {
 			d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
@@ -154,6 +158,21 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	}
 	d.withdraw(ctx, want.Index)
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
+}
+
+// elsewhere reports, once in a drive, that the job of a call was published by another coordinator: whoever runs it tells
+// that one, and here nothing is heard of it. A batch that came to be driven as the next head may be delivered only
+// then, for the first time and to another, so a first delivery does not mean that nobody was before.
+func (d *drive) elsewhere(ctx context.Context, index int) bool {
+	if d.late {
+		return false
+	}
+	call := d.machine.Plan().Calls[index]
+	subject := d.names.Lane(!call.ConcurrencySafe, call.Pool, d.accepted.Key.Call(index))
+	queued, err := d.conn.Last(ctx, d.names.Stream(bus.Jobs), subject)
+	var job messages.Job
+	d.late = err == nil && json.Unmarshal(queued.Data, &job) == nil && job.Notify != d.id
+	return d.late
 }
 
 // withdraw takes the job of a call that has ended out of the queue, so that no worker starts on it. One that has it in

@@ -33,6 +33,7 @@ type drive struct {
 	reply    *messages.Reply
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
+	late     bool                   // another coordinator may have driven the batch before, or does now
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
@@ -185,6 +186,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	for _, event := range said {
 		d.machine.Step(d.began, event)
 	}
+	d.late = late
 	d.step(ctx, batch.Begin{Resumed: resumed, Late: late})
 	return nil
 }

@@ -248,6 +248,9 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		}
 	case Late:
 		m.late = true
+		for i := range m.calls { // an end that was asked for is thought over
+			m.calls[i].endAt = time.Time{}
+		}
 	case Planned:
 		m.planStored(ev)
 	case Recorded:

@@ -431,3 +431,29 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 		}
 	})
 }
+
+// A batch that is driven as the head behind another has never been delivered. Its first delivery brings it a second
+// driver, to whom the worker does not speak: that one does not hold a read that runs for one that nobody took.
+func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var n atomic.Int64
+		sleepTool(f, "slow", messages.Read, 3*time.Minute, "", &n)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Slots: 1})
+		before, b := canonical("s", "before", call{"slow", `{"ms":1000}`}), canonical("s", "b", call{"slow", `{"ms":120000}`})
+		f.submit(before)
+		f.until("the first batch runs", func() bool { return n.Load() == 1 })
+		f.submit(b) // the only slot is taken: it is not delivered
+		f.until("the second batch runs", func() bool { return n.Load() == 2 })
+		f.coordinator(coordinator.Config{})
+		reply, err := f.await(b, 10*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := reply.Results[0]; got.Status != messages.StatusOK || n.Load() != 2 {
+			t.Errorf("ran %d times; result %s: %v", n.Load(), got.Status, got.Err)
+		}
+	})
+}
