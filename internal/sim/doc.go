@@ -11,6 +11,15 @@
 // so every history can be run again; thousands of them take seconds. The broker answers as the real server
 // does: the tests run the same random commands on both and compare every answer.
 //
+// batch.Machine, plan and lane.Decide are the real ones. What stands around them in the daemons does I/O, so it is
+// written here once more, call for call: coordinator.go follows package coordinator, worker.go package lane, journal.go
+// internal/journal. Who changes one changes the other.
+//
+// The ledger stands outside. It sees what really ran, and stops a history at the first broken rule:
+//
+//	go test ./internal/sim -sim.seeds=100000     more histories
+//	go test ./internal/sim -sim.seed=63 -v       one of them, written down
+//
 // What it leaves to others: how tools run, what the messages look like on the wire, and everything that
 // needs real processes; see internal/e2e.
 package sim

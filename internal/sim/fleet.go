@@ -43,10 +43,10 @@ type Fleet struct {
 	*World
 	*ledger
 	log, jobs *Queue
-	catalog   schemas.Catalog
 	agents    int // that still wait for a reply
 }
 
+// catalog is the tools of every fleet here: one for each promise that a tool can make.
 var catalog = func() schemas.Catalog {
 	alone, safe := false, true
 	c, err := schemas.NewCatalog(
@@ -66,7 +66,7 @@ var catalog = func() schemas.Catalog {
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}}
-	f := &Fleet{World: w, catalog: catalog}
+	f := &Fleet{World: w}
 	f.ledger = newLedger(f)
 	w.stored = f.ledger.stored
 	queues := Queues(names, AckWait, 0)
@@ -127,7 +127,7 @@ func submission(session, id string, tools []string) *Submission {
 }
 
 func (f *Fleet) tool(name string) schemas.Tool {
-	tool, _ := f.catalog.Lookup(name)
+	tool, _ := catalog.Lookup(name)
 	return tool
 }
 

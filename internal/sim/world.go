@@ -23,7 +23,7 @@ type World struct {
 	inFlight  []inFlight
 	commands  int // that were given so far
 	names     int // of processes that were given so far
-	nonces    int
+	nonces    int // that were given so far
 	history   *strings.Builder
 	tally     map[string]int // how often what happened
 }
