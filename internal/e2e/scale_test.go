@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// quick registers rd, a read, and wr, a write, that return their input at once.
+func quick(f *fleet) {
+	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
+	f.tool(schemas.Tool{Name: "rd", Kind: messages.Read}, echo)
+	f.tool(schemas.Tool{Name: "wr"}, echo)
+}
+
+// once submits one batch for each of the sessions and waits until every one of them has its reply.
+func (f *fleet) once(prefix string, sessions int) {
+	f.t.Helper()
+	var mu sync.Mutex
+	replied := map[string]bool{}
+	all := make(chan struct{})
+	unsubscribe, err := f.conn.Subscribe("toolfleet.reply._.*.*", "", func(m bus.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.Contains(string(m.Data), `"status":"completed"`) || strings.Count(string(m.Data), `"status":"ok"`) != 2 {
+			f.t.Errorf("%s: %s", m.Subject, m.Data)
+		}
+		before := len(replied)
+		if replied[m.Subject] = true; len(replied) == sessions && before < sessions {
+			close(all)
+		}
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer unsubscribe()
+	var next atomic.Int64
+	var agents sync.WaitGroup
+	for range 64 {
+		agents.Go(func() {
+			for n := next.Add(1); n <= int64(sessions); n = next.Add(1) {
+				f.submit(canonical(fmt.Sprint(prefix, n), "b", call{"rd", `{"n":1}`}, call{"wr", `{"n":2}`}))
+			}
+		})
+	}
+	agents.Wait()
+	select {
+	case <-all:
+	case <-time.After(5 * time.Minute):
+		mu.Lock()
+		defer mu.Unlock()
+		f.t.Fatalf("%d of %d sessions have their reply", len(replied), sessions)
+	}
+}
+
+// heap is what is in use, once everything that nobody needs is gone.
+func heap() (inUse int64) {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Ten thousand sessions with a batch each leave no object at the server, nothing in the coordinators and no goroutine
+// behind. What stays is records, which have an age; once that has come the memory is back too.
+func TestTenThousandSessionsLeaveNothingBehind(t *testing.T) {
+	sessions := 10_000
+	if testing.Short() {
+		sessions = 1_000
+	}
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	quick(f)
+	f.worker(worker.Config{Slots: 64})
+	live := prometheus.NewRegistry()
+	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live)})
+	f.coordinator(coordinator.Config{})
+
+	f.once("warm", 500) // buffers and pools have their size now
+	f.settled()
+	f.forget(t)
+	objects, goroutines, before := f.objects(t), runtime.NumGoroutine(), heap()
+
+	f.once("s", sessions)
+	f.settled()
+	if now := f.objects(t); now != objects {
+		t.Errorf("the server has %s after %d sessions, and had %s", now, sessions, objects)
+	}
+	f.until("the goroutines are as many as before", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+	families, err := live.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range families {
+		if n := m.GetMetric()[0].GetGauge().GetValue(); m.GetName() == "toolfleet_batches_live" && n != 0 {
+			t.Errorf("a coordinator still drives %v batches", n)
+		}
+	}
+	full := heap()
+	records := f.left(bus.Calls) + f.left(bus.Results) + f.left(bus.Replies)
+	t.Logf("%d sessions: heap %d KiB more with %d records kept", sessions, (full-before)>>10, records)
+	if n := f.left(bus.Replies); n != uint64(sessions) {
+		t.Errorf("%d replies are kept for %d sessions", n, sessions)
+	}
+	f.forget(t)
+	after := heap()
+	t.Logf("without them %d KiB more than before", (after-before)>>10)
+	if after > before+8<<20 {
+		t.Errorf("the heap had %d KiB before and has %d KiB once the records are gone", before>>10, after>>10)
+	}
+}
+
+// settled waits until the log and the queue of jobs are empty.
+func (f *fleet) settled() {
+	f.t.Helper()
+	f.until("the log and the jobs are gone", func() bool { return f.left(bus.Batches) == 0 && f.left(bus.Jobs) == 0 })
+}
+
+// objects is how many streams and consumers the server has.
+func (f *fleet) objects(t *testing.T) string {
+	t.Helper()
+	info := jetStream(t, f.conn, "INFO", nil)
+	return fmt.Sprintf("%v streams and %v consumers", info["streams"], info["consumers"])
+}
+
+// forget drops the records, as their age will, and checks that they have one.
+func (f *fleet) forget(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{bus.Calls, bus.Results, bus.Replies} {
+		stream := f.conn.Names().Stream(name)
+		config, _ := jetStream(t, f.conn, "STREAM.INFO."+stream, nil)["config"].(map[string]any)
+		if age, _ := config["max_age"].(float64); age <= 0 {
+			t.Errorf("what %s holds has no age: %v", name, config["max_age"])
+		}
+		jetStream(t, f.conn, "STREAM.PURGE."+stream, nil)
+	}
+}
+
+// BenchmarkLiveSessions keeps so many sessions live at once, each with a batch of 8 reads and 2 writes in the log or
+// running. Run it with at least as many batches as sessions, and compare figures of one run only:
+//
+//	go test -run '^$' -bench LiveSessions -benchtime 10000x ./internal/e2e
+func BenchmarkLiveSessions(b *testing.B) {
+	for _, sessions := range []int{64, 1000, 10_000} {
+		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
+			f := newFleet(b, natstest.Server(b, natstest.Fast))
+			defer f.close()
+			quick(f)
+			f.worker(worker.Config{Slots: 64})
+			f.coordinator(coordinator.Config{})
+			calls := make([]call, 10)
+			for i := range calls {
+				calls[i] = call{"rd", `{"p":1}`}
+				if i >= 8 {
+					calls[i].name = "wr"
+				}
+			}
+			replies := make(chan string, 10*sessions)
+			unsubscribe, err := f.conn.Subscribe("toolfleet.reply._.*.*", "", func(m bus.Msg) { replies <- strings.Split(m.Subject, ".")[3] })
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer unsubscribe()
+			b.ResetTimer()
+			submit := func(session string, n int) {
+				go f.submit(batchIn(messages.Anthropic, session, fmt.Sprint("b", n), calls...))
+			}
+			next := min(sessions, b.N)
+			for n := range next {
+				submit(fmt.Sprint("s", n), n)
+			}
+			for range b.N {
+				session := <-replies
+				if next < b.N {
+					submit(session, next)
+					next++
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(10*b.N)/b.Elapsed().Seconds(), "calls/s")
+		})
+	}
+}
