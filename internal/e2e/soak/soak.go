@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,6 +169,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	if err := l.reread(ctx); err != nil {
 		return History{}, nil, err
 	}
+	slices.SortFunc(l.arrived, time.Time.Compare)
 	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace}
 	var err error
 	for tries := 0; tries < 50; tries++ { // what has its reply may be in the log for a moment more
