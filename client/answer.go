@@ -20,19 +20,39 @@ const longest = 24 * time.Hour
 // silence is how long a door may say nothing before it is held to be gone. It gives a sign every 10 s.
 const silence = 30 * time.Second
 
-var errSilence = errors.New("no word from the coordinator")
+var (
+	errSilence = errors.New("no word from the coordinator")
+	// errReconnected ends a wait for what may have been sent while there was no connection.
+	errReconnected = errors.New("the connection was lost meanwhile")
+)
+
+// soon is how long a door may take for its answer once the reply itself was seen.
+const soon = time.Second
 
 // ask makes one request at a door and puts its answer together: events as they come, then a reply, which
-// may arrive in chunks, or a state.
-func (c *Client) ask(ctx context.Context, subject string, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
+// may arrive in chunks, or a state. A reply that is seen on the subject news, and no answer after it, says that nobody
+// is at this door any more.
+func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	var chunks [][]byte
 	var answer []byte
 	var problem error
 	listening, cancel := context.WithDeadline(ctx, time.Now().Add(longest))
 	defer cancel()
 	listening, gone := context.WithCancelCause(listening)
+	defer gone(nil)
 	quiet := time.AfterFunc(silence, func() { gone(errSilence) })
 	defer quiet.Stop()
+	defer c.conn.OnReconnect(func() { gone(errReconnected) })()
+	if news != "" {
+		unsubscribe, err := c.conn.Subscribe(news, "", func(bus.Msg) {
+			answered := time.AfterFunc(soon, func() { gone(errSilence) })
+			context.AfterFunc(listening, func() { answered.Stop() })
+		})
+		if err != nil {
+			return messages.Reply{}, err
+		}
+		defer unsubscribe()
+	}
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
 		quiet.Reset(silence)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {

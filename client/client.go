@@ -111,9 +111,9 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	key := c.key(b.Session, b.ID)
-	began := time.Now()
+	var deserted time.Time // since when nobody listens
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), header, body, each)
+		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), c.names.Of(messages.VerbReply, key), header, body, each)
 		var refusal *messages.Refusal
 		switch {
 		case err == nil:
@@ -123,11 +123,17 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 		case ctx.Err() != nil:
 			return reply, fmt.Errorf("batch %s: %w; it goes on without us, and its reply can be fetched", b.ID, context.Cause(ctx))
 		case errors.Is(err, bus.ErrNoResponders):
-			if time.Since(began) > comingBack {
+			if deserted.IsZero() {
+				deserted = time.Now()
+			}
+			if time.Since(deserted) > comingBack {
 				return reply, ErrNoFleet
 			}
 		case bus.IsTerminal(err):
 			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
+		}
+		if !errors.Is(err, bus.ErrNoResponders) {
+			deserted = time.Time{}
 		}
 		if refusal != nil {
 			wait = time.Duration(refusal.RetryAfterMS) * time.Millisecond
@@ -197,7 +203,10 @@ func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.B
 func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, body []byte) (messages.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), nil, body, nil)
+	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), "", nil, body, nil)
+	for errors.Is(err, errReconnected) {
+		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), "", nil, body, nil)
+	}
 	if errors.Is(err, bus.ErrNoResponders) {
 		return reply, ErrNoFleet
 	}

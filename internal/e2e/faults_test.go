@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
@@ -81,6 +83,76 @@ func TestTheServerRestartsDuringABatch(t *testing.T) {
 		}
 		if runs.Load() != 2 {
 			t.Errorf("two writes ran %d times", runs.Load())
+		}
+	})
+}
+
+// Whoever waits at the run door hears of the end soon after the server is back, though all that was on its way is gone.
+func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		const agents = 12 // some of them are back later than the coordinator that has an answer for them
+		runs := slowly(f, 5*time.Second)
+		f.worker(worker.Config{Slots: agents})
+		f.coordinator(coordinator.Config{})
+		replied := make(chan time.Time, agents)
+		for n := range agents {
+			own := f.connect("agent")
+			defer own.Close()
+			go func() {
+				_, err := client.Over(own, "").Run(context.Background(), canonical(fmt.Sprint("s", n), "b", call{"slow", ""}), nil)
+				if err != nil {
+					t.Error(err)
+				}
+				replied <- time.Now()
+			}()
+		}
+		f.until("the writes run", func() bool { return runs.Load() == agents })
+		time.Sleep(4900 * time.Millisecond) // they end while the server is away
+		srv.Stop()
+		time.Sleep(time.Second)
+		if err := srv.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		back := time.Now()
+		for range agents {
+			if took := (<-replied).Sub(back); took > 5*time.Second {
+				t.Errorf("a reply came %v after the server", took)
+			}
+		}
+	})
+}
+
+// The coordinator at whose run door somebody waits is gone without a word. Another brings the batch to its end, and
+// whoever waits hears of it then, not when its patience is over.
+func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := slowly(f, 15*time.Second) // longer than a connection takes to close
+		f.worker(worker.Config{})
+		door := f.connect("lost coordinator")
+		lost, err := coordinator.New(door, coordinator.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.start(door, lost.Run)
+		f.until("the first coordinator is ready", lost.Ready)
+		stored := make(chan time.Time, 1)
+		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) { stored <- time.Now() }); err != nil {
+			t.Fatal(err)
+		}
+		replied := make(chan time.Time)
+		go func() {
+			f.run(canonical("s", "b", call{"slow", ""}))
+			replied <- time.Now()
+		}()
+		f.until("the write runs", func() bool { return runs.Load() == 1 })
+		f.coordinator(coordinator.Config{})
+		door.Close()
+		if late := (<-replied).Sub(<-stored); late > 2*time.Second {
+			t.Errorf("heard of the reply %v after it was stored", late)
 		}
 	})
 }
