@@ -89,9 +89,12 @@ func (a *attempt) keep(since time.Time) {
 		asked := time.Now()
 		// The tool must be dead when the lease ends, and killing it takes a moment too.
 		end := since.Add(a.cfg.Lease - a.cfg.Grace)
+		// Not when renew gives up: on a connection that is silent it asks for a while what became of its write.
+		late := time.AfterFunc(time.Until(end), func() { a.cancel(fmt.Errorf("%w in time", ErrLeaseLost)) })
 		renewing, done := context.WithDeadline(ctx, end)
 		err := a.renew(renewing)
 		done()
+		late.Stop()
 		var lost *journal.Lost
 		switch {
 		case ctx.Err() != nil:

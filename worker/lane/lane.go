@@ -159,6 +159,7 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	ended := make(chan struct{})
 	defer close(ended)
 	stop := context.AfterFunc(ctx, func() {
+		c.log.Info("draining", "calls", c.Busy(), "for", c.cfg.Drain)
 		drain := time.NewTimer(c.cfg.Drain)
 		defer drain.Stop()
 		select {

@@ -1,0 +1,344 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// hasty is a fleet of processes with short leases.
+func hasty(t *testing.T) *processes {
+	t.Helper()
+	return newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms", "TOOLFLEET_DRAIN=1s")
+}
+
+// effects writes a tools file with once, idem and check: writes that note the start of a run, by whom, then wait until
+// the file "go" is there, then note their effect.
+func (p *processes) effects() (file string, dir string) {
+	p.t.Helper()
+	dir = p.t.TempDir()
+	file = filepath.Join(dir, "tools.yaml")
+	script := `echo "start $WHO $TOOLFLEET_FENCE $TOOLFLEET_IDEMPOTENCY_KEY $$" >>"$DIR/ledger"
+while [ ! -e "$DIR/go" ]; do sleep 0.05; done
+echo "done $WHO $TOOLFLEET_FENCE $TOOLFLEET_IDEMPOTENCY_KEY $$" >>"$DIR/ledger"; echo "$WHO"`
+	probe := `if grep -q "^done" "$DIR/ledger"; then echo done; else echo not_done; fi`
+	var body strings.Builder
+	body.WriteString("tools:\n")
+	entry := func(name, more string) {
+		fmt.Fprintf(&body, "  - name: %s\n    timeout: 60s\n    input_schema: {type: object}\n    env: [DIR, WHO]\n    exec: {command: [sh, %s]}\n%s", name, filepath.Join(dir, "run.sh"), more)
+	}
+	entry("look", "    kind: read\n")
+	entry("once", "    kind: write\n")
+	entry("idem", "    kind: write\n    on_crash: idempotent\n")
+	entry("check", fmt.Sprintf("    kind: write\n    on_crash: checkable\n    check: {command: [sh, %s]}\n", filepath.Join(dir, "probe.sh")))
+	for name, text := range map[string]string{"tools.yaml": body.String(), "run.sh": script, "probe.sh": probe} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	p.env = append(p.env, "DIR="+dir)
+	return file, dir
+}
+
+// worker starts a worker with a name that its tools know.
+func (p *processes) worker(file, name string) *daemon {
+	p.t.Helper()
+	env := p.env
+	defer func() { p.env = env }()
+	p.env = append(append([]string(nil), env...), "WHO="+name)
+	return p.ready("worker", "--tools", file, "--name", name)
+}
+
+func (d *daemon) signal(s syscall.Signal) { _ = d.cmd.Process.Signal(s) }
+
+// exited waits for the end of a daemon.
+func (d *daemon) exited() <-chan struct{} {
+	done := make(chan struct{})
+	go func() { _ = d.cmd.Wait(); close(done) }()
+	return done
+}
+
+func noted(dir string) (starts, dones []string) {
+	body, _ := os.ReadFile(filepath.Join(dir, "ledger"))
+	for line := range strings.Lines(string(body)) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if word == "start" {
+			starts = append(starts, rest)
+		} else {
+			dones = append(dones, rest)
+		}
+	}
+	return starts, dones
+}
+
+func (p *processes) started(dir string, n int) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("%d runs have started", n), func() bool { starts, _ := noted(dir); return len(starts) >= n })
+}
+
+func (p *processes) goOn(dir string) {
+	p.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// result is how the only call of a batch ended.
+func (p *processes) result(c *client.Client, b messages.Batch) messages.Result {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	defer cancel()
+	reply, err := c.Await(ctx, b.Session, b.ID)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return reply.Results[0]
+}
+
+// dead reports that no process of a run is left: its line in the ledger ends with its process id.
+func dead(line string) bool {
+	var pid int
+	_, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &pid)
+	return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
+}
+
+// A worker is paused past its lease in the middle of a write, and wakes when that has been decided without it.
+func TestAWorkerSleepsThroughItsLease(t *testing.T) {
+	for _, row := range []struct {
+		tool string
+		want messages.Status
+	}{{"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}} {
+		t.Run(row.tool, func(t *testing.T) {
+			p := hasty(t)
+			file, dir := p.effects()
+			p.ready("coordinator")
+			sleeper := p.worker(file, "sleeper")
+			c := p.client()
+			b := canonical("s", "b", call{row.tool, ""})
+			if err := c.Submit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			p.started(dir, 1)
+			sleeper.signal(syscall.SIGSTOP)
+			t.Cleanup(func() { sleeper.signal(syscall.SIGCONT) })
+			p.worker(file, "heir")
+			if row.tool == "idem" {
+				p.started(dir, 2) // the heir has taken over and waits too
+				sleeper.signal(syscall.SIGCONT)
+				starts, _ := noted(dir)
+				p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
+				p.goOn(dir)
+			}
+			r := p.result(c, b)
+			sleeper.signal(syscall.SIGCONT)
+			starts, _ := noted(dir)
+			p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
+			p.goOn(dir)
+			// Both workers go on to serve: nothing is stuck behind the old claim.
+			for n := range 4 {
+				if r := p.run(c, canonical("s", fmt.Sprint("after", n), call{"once", ""})); r.Status != messages.StatusOK {
+					t.Errorf("a later call: %+v", r)
+				}
+			}
+			again := p.result(c, b)
+			if r.Status != row.want || again.Status != row.want || again.Worker != r.Worker {
+				t.Errorf("the result is %+v, and later %+v; want %s", r, again, row.want)
+			}
+			starts, dones := noted(dir)
+			if row.want == messages.StatusOK {
+				key := func(line string) string { return strings.Fields(line)[2] }
+				if r.Worker != "heir" || key(starts[0]) != key(starts[1]) || strings.Fields(starts[0])[1] == strings.Fields(starts[1])[1] {
+					t.Errorf("run by %s; runs %q", r.Worker, starts[:2])
+				}
+			}
+			for _, line := range dones {
+				if strings.Fields(line)[3] == strings.Fields(starts[0])[3] {
+					t.Errorf("the run of the sleeper went on to its effect: %q", line)
+				}
+			}
+		})
+	}
+}
+
+func (p *processes) run(c *client.Client, b messages.Batch) messages.Result {
+	p.t.Helper()
+	if err := c.Submit(p.t.Context(), b); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.result(c, b)
+}
+
+// wire is a TCP proxy that can be cut, so that its ends hear nothing of one another and are not told.
+type wire struct {
+	addr string
+	mu   sync.Mutex
+	cut  bool // guarded by mu
+}
+
+func newWire(t *testing.T, to string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	w := &wire{addr: l.Addr().String()}
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+			go w.pass(near, far)
+			go w.pass(far, near)
+		}
+	}()
+	return w
+}
+
+func (w *wire) pass(from, to net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if w.isCut() { // swallowed
+			if err != nil {
+				return
+			}
+			continue
+		}
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			if err == io.EOF {
+				_ = to.Close()
+			}
+			return
+		}
+	}
+}
+
+func (w *wire) isCut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cut
+}
+
+func (w *wire) setCut(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+}
+
+// The connection of a worker is cut, not the worker: its tool is dead before anybody else may start the call.
+func TestACutOffWorkerKillsItsTool(t *testing.T) {
+	for _, tool := range []string{"once", "idem", "check"} {
+		t.Run(tool, func(t *testing.T) {
+			p := hasty(t)
+			file, dir := p.effects()
+			p.ready("coordinator")
+			straight := p.url
+			w := newWire(t, strings.TrimPrefix(straight, "nats://"))
+			p.url = "nats://" + w.addr
+			p.worker(file, "cut off")
+			p.url = straight
+			c := p.client()
+			b := canonical("s", "b", call{tool, ""})
+			if err := c.Submit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			p.started(dir, 1)
+			p.worker(file, "heir")
+			w.setCut(true)
+			starts, _ := noted(dir)
+			if tool == "once" {
+				if r := p.result(c, b); r.Status != messages.StatusOutcomeUnknown {
+					t.Errorf("result %+v", r)
+				}
+			} else {
+				p.started(dir, 2)
+			}
+			if !dead(starts[0]) { // the takeover is the earliest moment at which anybody holds the lease to have lapsed
+				t.Error("the tool of the worker that was cut off outlived its lease")
+			}
+			p.goOn(dir)
+			r := p.result(c, b)
+			w.setCut(false)
+			if tool != "once" && (r.Status != messages.StatusOK || r.Worker != "heir") {
+				t.Errorf("result %+v", r)
+			}
+			if _, dones := noted(dir); tool != "once" && len(dones) != 1 {
+				t.Errorf("effects %q", dones)
+			}
+		})
+	}
+}
+
+// One SIGTERM drains, two are quick, and nothing is lost: what may run again does so without waiting for the lease.
+func TestTwoSIGTERMs(t *testing.T) {
+	for _, row := range []struct {
+		tool string
+		want messages.Status
+	}{{"look", messages.StatusOK}, {"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}, {"check", messages.StatusOK}} {
+		t.Run(row.tool, func(t *testing.T) {
+			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m") // neither is waited for
+			file, dir := p.effects()
+			p.ready("coordinator")
+			going := p.worker(file, "going")
+			c := p.client()
+			b := canonical("s", "b", call{row.tool, ""})
+			if err := c.Submit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+			p.started(dir, 1)
+			p.worker(file, "heir")
+			exited := going.exited()
+			going.signal(syscall.SIGTERM)
+			p.until("it drains", func() bool { return strings.Contains(going.log.String(), "draining") })
+			select {
+			case <-exited:
+				t.Fatal("a drain of ten minutes is over at once")
+			default:
+			}
+			going.signal(syscall.SIGTERM)
+			select {
+			case <-exited:
+			case <-time.After(time.Minute):
+				t.Fatal("two SIGTERMs did not end it")
+			}
+			starts, _ := noted(dir)
+			if !dead(starts[0]) {
+				t.Error("its tool is still running")
+			}
+			if row.tool != "once" {
+				p.started(dir, 2)
+				p.goOn(dir)
+			}
+			if r := p.result(c, b); r.Status != row.want {
+				t.Errorf("result %+v", r)
+			}
+			if _, dones := noted(dir); row.want == messages.StatusOK && len(dones) != 1 {
+				t.Errorf("effects %q", dones)
+			}
+		})
+	}
+}
