@@ -78,6 +78,8 @@ type Conn struct {
 	closed chan struct{} // closed once the connection is, for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
+	// missing says that what is pulled from is not there. KeepRemade hears it.
+	missing chan struct{}
 
 	mu          sync.Mutex
 	onReconnect map[int]func() // guarded by mu
@@ -99,6 +101,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 		opts:        o,
 		closed:      make(chan struct{}),
 		onReconnect: map[int]func(){},
+		missing:     make(chan struct{}, 1),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -46,6 +46,16 @@ func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error)
 }
 
 // putObject stores the chunks, then the entry that names them: what can be found is whole.
+// dropChunks makes room again after an object that could not be stored whole. What is left ages out.
+func (c *Conn) dropChunks(ctx context.Context, nuid string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	request := map[string]any{"filter": c.objectChunks(nuid)}
+	if err := c.call(ctx, api("STREAM", "PURGE", "OBJ_"+c.names.Stream(Objects)), request, nil); err != nil {
+		c.log.Warn("parts of an object that could not be stored stay until they age out", "error", err)
+	}
+}
+
 func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
 	sum := sha256.Sum256(data)
 	info := jetstream.ObjectInfo{
@@ -57,6 +67,7 @@ func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
 	}
 	for chunk := range slices.Chunk(data, min(objectChunk, c.MaxPayload()/2)) {
 		if _, err := c.Append(ctx, c.objectChunks(info.NUID), nil, chunk); err != nil {
+			c.dropChunks(ctx, info.NUID)
 			return err
 		}
 		info.Chunks++

@@ -55,6 +55,12 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		}
 		if !errors.Is(err, ErrDisconnected) { // which the connection itself logs
 			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "error", err, "wait", backoff)
+			if errors.Is(err, ErrNoResponders) {
+				select {
+				case p.c.missing <- struct{}{}:
+				default:
+				}
+			}
 		}
 		select {
 		case <-ctx.Done():

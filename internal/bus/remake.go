@@ -7,8 +7,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// KeepRemade makes again, after every reconnect until ctx ends, what a server may have lost with the power: the streams
-// that are not synced, since nothing in them is the truth, and the given durables. A stream that holds the truth is never
+// KeepRemade makes again, until ctx ends, what a server may have lost with the power or an operator deleted: the streams
+// that are not synced, since nothing in them is the truth, and the given durables. It looks after every reconnect, and
+// when a puller finds nothing to pull from. A stream that holds the truth is never
 // made here: somebody has to look where it went.
 func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consumer) {
 	again := make(chan struct{}, 1)
@@ -23,6 +24,7 @@ func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consume
 		case <-ctx.Done():
 			return
 		case <-again:
+		case <-c.missing:
 		}
 		if err := c.remake(ctx, p, consumers); err != nil && ctx.Err() == nil {
 			c.log.Error("streams and consumers cannot be looked after; what is missing is made when a daemon starts", "error", err)

@@ -165,6 +165,9 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 		t.Fatalf("a large output without room: %s", messages.MustMarshal(r[0]))
 	}
 	says(t, "the error", r[0].Err.Message, "the store of large results is full", "The call itself was done")
+	if left, err := f.conn.LastOfEach(t.Context(), "OBJ_"+f.conn.Names().Stream(bus.Objects), "$O.>"); err != nil || len(left) > 0 {
+		t.Errorf("parts of the object that found no room stay: %d, %v", len(left), err)
+	}
 	for _, sibling := range r[1:] {
 		if sibling.Status != messages.StatusOK || sibling.Err != nil {
 			t.Errorf("beside it: %s", messages.MustMarshal(sibling))

@@ -248,8 +248,8 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	}
 }
 
-// Consumers and jobs are only hints. When an operator deletes them, the next daemon that starts makes them anew, and
-// what was accepted goes on.
+// Consumers and jobs are only hints. When an operator deletes them, whoever pulls from them says so and makes them anew,
+// and what was accepted goes on.
 func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 	for _, what := range []string{"CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "CONSUMER.DELETE.TOOLFLEET_JOBS.default", "STREAM.DELETE.TOOLFLEET_JOBS"} {
 		t.Run(what, func(t *testing.T) {
@@ -263,8 +263,6 @@ func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
 				f.submit(b)
 				f.until("it is said", func() bool { return strings.Contains(log.String(), "no such consumer") })
-				f.worker(worker.Config{})
-				f.coordinator(coordinator.Config{})
 				reply, err := f.await(b, 5*time.Minute)
 				if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[1].Status != messages.StatusOK || runs.Load() != 1 {
 					t.Errorf("%s, %v, after %d runs of the write", messages.MustMarshal(reply), err, runs.Load())
