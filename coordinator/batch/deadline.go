@@ -92,7 +92,7 @@ func (m *Machine) ending(now time.Time, i int, c *call) (messages.Result, bool) 
 		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: nobody answered in time whether it may."), true
 	case m.cfg.Timeout > 0 && !c.ran && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
-			"Not known to have run: the %s that this message was given are used up.", m.cfg.Timeout)), true
+			"%s: the %s that this message was given are used up.", m.notRun(i, c), m.cfg.Timeout)), true
 	case !c.dispatched || now.Sub(c.since) < m.patience(i, c):
 		return messages.Result{}, false
 	case c.ran:

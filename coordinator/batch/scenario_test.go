@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,9 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
 
 // Each file of testdata is a story. "calls:" names the tools of the batch; a line "> event" tells the
-// machine something, the lines under it are what it then wants. "+3s" before an event lets time pass.
+// machine something, the lines under it are what it then wants. "+3s" before an event lets time pass, "timeout:" bounds
+// the batch. Words of an event: seq=7 is the sequence of its record, after=4s a pause, failed=2 how many attempts
+// failed or, of a claim, were lost with their worker; drained says that a release came without an error.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -51,6 +54,7 @@ type story struct {
 	t       *testing.T
 	now     time.Time
 	m       *batch.Machine
+	timeout time.Duration         // of the batch
 	records []messages.PlanRecord // that the machine wanted stored
 	out     bytes.Buffer
 }
@@ -59,6 +63,8 @@ func (s *story) run(text string) []byte {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
+		case strings.HasPrefix(line, "timeout:"):
+			s.timeout, _ = time.ParseDuration(strings.TrimSpace(line[len("timeout:"):]))
 		case strings.HasPrefix(line, "calls:"):
 			s.begin(strings.Fields(line[len("calls:"):]))
 		case strings.HasPrefix(line, ">"):
@@ -77,6 +83,7 @@ func (s *story) begin(names []string) {
 	catalog, err := schemas.NewCatalog(
 		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "write", Kind: messages.Write},
 		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
+		schemas.Tool{Name: "check", Kind: messages.Write, OnCrash: messages.Checkable},
 	)
 	if err != nil {
 		s.t.Fatal(err)
@@ -85,7 +92,12 @@ func (s *story) begin(names []string) {
 	for i, n := range names {
 		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: n, Input: []byte("{}")})
 	}
-	s.m = batch.New(plan.New(calls, catalog), config("mine"))
+	cfg := config("mine")
+	cfg.Poison = 5
+	if s.timeout > 0 {
+		cfg.Timeout = s.timeout
+	}
+	s.m = batch.New(plan.New(calls, catalog), cfg)
 }
 
 func (s *story) tell(words []string) {
@@ -97,12 +109,20 @@ func (s *story) tell(words []string) {
 		s.now = s.now.Add(d)
 		words = words[1:]
 	}
-	index, seq := 0, uint64(0)
+	index, failed, seq := 0, 0, uint64(0)
+	var after time.Duration
 	for _, w := range words[1:] {
-		if _, err := fmt.Sscanf(w, "seq=%d", &seq); err != nil {
+		if name, value, named := strings.Cut(w, "="); !named {
 			_, _ = fmt.Sscanf(w, "%d", &index)
+		} else if name == "after" {
+			after, _ = time.ParseDuration(value)
+		} else if name == "failed" {
+			_, _ = fmt.Sscan(value, &failed)
+		} else {
+			_, _ = fmt.Sscan(value, &seq)
 		}
 	}
+	why := messages.Stop{By: "Ada", Reason: "wrong account"}
 	result := messages.Result{Index: index, Status: messages.StatusOK, Outcome: messages.Text("ok")}
 	var ev batch.Event
 	switch words[0] {
@@ -113,7 +133,25 @@ func (s *story) tell(words []string) {
 		ev = batch.Ended{Index: index, Result: result}
 	case "claimed", "renewed":
 		onCrash := s.m.Plan().Calls[index].Tool.OnCrash
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1, LeaseMS: 10_000, OnCrash: onCrash}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1 + failed, Lapsed: failed, LeaseMS: 10_000, OnCrash: onCrash}}
+	case "released", "granted":
+		record := messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1, RetryAfterMS: after.Milliseconds(), OnCrash: s.m.Plan().Calls[index].Tool.OnCrash}
+		if words[0] == "released" && !slices.Contains(words, "drained") {
+			record.Error = &messages.Error{Code: "rate_limited", Message: "busy", Retryable: true}
+		}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: record}
+	case "parked":
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Parked, ExpiresMS: (15 * time.Minute).Milliseconds()}}
+	case "letgo":
+		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
+	case "handed":
+		ev = batch.HandedBack{Index: index}
+	case "aborted":
+		ev = batch.Aborted{Stop: why}
+	case "steered":
+		ev = batch.Steered{Stop: why, Now: slices.Contains(words, "now")}
+	case "late":
+		ev = batch.Late{}
 	case "ended":
 		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Ended, Attempt: 1, Result: &result}}
 	case "unknown":
@@ -133,7 +171,11 @@ func (s *story) tell(words []string) {
 	for _, e := range s.m.Step(s.now, ev) {
 		s.write(e)
 	}
-	if wake, ok := s.m.Wake(); ok && words[len(words)-1] == "wake?" {
+	wake, ok := s.m.Wake()
+	if ok && !wake.After(s.now) {
+		s.t.Errorf("after %q at %v the machine wants to be woken at %v: it spins", words, s.now.Sub(epoch), wake.Sub(epoch))
+	}
+	if ok && words[len(words)-1] == "wake?" {
 		fmt.Fprintf(&s.out, "wake in %s\n", wake.Sub(s.now))
 	}
 }
@@ -164,11 +206,19 @@ func (s *story) write(e batch.Effect) {
 		if e.TakeOver > 0 {
 			fmt.Fprintf(&s.out, ", taking over %d", e.TakeOver)
 		}
+		if e.Attempt > 0 {
+			fmt.Fprintf(&s.out, ", after %d attempts", e.Attempt)
+		}
+		if e.Deadline > 0 {
+			fmt.Fprintf(&s.out, ", within %s", e.Deadline)
+		}
 		fmt.Fprintln(&s.out)
+	case batch.Stop:
+		fmt.Fprintf(&s.out, "stop %d: %s\n", e.Index, e.Why.Why())
 	case batch.Look:
 		fmt.Fprintln(&s.out, "look")
 	case batch.End:
-		fmt.Fprintf(&s.out, "end %d as %s (%s) behind %d\n", e.Index, e.Result.Status, e.Result.Err.Code, e.Expect)
+		fmt.Fprintf(&s.out, "end %d as %s (%s) behind %d: %s\n", e.Index, e.Result.Status, e.Result.Err.Code, e.Expect, e.Result.Err.Message)
 	case batch.Tell:
 		fmt.Fprintf(&s.out, "tell %d %s\n", e.Result.Index, e.Result.Status)
 	case batch.Finish:

@@ -39,7 +39,9 @@ func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 		die(ctx)
 		return tool.Output{}, ctx.Err()
 	}
-	probe := func(context.Context, tool.Call) (tool.Probed, error) { return tool.Probed{}, fmt.Errorf("no connection") }
+	probe := func(context.Context, tool.Call) (tool.Probed, error) {
+		return tool.Probed{}, fmt.Errorf("no connection")
+	}
 	if err := tools.Add(promise, tool.Checkable(run, probe)); err != nil {
 		f.t.Fatal(err)
 	}
