@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/lane"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -456,4 +459,341 @@ func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 			t.Errorf("ran %d times; result %s: %v", n.Load(), got.Status, got.Err)
 		}
 	})
+}
+
+// A write that nobody starts stands before a slow one of its session. The slow one waits for its end, which comes
+// when its time in the queue is up; a worker that comes for it after that runs nothing.
+func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		var never atomic.Int64
+		elsewhere := &tool.Registry{}
+		if err := elsewhere.Add(schemas.Tool{Name: "never"}, tool.Func(func(context.Context, tool.Call) (tool.Output, error) {
+			never.Add(1)
+			return tool.Text("too late"), nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+		f.worker(worker.Config{})
+		w := f.workerWith(elsewhere, worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		f.run(canonical("warm", "b", call{"never", ""})) // its tool is known
+		w.stop()
+		never.Store(0)
+		first := canonical("s", "first", call{"never", ""}, call{"put", `{"ms":5000}`})
+		second := canonical("s", "second", call{"put", `{"ms":5000}`}, call{"put", `{"ms":1}`})
+		f.submit(first)
+		f.submit(second)
+		began := time.Now()
+		reply, err := f.await(first, 10*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := reply.Results[0], reply.Results[1]; a.Status != messages.StatusExpired || b.Status != messages.StatusOK {
+			t.Errorf("the write that nobody takes is %s, the one behind it %s", a.Status, b.Status)
+		}
+		f.workerWith(elsewhere, worker.Config{})
+		if _, err := f.await(second, 10*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute) // simulated
+		if never.Load() != 0 {
+			t.Error("a write that had ended as expired was run")
+		}
+		if from := l.writes[0].from.Sub(began); from < time.Minute || len(l.writes) != 3 || l.writes[0].batch != "first" || l.writes[1].batch != "second" {
+			t.Errorf("%v after the start the writes ran: %+v", from, l.writes)
+		}
+	})
+}
+
+// A server that comes back delivers at once what was on its way to be settled. The worker that has the call knows it,
+// and the other one finds the claim.
+func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		for range 4 {
+			f.worker(worker.Config{Slots: 2})
+		}
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		var p published
+		for n := range 3 {
+			p.publish(f, f.conn, canonical("s", fmt.Sprint("b", n), call{"put", `{"ms":4000}`}, call{"count", `{"ms":100}`}, call{"put", `{"ms":4000}`}))
+		}
+		for range 4 {
+			time.Sleep(3 * time.Second) // simulated
+			if err := srv.Restart(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 3 {
+			reply, err := f.await(canonical("s", fmt.Sprint("b", n)), 10*time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range reply.Results {
+				if r.Status != messages.StatusOK || r.Kind == messages.Write && r.Attempt != 1 {
+					t.Errorf("batch %d: %+v", n, r)
+				}
+			}
+		}
+		l.inOrder(t, p.log(), 0, 2)
+	})
+}
+
+// cutter connects to a server and cuts the connection once, right after something was written to it: the server has it,
+// and its answer reaches nobody.
+type cutter struct {
+	srv  *devserver.Server
+	what string
+	done atomic.Bool
+}
+
+func (c *cutter) InProcessConn() (net.Conn, error) {
+	conn, err := c.srv.InProcessConn()
+	return &cutConn{conn, c}, err
+}
+
+type cutConn struct {
+	net.Conn
+	*cutter
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil && strings.Contains(string(b), c.what) && c.done.CompareAndSwap(false, true) {
+		err = c.Close()
+	}
+	return n, err
+}
+
+// Whatever was stored and not heard to be stored is found again: no write runs twice, and none is called lost.
+func TestALostPubAck(t *testing.T) {
+	for name, tt := range map[string]struct {
+		what   string
+		worker bool // who is cut off; else it is the coordinator
+	}{
+		"of a claim":       {`"state":"claimed"`, true},
+		"of a renewal":     {`"state":"renewed"`, true},
+		"of a result":      {`"state":"ended"`, true},
+		"of a read result": {"toolfleet.result.", true},
+		"of a plan":        {"toolfleet.plan.", false},
+		"of a job":         {"toolfleet.write.", false},
+		"of a reply":       {"toolfleet.final.", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var l laneBook
+				l.tools(f)
+				cut := &cutter{srv: srv, what: tt.what}
+				conn, err := bus.Connect(context.Background(), bus.Options{InProcess: cut, Name: "cut", Logger: f.log})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tt.worker {
+					w, err := worker.New(conn, f.tools, worker.Config{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					f.start(conn, w.Run)
+					f.coordinator(coordinator.Config{})
+				} else {
+					c, err := coordinator.New(conn, coordinator.Config{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					f.worker(worker.Config{})
+					f.start(conn, c.Run)
+					f.until("it is ready", c.Ready)
+				}
+				b := canonical("s", "b", call{"count", `{"ms":10}`}, call{"put", `{"ms":8000}`}, call{"put", `{"ms":10}`})
+				f.submit(b)
+				began := time.Now()
+				reply, err := f.await(b, 10*time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range reply.Results {
+					if r.Status != messages.StatusOK || r.Attempt != 1 {
+						t.Errorf("%s: %+v", r.Tool, r)
+					}
+				}
+				if took := time.Since(began); took > 15*time.Second || !cut.done.Load() {
+					t.Errorf("cut off: %v; done after %v", cut.done.Load(), took)
+				}
+				l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 1, 2)
+			})
+		})
+	}
+}
+
+// Another body under the id of a batch that runs is no part of it: it is refused, and the first one's reply is
+// nobody else's.
+func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		first, other := canonical("s", "b", call{"put", `{"ms":20000}`}), canonical("s", "b", call{"put", `{"ms":1}`})
+		f.submit(first)
+		f.until("it runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
+		other.V = messages.Version
+		subject := f.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, "s", "b"))
+		if _, err := f.conn.Append(ctx, subject, nil, messages.MustMarshal(other)); !errors.Is(err, bus.ErrExists) {
+			t.Errorf("published behind it: %v, want %v", err, bus.ErrExists)
+		}
+		_, err := f.client.Run(ctx, other, nil)
+		var refusal *messages.Refusal
+		if !errors.As(err, &refusal) || refusal.Class != messages.BatchConflict {
+			t.Errorf("at the door: %v, want a batch_conflict", err)
+		}
+		if reply := f.run(first); reply.Status != messages.Completed || reply.Digest != messages.Digest(encoded(first)) {
+			t.Errorf("the first one's reply: %+v", reply)
+		}
+		l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 0)
+	})
+}
+
+func encoded(b messages.Batch) []byte {
+	b.V = messages.Version
+	return messages.MustMarshal(b)
+}
+
+// Jobs and batches that come up again when the records about them are gone run nothing: they say how long they hold.
+func TestNothingIsResurrectedAfterRetention(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		var mu sync.Mutex
+		var jobs []bus.Msg
+		for _, subject := range []string{"toolfleet.write.>", "toolfleet.read.>"} {
+			if _, err := f.conn.Subscribe(subject, "", func(m bus.Msg) { mu.Lock(); defer mu.Unlock(); jobs = append(jobs, m) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.worker(worker.Config{})
+		c := f.coordinator(coordinator.Config{})
+		ran := canonical("s", "ran", call{"put", `{"ms":1}`}, call{"put", `{"ms":1}`})
+		f.run(ran)
+		again := func(when string) {
+			mu.Lock()
+			old := jobs
+			mu.Unlock()
+			for _, job := range old {
+				if _, err := f.conn.Append(context.Background(), job.Subject, job.Header, job.Data); err != nil && !errors.Is(err, bus.ErrExists) {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+			f.submit(ran)
+			time.Sleep(5 * time.Minute)
+			l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"ran"}}, 0, 1)
+			if f.left(bus.Jobs) != 0 || f.left(bus.Batches) != 0 {
+				t.Errorf("%s: %d jobs and %d batches stay", when, f.left(bus.Jobs), f.left(bus.Batches))
+			}
+		}
+		again("while the journal remembers")
+		c.stop()
+		f.submit(canonical("s", "old", call{"put", `{"ms":1}`}))
+		time.Sleep(3 * time.Hour) // simulated: the records are gone
+		if n := f.left(bus.Calls); n != 0 {
+			t.Fatalf("%d records of calls are still there", n)
+		}
+		f.coordinator(coordinator.Config{})
+		reply, err := f.await(canonical("s", "old"), time.Minute)
+		if err != nil || reply.Results[0].Status != messages.StatusExpired {
+			t.Errorf("a batch that was found after its time: %+v, %v", reply, err)
+		}
+		again("when the journal has forgotten")
+	})
+}
+
+// A call that waited for a person is claimed by the dispatch that follows the grant. A job from before it, wherever it
+// comes from, leaves the call alone.
+func TestAGrantMeetsTheOldJob(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		var mu sync.Mutex
+		var jobs []bus.Msg
+		if _, err := f.conn.Subscribe("toolfleet.write.>", "", func(m bus.Msg) { mu.Lock(); defer mu.Unlock(); jobs = append(jobs, m) }); err != nil {
+			t.Fatal(err)
+		}
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.run(canonical("warm", "b", call{"put", `{"ms":1}`}))
+		ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, "s", "b").Call(0)
+		parked, err := j.Write(ctx, key, messages.CallRecord{State: messages.Parked, Nonce: "parked", ExpiresMS: (15 * time.Minute).Milliseconds()}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := canonical("s", "b", call{"put", `{"ms":1}`})
+		f.submit(b)
+		time.Sleep(5 * time.Minute) // simulated; longer than a call may wait in the queue
+		mu.Lock()
+		old := jobs[len(jobs)-1]
+		before := len(jobs)
+		mu.Unlock()
+		if n := l.ran("s"); n != 0 {
+			t.Fatalf("a parked call was run %d times", n)
+		}
+		f.worker(worker.Config{})
+		granted, err := j.Write(ctx, key, messages.CallRecord{State: messages.Granted, Nonce: "granted"}, parked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.conn.Append(ctx, old.Subject, old.Header, old.Data); err != nil { // the old job meets the grant
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond) // simulated: the worker has seen it, and no poll has come
+		if n := l.ran("s"); n != 0 {
+			t.Errorf("the old job ran the call behind the grant")
+		}
+		reply, err := f.await(b, time.Minute)
+		if err != nil || reply.Results[0].Status != messages.StatusOK || l.ran("s") != 1 {
+			t.Errorf("%+v, %v after %d runs", reply, err, l.ran("s"))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		var job messages.Job
+		if err := json.Unmarshal(jobs[len(jobs)-1].Data, &job); err != nil || job.TakeOver != granted || len(jobs) != before+2 {
+			t.Errorf("the grant is at %d, the last of %d jobs may be claimed behind %d: %v", granted, len(jobs), job.TakeOver, err)
+		}
+		if got := lane.Decide(0, messages.CallRecord{State: messages.Granted}, granted); got != lane.Leave {
+			t.Errorf("a job from before the grant: %v", got)
+		}
+		if got := lane.Decide(granted, messages.CallRecord{State: messages.Granted}, granted); got != lane.TakeOver {
+			t.Errorf("the job behind the grant: %v", got)
+		}
+	})
+}
+
+// ran counts the writes of a session.
+func (l *laneBook) ran(session messages.SessionID) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.writes {
+		if w.session == session {
+			n++
+		}
+	}
+	return n
 }
