@@ -22,7 +22,7 @@ type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
 	Seed         uint64        // of batches and faults; 0 is a seed like any other
 	Mix          Mix           // default DefaultMix
-	Every        time.Duration // mean time between two faults; default 2.5 s
+	Every        time.Duration // mean time between two faults; default 2 s
 	Sessions     int           // default 8
 	Depth        int           // batches of a session that may wait at once; default 3
 	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
@@ -46,7 +46,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	set(&c.Duration, 20*time.Second)
-	set(&c.Every, 2500*time.Millisecond)
+	set(&c.Every, 2*time.Second)
 	set(&c.Think, 1500*time.Millisecond)
 	set(&c.Drain, 2*time.Minute)
 	count(&c.Sessions, 8)

@@ -23,7 +23,7 @@ func main() {
 func run() int {
 	cfg := soak.Config{Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }}
 	flag.DurationVar(&cfg.Duration, "duration", time.Hour, "how long to go on")
-	flag.DurationVar(&cfg.Every, "every", 2500*time.Millisecond, "mean time between two faults; the default comes to some 1,000 kills in an hour")
+	flag.DurationVar(&cfg.Every, "every", 2*time.Second, "mean time between two faults; the default comes to some 1,000 kills in an hour")
 	flag.Uint64Var(&cfg.Seed, "seed", rand.Uint64(), "fixes faults and batches (default: another one each time)")
 	flag.IntVar(&cfg.Sessions, "sessions", 8, "sessions, each with an agent of its own")
 	flag.IntVar(&cfg.Workers, "workers", 3, "workers")
