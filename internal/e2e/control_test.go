@@ -222,6 +222,10 @@ func TestAbortWithoutAnyWorker(t *testing.T) {
 		f.abort("u", "")
 		f.wantStatuses(f.reply(reads, 10*time.Second), "aborted aborted")
 		f.wantStatuses(f.reply(write, 10*time.Second), "aborted")
+		left, err := f.conn.All(context.Background(), f.conn.Names().Stream(bus.Jobs), ">")
+		if err != nil || len(left) > 0 {
+			t.Errorf("%d jobs of aborted calls are left in the queue, err %v", len(left), err)
+		}
 		f.worker(worker.Config{})
 		time.Sleep(time.Minute)
 		if look.runs.Load() != 1 || pay.runs.Load() != 0 {

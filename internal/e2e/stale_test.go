@@ -342,3 +342,53 @@ func TestTwoSIGTERMs(t *testing.T) {
 		})
 	}
 }
+
+// A program that kills the worker which started it is given up after five of them, and the calls beside it are answered.
+func TestACallThatKillsItsWorkers(t *testing.T) {
+	p := hasty(t)
+	p.ready("coordinator")
+	file := filepath.Join(t.TempDir(), "tools.yaml")
+	body := `tools:
+  - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: bombread, kind: read, timeout: 60s, input_schema: {type: object}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
+  - {name: bombwrite, kind: write, on_crash: idempotent, timeout: 60s, input_schema: {type: object}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
+`
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var workers []*daemon
+	for n := range 6 {
+		workers = append(workers, p.ready("worker", "--tools", file, "--name", fmt.Sprint("w", n)))
+	}
+	c := p.client()
+	run := func(tool string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		reply, err := c.Run(ctx, canonical("s", tool, call{"echo", ""}, call{tool, ""}, call{"echo", ""}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return statuses(reply)
+	}
+	if got := run("bombread"); got != "ok error ok" {
+		t.Errorf("with a read that kills: %s", got)
+	}
+	for n := range 5 {
+		workers = append(workers, p.ready("worker", "--tools", file, "--name", fmt.Sprint("w", 6+n)))
+	}
+	if got := run("bombwrite"); got != "ok outcome_unknown ok" {
+		t.Errorf("with a write that kills: %s", got)
+	}
+	alive := 0
+	for _, w := range workers {
+		select {
+		case <-w.exited():
+		case <-time.After(10 * time.Millisecond):
+			alive++
+		}
+	}
+	if alive != 1 {
+		t.Errorf("%d of 11 workers are left, want 1", alive)
+	}
+}

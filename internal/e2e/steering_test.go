@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -271,4 +272,53 @@ func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
 			t.Errorf("10 of its 60 s were left, and it went on for %v", took)
 		}
 	})
+}
+
+// Coordinators are killed and replaced while somebody speaks to a session again and again: each message comes with
+// exactly one reply.
+func TestEachMessageComesOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var naps atomic.Int64
+		sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		kill := f.mortal(coordinator.Config{})
+		heard := map[string]int{}
+		const rounds = 25
+		for n := range rounds {
+			b := canonical("s", fmt.Sprint("b", n), call{"nap", `{"ms":100}`})
+			f.submit(b)
+			time.Sleep(time.Duration(n*9) * time.Millisecond) // before, at and after the end of the batch
+			f.steer("s", fmt.Sprintf(`"m%d"`, n), "")
+			if n%3 == 2 {
+				kill()
+				kill = f.mortal(coordinator.Config{})
+			}
+			f.hear(heard, f.reply(b, time.Minute))
+		}
+		kill()
+		f.hear(heard, f.run(canonical("s", "last", call{"nap", ""})))
+		for n := range rounds {
+			if got := heard[fmt.Sprint("m", n)]; got != 1 {
+				t.Errorf("message %d came %d times", n, got)
+			}
+		}
+	})
+}
+
+// hear counts the messages that a reply takes along.
+func (f *fleet) hear(heard map[string]int, r messages.Reply) {
+	f.t.Helper()
+	var said []string
+	if len(r.Steering) == 0 {
+		return
+	}
+	if err := json.Unmarshal(r.Steering, &said); err != nil {
+		f.t.Errorf("steering %s: %v", r.Steering, err)
+	}
+	for _, m := range said {
+		heard[m]++
+	}
 }
