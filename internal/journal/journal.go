@@ -63,11 +63,12 @@ func (l *Lost) Error() string {
 // error is a *Lost when another writer was faster.
 func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.CallRecord, last uint64) (seq uint64, err error) {
 	rec.V = messages.Version
+	began := time.Now()
 	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbCall, key), nil, messages.MustMarshal(rec), last)
 	if err == nil || bus.IsTerminal(err) && !errors.Is(err, bus.ErrConflict) {
 		return seq, err
 	}
-	reading, done := afterwards(ctx)
+	reading, done := afterwards(ctx, time.Since(began))
 	defer done()
 	newest, found, readErr := j.Newest(reading, key)
 	switch {
@@ -81,9 +82,10 @@ func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.
 	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, err)
 }
 
-// afterwards is a context for finding out what became of a write, also when the time for the write is up.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+// afterwards is a context for finding out what became of a write, also when the time for the write is up: it takes no
+// longer than the write took.
+func afterwards(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
 // Newest is the newest record of a call, from the stream's leader.

@@ -135,10 +135,7 @@ func TestEveryCrashPoint(t *testing.T) {
 			for _, hit := range sim.Hits(command, 4) {
 				tally := try(t, order, hit)
 				tried++
-				// Not held to yet: a worker does not insist on a release as it does on a result, and one renewal without
-				// an answer takes all the time that the lease has left.
-				unsure := tally["results: outcome_unknown"] - tally["releases given up"] - tally["leases lost"]
-				if unsure > 0 && hit.OfMessage() {
+				if unsure := tally["results: outcome_unknown"]; unsure > 0 && hit.OfMessage() {
 					f, _ := script(order, true, hit)
 					t.Fatalf("%s\norder %d, %v: a message is lost, and %d results are unknown, though nobody died", f.History(), order, hit, unsure)
 				}

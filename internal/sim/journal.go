@@ -53,6 +53,7 @@ func (l *lostTo) Error() string {
 
 func (j journal) write(key messages.CallKey, record messages.CallRecord, last uint64, deadline time.Time) (seq uint64, err error) {
 	subject := names.OfCall(messages.VerbCall, key)
+	began := j.Now
 	err = j.askUntil(deadline, string(record.State), subject, func() error {
 		stored, err := j.CompareAndSet(subject, record, last)
 		seq = stored
@@ -61,7 +62,8 @@ func (j journal) write(key messages.CallKey, record messages.CallRecord, last ui
 	if err == nil {
 		return seq, nil
 	}
-	newest, readErr := j.newest(key)
+	// What became of it is asked for no longer than the write took.
+	newest, readErr := j.newestBy(j.Now.Add(max(j.Now.Sub(began), 500*time.Millisecond)), key)
 	switch {
 	case readErr != nil:
 		return 0, readErr
@@ -73,9 +75,11 @@ func (j journal) write(key messages.CallKey, record messages.CallRecord, last ui
 	return 0, ErrUnknown
 }
 
-func (j journal) newest(key messages.CallKey) (e entry, err error) {
+func (j journal) newest(key messages.CallKey) (entry, error) { return j.newestBy(never, key) }
+
+func (j journal) newestBy(deadline time.Time, key messages.CallKey) (e entry, err error) {
 	subject := names.OfCall(messages.VerbCall, key)
-	err = j.ask("newest", subject, func() error {
+	err = j.askUntil(deadline, "newest", subject, func() error {
 		if m := j.Stream(callsStream).Last(subject); m != nil {
 			e = entry{m.Seq, m.Body.(messages.CallRecord)}
 		}

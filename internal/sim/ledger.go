@@ -137,10 +137,6 @@ func (l *ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// overrun is how long a tool may live past its lease, in a worker that was awake. It should be nothing, but
-// worker/lane kills only when the renewal has returned, and that asks once more after its time is up: with 0, seed 63 fails.
-const overrun = callTimeout
-
 // over is told of every run that ends, however it does: at the end of its lease at the latest, unless its worker slept.
 func (l *ledger) over(a *attempt) {
 	until := a.run.started
@@ -149,7 +145,7 @@ func (l *ledger) over(a *attempt) {
 			until = m.Time.Add(Lease)
 		}
 	}
-	if a.claims() && a.Now.After(until.Add(overrun)) && a.slept.Before(until.Add(-Grace)) {
+	if a.claims() && a.Now.After(until) && a.slept.Before(until.Add(-Grace)) {
 		l.fail("the run of call %s at %s went on for %v after its lease", a.key, a.name, a.Now.Sub(until))
 	}
 }

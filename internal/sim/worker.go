@@ -46,9 +46,10 @@ type attempt struct {
 	last     uint64              // the newest record that is ours or that we claim behind
 	record   messages.CallRecord // that record
 	claimed  bool
-	run      *run // of the tool; nil before it starts
-	stopped  bool // nobody wants the run any more
-	over     bool // the tool has ended, or was killed
+	run      *run      // of the tool; nil before it starts
+	stopped  bool      // nobody wants the run any more
+	over     bool      // the tool has ended, or was killed
+	safe     time.Time // until then nobody else may hold the claim to have lapsed; a moment for the kill is taken off
 }
 
 // take has a delivery in hand, unless it is one more of a job that is.
@@ -171,8 +172,9 @@ func (a *attempt) claim() (mine bool, err error) {
 			return false, err
 		}
 	}
-	since := asked
-	a.worker.spawn("keeper", func(t *task) { a.keep(journal{t}, since) })
+	a.safe = asked.Add(Lease - Grace)
+	a.worker.spawn("keeper", func(t *task) { a.keep(journal{t}) })
+	a.worker.spawn("watchdog", a.watch)
 	return true, nil
 }
 
@@ -184,26 +186,45 @@ func (a *attempt) claimBehind(record messages.CallRecord) (uint64, error) {
 	return seq, nil
 }
 
-// keep renews the lease at every third of it, and kills the tool when it could not in time.
-func (a *attempt) keep(j journal, since time.Time) {
+// watch kills the tool when its lease was not renewed in time, whatever else the worker waits for.
+func (a *attempt) watch(t *task) {
+	for !a.over {
+		until := a.safe
+		t.wait(until, func() bool { return a.over })
+		if !a.over && !t.Now.Before(a.safe) {
+			a.loseLease()
+		}
+	}
+}
+
+func (a *attempt) loseLease() {
+	a.tally["leases lost"]++
+	a.over = true
+	if a.run != nil {
+		a.worker.fleet.over(a)
+		a.run.dead = true
+	}
+}
+
+// keep renews the lease at every third of it.
+func (a *attempt) keep(j journal) {
 	wait := Lease / 3
 	for {
 		j.wait(j.Now.Add(wait), func() bool { return a.over })
 		if a.over {
 			return
 		}
-		asked, end := j.Now, since.Add(Lease-Grace)
-		err := a.renewBy(j, end)
+		asked := j.Now
+		err := a.renewBy(j, asked.Add(time.Second))
 		switch _, lost := err.(*lostTo); {
 		case a.over:
 			return
 		case err == nil:
-			since, wait = asked, Lease/3
+			wait = Lease/3 - j.Now.Sub(asked)
+			a.safe = asked.Add(Lease - Grace)
 			a.sayBy(j.task, batch.Recorded{Index: a.key.Index, Record: a.record, Seq: a.last})
-		case lost, !j.Now.Before(end):
-			a.worker.fleet.over(a)
-			a.tally["leases lost"]++
-			a.run.dead, a.over = true, true
+		case lost:
+			a.loseLease()
 			return
 		default:
 			wait = 250 * time.Millisecond
@@ -233,6 +254,9 @@ func (a *attempt) isOurs(e entry) bool {
 
 // work runs the tool, and stores what became of it.
 func (a *attempt) work() {
+	if a.over {
+		return // the lease is lost before anything was started
+	}
 	a.run = a.worker.fleet.began(a)
 	a.wait(a.Now.Add(a.run.takes), func() bool { return a.over || a.stopped })
 	if a.over {
@@ -270,16 +294,20 @@ func (a *attempt) release() {
 	}
 	record := a.record
 	record.State, record.Nonce, record.RetryAfterMS = messages.Released, a.nonce+"-released", after.Milliseconds()
-	seq, err := a.close(record)
-	switch lost, ok := err.(*lostTo); {
-	case err == nil:
-		a.ack()
-		a.say(batch.Recorded{Index: a.key.Index, Record: record, Seq: seq})
-	case ok && lost.newest.record.State == messages.Ended:
-		a.ack()
-	case !ok:
-		a.tally["releases given up"]++
-	}
+	a.insist(func() error {
+		seq, err := a.close(record)
+		switch lost, ok := err.(*lostTo); {
+		case err == nil:
+			a.ack()
+			a.say(batch.Recorded{Index: a.key.Index, Record: record, Seq: seq})
+		case ok && lost.newest.record.State == messages.Ended:
+			a.ack()
+			return nil
+		case ok:
+			return nil
+		}
+		return err
+	})
 }
 
 // finish stores the result. What is stored counts, whoever stored it.

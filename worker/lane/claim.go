@@ -91,7 +91,8 @@ func (a *attempt) keep(since time.Time) {
 		end := since.Add(a.cfg.Lease - a.cfg.Grace)
 		// Not when renew gives up: on a connection that is silent it asks for a while what became of its write.
 		late := time.AfterFunc(time.Until(end), func() { a.cancel(fmt.Errorf("%w in time", ErrLeaseLost)) })
-		renewing, done := context.WithDeadline(ctx, end)
+		// A try that is not answered is not waited for until the end: the next one may be.
+		renewing, done := context.WithTimeout(ctx, min(time.Second, a.cfg.Lease/10))
 		err := a.renew(renewing)
 		done()
 		late.Stop()
@@ -100,7 +101,7 @@ func (a *attempt) keep(since time.Time) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			since, wait = asked, a.cfg.Lease/3
+			since, wait = asked, a.cfg.Lease/3-time.Since(asked)
 			a.alive()
 		case errors.As(err, &lost), !time.Now().Before(end):
 			a.cancel(fmt.Errorf("%w: %w", ErrLeaseLost, err))

@@ -98,13 +98,23 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 	record, _ := a.mine()
 	record.State, record.Error, record.RetryAfterMS = messages.Released, why, wait.Milliseconds()
 	record.Nonce = a.nonce + "-released"
-	seq, err := a.close(ctx, record)
-	var lost *journal.Lost
-	switch {
-	case errors.As(err, &lost):
-		return overtaken(lost), nil
-	case err != nil:
-		return nil, fmt.Errorf("release: %w", err)
+	var seq uint64
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		var err error
+		seq, err = a.close(ctx, record)
+		var lost *journal.Lost
+		if errors.As(err, &lost) {
+			return overtaken(lost), nil
+		}
+		if err == nil {
+			break
+		}
+		a.log.Warn("release not stored; trying again", "err", err, "wait", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("release: %w", errors.Join(err, context.Cause(ctx)))
+		}
 	}
 	record.Input = nil
 	return func(d *bus.Delivery) error {
