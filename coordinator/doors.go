@@ -60,8 +60,10 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	switch {
 	case err == nil, errors.Is(err, bus.ErrExists), errors.Is(err, bus.ErrUnknown):
 		v.wait(ctx) // one that runs already answers for this one, if it has the same body
-	case errors.Is(err, bus.ErrFull):
-		v.busy("Too many batches are waiting. Try again.")
+	case errors.Is(err, bus.ErrFull): // which it also says of a batch that it holds, or that has its reply
+		if !v.look(ctx, "Too many batches are waiting. Try again.") {
+			v.wait(ctx)
+		}
 	case errors.Is(err, bus.ErrTooLarge):
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf(
 			"The batch has %d bytes; the limit is %d.", len(m.Data), c.conn.MaxPayload()-headroom)})
@@ -119,7 +121,7 @@ func (v *visit) wait(ctx context.Context) {
 				return
 			}
 		case <-looks.C:
-			if v.look(ctx) {
+			if v.look(ctx, "The batch is not stored. Send it again.") {
 				return
 			}
 		case <-alive.C:
@@ -147,8 +149,9 @@ func (v *visit) tell(e messages.Event) {
 }
 
 // look finds out how the batch stands when no news come. The log comes first: a batch leaves it only after
-// its reply is stored, so between the two looks nothing is missed.
-func (v *visit) look(ctx context.Context) (answered bool) {
+// its reply is stored, so between the two looks nothing is missed. One that is in neither is answered busy, with the
+// reason why.
+func (v *visit) look(ctx context.Context, why string) (answered bool) {
 	_, open, err := v.journal.Open(ctx, v.request)
 	if err != nil {
 		return false
@@ -162,7 +165,7 @@ func (v *visit) look(ctx context.Context) (answered bool) {
 	case open:
 		return false
 	}
-	v.busy("The batch is not stored. Send it again.")
+	v.busy(why)
 	return true
 }
 

@@ -587,3 +587,31 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 		t.Errorf("p99 of the others is %v although the slow tools have a pool of their own", p99["slow"])
 	}
 }
+
+// A full log has no room for a batch that it holds already, or that has its reply. Whoever asks for one of these at the door
+// is not sent away.
+func TestAFullLogKnowsItsBatches(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Provision: bus.Provision{MaxBatches: 1}})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		done, runs := canonical("s", "done", call{"put", `{"ms":1}`}), canonical("s", "runs", call{"put", `{"ms":60000}`})
+		f.run(done)
+		f.settled()
+		f.submit(runs)
+		f.until("it runs", func() bool { return l.ran("s") == 2 })
+		for _, b := range []messages.Batch{done, runs} {
+			if reply, err := f.knock(ctx, b); err != nil || reply.Status != messages.Completed || reply.Batch != b.ID {
+				t.Errorf("batch %s while the log is full: %+v, %v", b.ID, reply, err)
+			}
+		}
+		if l.ran("s") != 2 {
+			t.Errorf("two writes ran %d times", l.ran("s"))
+		}
+	})
+}
