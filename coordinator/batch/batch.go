@@ -50,6 +50,7 @@ type Machine struct {
 
 	active      time.Duration // active time used before activeSince
 	activeSince time.Time     // zero: the batch only waits for people
+	activeSaid  time.Duration // active time by the newest plan record
 
 	abort *Aborted // nobody wants the batch any more
 	skip  *Steered // somebody said something that is to be heard first
@@ -298,8 +299,9 @@ func (m *Machine) planStored(ev Planned) {
 		return
 	}
 	m.planned, m.planSeq, m.storing = true, ev.Seq, false
-	if used := time.Duration(ev.Record.ActiveMS) * time.Millisecond; !m.began {
-		m.active = max(m.active, used)
+	m.activeSaid = time.Duration(ev.Record.ActiveMS) * time.Millisecond
+	if !m.began {
+		m.active = max(m.active, m.activeSaid)
 	}
 	if len(ev.Record.Calls) > 0 && ev.Record.Nonce != m.cfg.Nonce {
 		m.adopt(ev.Record)
@@ -412,7 +414,7 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 		return append(wants, Finish{m.results()})
 	}
 	if exclusive && m.wanted(calls[0]) {
-		if store, ok := m.planFirst(m.plan.Calls[calls[0]].Stage); ok {
+		if store, ok := m.planFirst(calls[0]); ok {
 			return append(wants, store...)
 		}
 	}
@@ -511,19 +513,21 @@ func (m *Machine) stage() []int {
 
 // planFirst wants the plan stored before an exclusive call, when there is none yet or reads have ended
 // since that are in no record: a write never starts on a read whose result is not durable.
-func (m *Machine) planFirst(stage int) ([]Effect, bool) {
+func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
 	}
 	record := messages.PlanRecord{
-		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: stage, ActiveMS: m.active.Milliseconds(),
+		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: m.plan.Calls[call].Stage, ActiveMS: m.active.Milliseconds(),
 	}
 	for i, c := range m.calls {
 		if c.result != nil && !c.recorded && m.plan.Calls[i].Refused == nil {
 			record.Results = append(record.Results, *c.result)
 		}
 	}
-	if m.planned && len(record.Results) == 0 {
+	// Whoever takes the batch over must know how much of its time is used, within an eighth of it.
+	told := m.cfg.Timeout == 0 || m.calls[call].dispatched || m.active-m.activeSaid < m.cfg.Timeout/8
+	if m.planned && len(record.Results) == 0 && told {
 		return nil, false
 	}
 	if !m.planned {

@@ -248,10 +248,16 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 
 // Whoever takes a batch over goes on with the time that is left by the newest plan record.
 func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
+	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
+		t.Run(string(kind), func(t *testing.T) { timeSurvivesATakeover(t, kind) })
+	}
+}
+
+func timeSurvivesATakeover(t *testing.T, first messages.Kind) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, pay, book := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"}), f.gated(schemas.Tool{Name: "book"})
+		look, pay, book := f.gated(schemas.Tool{Name: "look", Kind: first}), f.gated(schemas.Tool{Name: "pay"}), f.gated(schemas.Tool{Name: "book"})
 		f.worker(worker.Config{})
 		kill := f.mortal(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, call{"pay", ""}, call{"book", ""})
