@@ -425,8 +425,8 @@ func TestBackPressureLosesNothing(t *testing.T) {
 		defer f.close()
 		var l laneBook
 		l.tools(f)
-		f.worker(worker.Config{Slots: 20})
 		provision := bus.Provision{MaxBatches: 10}
+		f.worker(worker.Config{Slots: 20, Provision: provision})
 		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
 		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
 		var agents sync.WaitGroup
@@ -596,8 +596,9 @@ func TestAFullLogKnowsItsBatches(t *testing.T) {
 		defer f.close()
 		var l laneBook
 		l.tools(f)
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{Provision: bus.Provision{MaxBatches: 1}})
+		provision := bus.Provision{MaxBatches: 1}
+		f.worker(worker.Config{Provision: provision})
+		f.coordinator(coordinator.Config{Provision: provision})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		done, runs := canonical("s", "done", call{"put", `{"ms":1}`}), canonical("s", "runs", call{"put", `{"ms":60000}`})
