@@ -30,6 +30,10 @@ type Consumer struct {
 	AckWait time.Duration
 	// MaxInFlight bounds the deliveries that are not settled, over the whole fleet. 0 = no bound.
 	MaxInFlight int
+	// InMemory does not outlive the server: what is then left in the stream is delivered again. On a stream that is not
+	// synced anything else strands messages: a consumer that remembers an acknowledgement whose message the stream got
+	// back with the restart never delivers that message, and its subject stays taken.
+	InMemory bool
 }
 
 // BatchesConsumer is the durable of the log: unbounded, since a batch that waits for its turn must not
@@ -45,7 +49,7 @@ func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int)
 	}
 	of := func(v messages.Verb) string { return strings.TrimSuffix(c.names.All(v), ">") + pool + ".>" }
 	return Consumer{
-		Stream: c.names.Stream(Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight,
+		Stream: c.names.Stream(Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
 		Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)},
 	}, nil
 }
@@ -68,14 +72,19 @@ func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
 		if err := checkConsumer(want, is, config); err != nil {
 			return err
 		}
-		if is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting {
-			return c.ensureCurrent(ctx, want)
+		if is.MemoryStorage != config.MemoryStorage { // cannot be changed
+			if err := c.js.DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
+			}
+		}
+		if is.MemoryStorage == config.MemoryStorage && is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting {
+			return nil
 		}
 	}
 	if _, err := c.js.CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
 	}
-	return c.ensureCurrent(ctx, want)
+	return nil
 }
 
 func (w Consumer) config() jetstream.ConsumerConfig {
@@ -87,6 +96,7 @@ func (w Consumer) config() jetstream.ConsumerConfig {
 		MaxDeliver:     -1,
 		MaxAckPending:  w.MaxInFlight,
 		MaxWaiting:     maxWaiting,
+		MemoryStorage:  w.InMemory,
 	}
 	if config.AckWait == 0 {
 		config.AckWait = 10 * time.Second

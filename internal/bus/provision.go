@@ -94,7 +94,7 @@ func notReady(err error) bool {
 	if errors.As(err, &api) {
 		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
 	}
-	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) || errors.Is(sendError(err), ErrDisconnected)
 }
 
 // streams is the table of DESIGN part 3.

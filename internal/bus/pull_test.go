@@ -38,6 +38,19 @@ func ensurePool(t *testing.T, c *bus.Conn, ackWait time.Duration) {
 	}
 }
 
+// keepRemade looks after the pool's consumer, which a restart of the server takes along, until stop.
+func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) {
+	t.Helper()
+	consumer, err := c.PoolConsumer(pool, ackWait, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var keeping sync.WaitGroup
+	keeping.Go(func() { c.KeepRemade(ctx, bus.Provision{}, consumer) })
+	return func() { cancel(); keeping.Wait() }
+}
+
 func job(c *bus.Conn, i int) string {
 	return c.Names().Lane(i%3 == 0, pool, key("s", fmt.Sprint("b", i)).Call(i))
 }
@@ -171,6 +184,7 @@ func TestPullerOutlivesIdleHours(t *testing.T) {
 func TestPullerOutlivesServerRestarts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := workshop(t, srv, 10*time.Second)
+		defer keepRemade(t, c, 10*time.Second)()
 		slots, m := bus.NewSlots(5), newMeter()
 		pull(t, c, slots, func(d *bus.Delivery) {
 			m.enter(d.Subject)

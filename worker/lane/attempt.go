@@ -23,6 +23,7 @@ type attempt struct {
 	nonce   string
 	tries   int                     // attempts of a call that does not claim, this one included
 	began   time.Time               // when the job was taken in hand
+	waited  time.Duration           // how long it was queued by then, by the server's clock
 	running context.Context         // of the run: ends when the worker does, the lease is lost, or somebody stops it
 	cancel  context.CancelCauseFunc // of running
 	keeper  sync.WaitGroup          // of the lease
@@ -58,7 +59,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 // run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
 func (a *attempt) run(ctx context.Context) (settlement, error) {
 	delivered := a.delivery().Delivered
-	if a.job.Dispatch > 0 || delivered > 1 {
+	if a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
 			return settle, err
 		}

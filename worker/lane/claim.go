@@ -51,7 +51,7 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 	if time.Since(asked) > a.cfg.Lease/3 { // it took long to be stored; nothing is started on half a lease
 		asked = time.Now()
 		if err := a.renew(a.running); err != nil {
-			return Held{}, fmt.Errorf("%w: %w", ErrLeaseLost, err)
+			return Held{}, fmt.Errorf("%w: %v", ErrLeaseLost, err)
 		}
 	}
 	a.keeper.Go(func() { a.keep(asked) })
@@ -104,7 +104,7 @@ func (a *attempt) keep(since time.Time) {
 			since, wait = asked, a.cfg.Lease/3-time.Since(asked)
 			a.alive()
 		case errors.As(err, &lost), !time.Now().Before(end):
-			a.cancel(fmt.Errorf("%w: %w", ErrLeaseLost, err))
+			a.cancel(fmt.Errorf("%w: %v", ErrLeaseLost, err))
 			return
 		default:
 			wait = min(250*time.Millisecond, a.cfg.Lease/10)

@@ -214,9 +214,9 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 		c.settle(log, d.Term("the batch outlived its time"))
 		return
 	}
-	if job.DeadlineMS > 0 { // the time of the batch went on while the job waited for us
-		waited := max(c.conn.Now(ctx).Sub(d.Time), 0)
-		a.job.DeadlineMS = max(job.DeadlineMS-waited.Milliseconds(), 1)
+	a.waited = max(c.conn.Now(ctx).Sub(d.Time), 0)
+	if job.DeadlineMS > 0 { // the time of the batch went on meanwhile
+		a.job.DeadlineMS = max(job.DeadlineMS-a.waited.Milliseconds(), 1)
 	}
 	a.running, a.cancel = context.WithCancelCause(ctx)
 	defer a.cancel(nil)
