@@ -62,10 +62,14 @@ func (p *processes) worker(file, name string) *daemon {
 
 func (d *daemon) signal(s syscall.Signal) { _ = d.cmd.Process.Signal(s) }
 
-// exited waits for the end of a daemon.
-func (d *daemon) exited() <-chan struct{} {
+// exited is closed when a daemon has ended.
+func (p *processes) exited(d *daemon) <-chan struct{} {
 	done := make(chan struct{})
 	go func() { _ = d.cmd.Wait(); close(done) }()
+	p.t.Cleanup(func() { // before the one that kills it for good, which waits for it too
+		d.signal(syscall.SIGKILL)
+		<-done
+	})
 	return done
 }
 
@@ -311,7 +315,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 			}
 			p.started(dir, 1)
 			p.worker(file, "heir")
-			exited := going.exited()
+			exited := p.exited(going)
 			going.signal(syscall.SIGTERM)
 			p.until("it drains", func() bool { return strings.Contains(going.log.String(), "draining") })
 			select {
@@ -383,7 +387,7 @@ func TestACallThatKillsItsWorkers(t *testing.T) {
 	alive := 0
 	for _, w := range workers {
 		select {
-		case <-w.exited():
+		case <-p.exited(w):
 		case <-time.After(10 * time.Millisecond):
 			alive++
 		}
