@@ -20,6 +20,9 @@ const longest = 24 * time.Hour
 // silence is how long a door may say nothing before it is held to be gone. It gives a sign every 10 s.
 const silence = 30 * time.Second
 
+// prompt is the same for a door that answers at once.
+const prompt = 3 * time.Second
+
 var (
 	errSilence = errors.New("no word from the coordinator")
 	// errReconnected ends a wait for what may have been sent while there was no connection.
@@ -40,7 +43,11 @@ func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, bo
 	defer cancel()
 	listening, gone := context.WithCancelCause(listening)
 	defer gone(nil)
-	quiet := time.AfterFunc(silence, func() { gone(errSilence) })
+	patience := prompt
+	if h.Get(messages.ProgressHeader) != "" { // it says how it goes, and takes its time
+		patience = silence
+	}
+	quiet := time.AfterFunc(patience, func() { gone(errSilence) })
 	defer quiet.Stop()
 	defer c.conn.OnReconnect(func() { gone(errReconnected) })()
 	if news != "" {
@@ -54,7 +61,7 @@ func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, bo
 		defer unsubscribe()
 	}
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
-		quiet.Reset(silence)
+		quiet.Reset(patience)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
 			var e messages.Event
 			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {

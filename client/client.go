@@ -176,7 +176,8 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 	}
 	defer unsubscribe()
 	for {
-		reply, err := c.Get(ctx, s, b)
+		// A coordinator that has gone says nothing. Soon after the reply is out another one is asked.
+		reply, err := c.get(ctx, s, b, c.names.Of(messages.VerbReply, c.key(s, b)), nil)
 		var refusal *messages.Refusal
 		if err == nil || errors.Is(err, ErrUnknown) || errors.As(err, &refusal) && refusal.Class != messages.Busy || bus.IsTerminal(err) {
 			return reply, err
@@ -192,20 +193,20 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 
 // Get is the reply of a batch, or ErrRunning, or ErrUnknown.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, nil)
+	return c.get(ctx, s, b, "", nil)
 }
 
 // GetFull is Get with the outputs in the results too.
 func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, []byte(`{"results":"full"}`))
+	return c.get(ctx, s, b, "", []byte(`{"results":"full"}`))
 }
 
-func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, body []byte) (messages.Reply, error) {
+func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, news string, body []byte) (messages.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), "", nil, body, nil)
+	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), news, nil, body, nil)
 	for errors.Is(err, errReconnected) {
-		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), "", nil, body, nil)
+		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), news, nil, body, nil)
 	}
 	if errors.Is(err, bus.ErrNoResponders) {
 		return reply, ErrNoFleet
