@@ -64,7 +64,7 @@ func (r CallRecord) Unsure() bool {
 	case Claimed, Renewed:
 		return true
 	case Released:
-		return r.Lapsed > 0 || r.OnCrash == Idempotent && (r.Error == nil || r.Error.Code == CodeTimeout)
+		return r.Lapsed > 0 || r.OnCrash == Idempotent && (r.Error == nil || r.Error.Code == CodeTimeout || r.Error.Code == CodeOutcomeUnknown)
 	}
 	return false
 }

@@ -140,7 +140,7 @@ func TestAbortOfRunningCalls(t *testing.T) {
 	}{
 		{"read", schemas.Tool{Kind: messages.Read}, false, "aborted", []string{"by ops", "wrong account", "while it ran"}},
 		{"once", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", []string{"by ops", "may or may not"}},
-		{"idempotent", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "aborted", []string{"by ops", "while it ran"}},
+		{"idempotent", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "outcome_unknown", []string{"by ops", "while it ran"}},
 		{"checkable, applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, true, "ok", nil},
 		{"checkable, not applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, false, "aborted", []string{"by ops", "not applied"}},
 	} {

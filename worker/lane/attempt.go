@@ -164,7 +164,12 @@ func (a *attempt) settled(ctx context.Context) (settlement, error) {
 // again reports whether a failed attempt should be followed by another, and after which pause. The pipeline calls
 // an error retryable only where another run can do no harm.
 func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
-	if r.Err == nil || !r.Err.Retryable || r.Status != messages.StatusError && r.Status != messages.StatusTimeout || r.Attempt >= a.service.Attempts {
+	switch r.Status {
+	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
+	default:
+		return 0, false
+	}
+	if r.Err == nil || !r.Err.Retryable || r.Attempt >= a.service.Attempts {
 		return 0, false
 	}
 	wait = a.service.Backoff(r.Attempt)

@@ -16,9 +16,13 @@ import (
 func (a *attempt) finish(ctx context.Context, result messages.Result) (settlement, error) {
 	ctx, done := a.lastWords(ctx)
 	defer done()
-	if r := &result; r.Err != nil && r.Attempt > 1 && a.service.Attempts > 1 {
+	if r := &result; r.Err != nil {
 		own := *r.Err
-		own.Message += fmt.Sprintf(" (Attempt %d of %d.)", r.Attempt, a.service.Attempts)
+		if r.Attempt > 1 && a.service.Attempts > 1 {
+			own.Message += fmt.Sprintf(" (Attempt %d of %d.)", r.Attempt, a.service.Attempts)
+		}
+		// Another attempt of ours would have had the same idempotency key. Another call of the model's would not.
+		own.Retryable = own.Retryable && r.Status != messages.StatusOutcomeUnknown
 		r.Err = &own
 	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {

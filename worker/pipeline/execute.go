@@ -115,8 +115,9 @@ func (c *call) toolFailure(err error) *failure {
 	said.Details = c.details(said.Details)
 	wantsAnother := said.Retryable
 	said.Retryable = said.Retryable && c.repeatable()
-	if said.Code == messages.CodeTimeout && !c.repeatable() { // stopped in the middle, by whichever clock
+	if said.Code == messages.CodeTimeout && !c.harmless() { // stopped in the middle, by whichever clock
 		f := c.unknown("it did not end in its time and was stopped")
+		f.err.Retryable = c.repeatable()
 		f.err.Message += "\n" + said.Message
 		return f
 	}

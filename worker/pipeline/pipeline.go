@@ -309,7 +309,7 @@ func (c *call) broken() *failure {
 	case c.ended:
 		return fail(messages.StatusError, messages.CodeInternal,
 			"%s has run, but what it gave could not be read. Do not repeat it if it changes anything.", c.job.Tool)
-	case c.started && !c.repeatable():
+	case c.started && !c.harmless():
 		return c.unknown("it broke down while it ran")
 	case c.started:
 		return fail(messages.StatusError, messages.CodeInternal, "%s broke down while it ran.", c.job.Tool)
@@ -351,8 +351,9 @@ func (c *call) stopped(ctx context.Context, said error) error {
 	}
 	f := fail(messages.StatusAborted, messages.CodeAborted, "%s: %s.", c.job.Tool, how)
 	switch {
-	case c.started && !c.repeatable(), !c.started && c.maybeDone():
+	case c.started && !c.harmless(), !c.started && c.maybeDone():
 		f = c.unknown(how)
+		f.err.Retryable = late && c.repeatable() // under the same key
 	case late:
 		f = fail(messages.StatusTimeout, messages.CodeTimeout, "%s: %s.", c.job.Tool, how)
 		f.err.Retryable = true
@@ -373,10 +374,13 @@ func (c *call) limit(ctx context.Context) time.Duration {
 	return min(c.tool.Timeout(), deadline.Sub(c.result.Started)).Round(time.Millisecond)
 }
 
-// repeatable reports whether running the tool again can do no harm.
-func (c *call) repeatable() bool {
-	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute || c.tool.OnCrash == messages.Idempotent
+// harmless reports whether the tool changes nothing.
+func (c *call) harmless() bool {
+	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute
 }
+
+// repeatable reports whether running the tool again, under the same idempotency key, can do no harm.
+func (c *call) repeatable() bool { return c.harmless() || c.tool.OnCrash == messages.Idempotent }
 
 // maybeDone reports whether an attempt before this one may have been applied.
 func (c *call) maybeDone() bool {

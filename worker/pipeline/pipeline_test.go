@@ -446,7 +446,7 @@ func TestCutOff(t *testing.T) {
 		left      int
 	}{
 		{"read", read, heeds, 0, nil, messages.StatusTimeout, true, 5 * time.Second, 0},
-		{"idempotent", idempotent, heeds, 0, nil, messages.StatusTimeout, true, 5 * time.Second, 0},
+		{"idempotent", idempotent, heeds, 0, nil, messages.StatusOutcomeUnknown, true, 5 * time.Second, 0},
 		{"once", write, heeds, 0, nil, messages.StatusOutcomeUnknown, false, 5 * time.Second, 0},
 		{"checkable", checkable, heeds, 0, nil, messages.StatusOutcomeUnknown, false, 5 * time.Second, 0},
 		{"the batch's time", read, heeds, 2000, nil, messages.StatusTimeout, true, 2 * time.Second, 0},
