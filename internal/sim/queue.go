@@ -14,7 +14,8 @@ type QueueConfig struct {
 	Stream      string
 	Filters     []string // none: everything in the stream
 	AckWait     time.Duration
-	MaxInFlight int // deliveries that are not settled; 0: no bound
+	MaxInFlight int  // deliveries that are not settled; 0: no bound
+	InMemory    bool // goes with the server; whoever pulls makes it anew
 }
 
 // Queue is a durable consumer that many parties pull from. Everything it promises is a hint: a message may be
@@ -41,6 +42,10 @@ type dueAt struct{ at, afterRestart time.Time }
 
 func until(t time.Time) dueAt { return dueAt{t, t} }
 
+func fresh() queueState {
+	return queueState{next: 1, pending: map[uint64]dueAt{}, again: map[uint64]int{}}
+}
+
 func (s queueState) clone() queueState {
 	return queueState{s.next, maps.Clone(s.pending), slices.Clone(s.due), maps.Clone(s.again)}
 }
@@ -55,8 +60,7 @@ type Delivery struct {
 
 // Queue makes a consumer.
 func (b *Broker) Queue(config QueueConfig) *Queue {
-	q := &Queue{QueueConfig: config, stream: b.Stream(config.Stream)}
-	q.state = queueState{next: 1, pending: map[uint64]dueAt{}, again: map[uint64]int{}}
+	q := &Queue{QueueConfig: config, stream: b.Stream(config.Stream), state: fresh()}
 	q.written = q.state.clone()
 	b.queues = append(b.queues, q)
 	return q
@@ -172,6 +176,10 @@ func (b *Broker) Advance(d time.Duration) {
 // Consumers know what they have written; the order in which things were up for delivery is never written.
 func (b *Broker) Restart() {
 	for _, q := range b.queues {
+		if q.InMemory {
+			q.state = fresh()
+			continue
+		}
 		q.state = q.written.clone()
 		q.state.due = nil
 		for seq, p := range q.state.pending {
@@ -211,7 +219,7 @@ func Queues(n messages.Names, ackWait time.Duration, maxInFlight int) []QueueCon
 	of := func(v messages.Verb) string { return strings.TrimSuffix(n.All(v), ">") + "default.>" }
 	return []QueueConfig{
 		{Stream: n.Stream("BATCHES"), AckWait: ackWait},
-		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)}},
+		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)}},
 	}
 }
 

@@ -249,5 +249,8 @@ func (r *realServer) restart() {
 	for !r.conn.Connected() {
 		time.Sleep(10 * time.Millisecond)
 	}
+	for _, q := range r.queues {
+		r.must(r.conn.EnsureConsumer(r.t.Context(), q))
+	}
 	r.align()
 }
