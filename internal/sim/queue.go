@@ -42,8 +42,13 @@ type dueAt struct{ at, afterRestart time.Time }
 
 func until(t time.Time) dueAt { return dueAt{t, t} }
 
-func fresh() queueState {
-	return queueState{next: 1, pending: map[uint64]dueAt{}, again: map[uint64]int{}}
+// fresh is the state of a consumer that is made now: it begins with the first message that is there.
+func (s *Stream) fresh() queueState {
+	first := s.last + 1
+	if len(s.msgs) > 0 {
+		first = s.msgs[0].Seq
+	}
+	return queueState{next: first, pending: map[uint64]dueAt{}, again: map[uint64]int{}}
 }
 
 func (s queueState) clone() queueState {
@@ -60,7 +65,8 @@ type Delivery struct {
 
 // Queue makes a consumer.
 func (b *Broker) Queue(config QueueConfig) *Queue {
-	q := &Queue{QueueConfig: config, stream: b.Stream(config.Stream), state: fresh()}
+	q := &Queue{QueueConfig: config, stream: b.Stream(config.Stream)}
+	q.state = q.stream.fresh()
 	q.written = q.state.clone()
 	b.queues = append(b.queues, q)
 	return q
@@ -177,7 +183,7 @@ func (b *Broker) Advance(d time.Duration) {
 func (b *Broker) Restart() {
 	for _, q := range b.queues {
 		if q.InMemory {
-			q.state = fresh()
+			q.state = q.stream.fresh()
 			continue
 		}
 		q.state = q.written.clone()

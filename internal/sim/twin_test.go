@@ -250,7 +250,11 @@ func (r *realServer) restart() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, q := range r.queues {
-		r.must(r.conn.EnsureConsumer(r.t.Context(), q))
+		err := r.conn.EnsureConsumer(r.t.Context(), q)
+		for tries := 0; err != nil && tries < 10; tries++ { // a server that has just started may not answer yet
+			err = r.conn.EnsureConsumer(r.t.Context(), q)
+		}
+		r.must(err)
 	}
 	r.align()
 }
