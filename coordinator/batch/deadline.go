@@ -35,8 +35,14 @@ func expires(c *call) time.Time {
 	return c.seen.Add(time.Duration(c.record.ExpiresMS) * time.Millisecond)
 }
 
+// claimed reports whether somebody may be running the call. A record of a state that is not known here, or that cannot
+// be read, is held to be a claim.
 func claimed(c *call) bool {
-	return c.record.State == messages.Claimed || c.record.State == messages.Renewed
+	switch c.record.State {
+	case "", messages.Released, messages.Parked, messages.Granted, messages.Ended:
+		return false
+	}
+	return true
 }
 
 // lapse is when a claim is held to have run out. It counts from when the record was first seen here, so

@@ -797,3 +797,31 @@ func (l *laneBook) ran(session messages.SessionID) (n int) {
 	}
 	return n
 }
+
+// A record in a call's own journal that nobody can read: somebody may have run the call. It ends as unknown, and the
+// session goes on.
+func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var n atomic.Int64
+		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		if _, err := f.conn.Append(context.Background(), "toolfleet.call._.s.head.0", nil, []byte("junk")); err != nil {
+			t.Fatal(err)
+		}
+		head, next := canonical("s", "head", call{"pay", ""}), canonical("s", "next", call{"pay", ""})
+		f.submit(head)
+		f.submit(next)
+		for b, want := range map[*messages.Batch]messages.Status{&head: messages.StatusOutcomeUnknown, &next: messages.StatusOK} {
+			reply, err := f.await(*b, time.Minute)
+			if err != nil || reply.Results[0].Status != want {
+				t.Errorf("batch %s: %+v, %v, want %s", b.ID, reply.Results, err, want)
+			}
+		}
+		if n.Load() != 1 {
+			t.Errorf("two writes, of which one was not to be run, ran %d times", n.Load())
+		}
+	})
+}

@@ -52,6 +52,9 @@ type PlanEntry struct {
 	Record messages.PlanRecord
 }
 
+// Unreadable is the state of a record that cannot be read. Nobody writes it.
+const Unreadable messages.CallState = "unreadable"
+
 // Lost says that another writer's record is the newest, and what it is.
 type Lost struct{ Newest CallEntry }
 
@@ -192,7 +195,8 @@ type ResultEntry struct {
 }
 
 // Known is what the journal holds about calls of a batch: the newest record of those that claim, the result of
-// those that do not, and which were handed back. Unread names what is there and cannot be read.
+// those that do not, and which were handed back. Unread says what is there and cannot be read; a record of which that
+// is so is [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
@@ -252,10 +256,11 @@ func (j *Journal) know(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		if err != nil {
-			return err
+		if err != nil { // it is there all the same, and whoever ends the call does so behind it
+			entry = CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: messages.CallRecord{State: Unreadable}}
 		}
 		known.Records = append(known.Records, entry)
+		return err
 	}
 	return nil
 }
