@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -41,10 +40,7 @@ func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
 		return
 	}
 	c.log.Info("control stored", "session", session, "tenant", tenant, "abort", len(control.Abort) > 0, "by", control.By)
-	hint := messages.Notice{V: messages.Version, Batch: tenant + "." + session, Index: 0}
-	if err := c.conn.Publish(c.names.Controls(), nil, messages.MustMarshal(hint)); err != nil {
-		c.log.Debug("drivers not told of a control; their poll will find it", "err", err)
-	}
+	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
 	c.respond(m, nil, messages.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
 }
 
@@ -84,21 +80,6 @@ func readControl(body []byte) (messages.Control, error) {
 		return control, nil
 	}
 	return control, fmt.Errorf("when is %.40q; want after_batch, between_groups or immediate", control.When)
-}
-
-// controlled has the driver of a session look into the journal.
-func (c *Coordinator) controlled(m bus.Msg) {
-	var n messages.Notice
-	if err := json.Unmarshal(m.Data, &n); err != nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, d := range c.live {
-		if strings.HasPrefix(key, n.Batch+".") {
-			d.lookSoon()
-		}
-	}
 }
 
 // controls is what was said to the session, as far as it means this batch.

@@ -128,6 +128,9 @@ type Coordinator struct {
 
 	mu   sync.Mutex
 	live map[string]*drive // by batch key, what is driven here; guarded by mu
+	// elsewhere is when another coordinator last said that it drives a batch, by batch key; guarded by mu
+	elsewhere map[string]time.Time
+	forgot    time.Time // when old words were last dropped; guarded by mu
 }
 
 // New is a coordinator on a connection, which stays the caller's to close.
@@ -138,7 +141,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	}
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), live: map[string]*drive{},
+		log: cfg.Logger, catalog: newCatalog(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
 	}, nil
 }
 
@@ -155,7 +158,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	for subject, hear := range map[string]func(bus.Msg){c.names.Notify(c.id): c.notice, c.names.Controls(): c.controlled} {
+	for subject, hear := range map[string]func(bus.Msg){c.names.Notify(c.id): c.notice, c.names.Coordinators(): c.colleague} {
 		unsubscribe, err := c.conn.Subscribe(subject, "", hear)
 		if err != nil {
 			return err

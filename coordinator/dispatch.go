@@ -62,10 +62,13 @@ func (d *drive) adopt(delivery *bus.Delivery) {
 
 // letGo hands an unfinished batch back to the log: at once when we are told to end, else after a while
 // that grows, so that a batch that nobody can drive does not go round in circles.
-func (d *drive) letGo(ctx context.Context) {
+func (d *drive) letGo(ctx context.Context, finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
+	if d.delivery == nil && !finished {
+		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), LetGo: &messages.LetGo{}, Worker: d.id})
+	}
 	if d.delivery == nil || d.delivery.Settled() {
 		return
 	}
@@ -147,6 +150,7 @@ func (d *drive) giveUp(ctx context.Context, err error) (finished bool) {
 // stayAlive tells the broker that the batch is driven, until it is stopped.
 func (d *drive) stayAlive(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	d.sayDriven()
 	var signs sync.WaitGroup
 	signs.Go(func() {
 		ticks := time.NewTicker(d.cfg.AckWait / 3)
@@ -157,6 +161,7 @@ func (d *drive) stayAlive(ctx context.Context) (stop func()) {
 				return
 			case <-ticks.C:
 				d.inProgress()
+				d.sayDriven()
 			}
 		}
 	})

@@ -44,7 +44,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 		c.again(ctx, log, accepted, reply)
 		c.settle(log, d.Ack())
 	case wait:
-		log.Debug("let go: not the head of its session", "head", seen.head)
+		log.Debug("let go: not the head of its session, or driven elsewhere", "head", seen.head)
 		c.settle(log, d.Nak(c.cfg.Poll))
 	case vanished:
 		c.settle(log, d.Nak(time.Second)) // or the log was read at a server that is behind: gone, or here again
@@ -62,7 +62,7 @@ func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sigh
 	looks.Go(func() { reply, seen.replied, replyErr = c.journal.Reply(ctx, a.Key) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	looks.Wait()
-	seen.head = head.Seq
+	seen.head, seen.elsewhere = head.Seq, c.drivenElsewhere(a.Key)
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
@@ -78,7 +78,7 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 		}
 		finished := d.run(ctx)
 		c.leave(d)
-		d.letGo(ctx)
+		d.letGo(ctx, finished)
 		if !finished || !c.serving.Load() {
 			return // what is in the log will be delivered to somebody
 		}

@@ -7,6 +7,8 @@ type sight struct {
 	head    uint64 // of the oldest batch in its session's log; 0: there is none
 	replied bool   // its reply is stored
 	driven  bool   // it is driven here
+	// elsewhere: another coordinator said lately that it drives it.
+	elsewhere bool
 }
 
 // verdict is what a delivery is good for.
@@ -19,7 +21,8 @@ const (
 	join
 	// answer: it was brought to its end before. Publish the stored reply and take it out of the log.
 	answer
-	// wait: another batch of the session comes first. Whoever finishes that one drives this one.
+	// wait: another batch of the session comes first, and whoever finishes that one drives this one; or somebody does
+	// already.
 	wait
 	// vanished: it has left the log a moment ago.
 	vanished
@@ -36,7 +39,7 @@ func turn(s sight) verdict {
 		return answer
 	case s.head == 0:
 		return vanished
-	case s.head != s.seq:
+	case s.head != s.seq, s.elsewhere:
 		return wait
 	}
 	return lead

@@ -16,6 +16,8 @@ func TestTurn(t *testing.T) {
 		{"another comes first", sight{seq: 5, head: 4}, wait},
 		{"it has left the log, and a later one is the head", sight{seq: 5, head: 9}, wait},
 		{"it has left the log, and nothing is behind it", sight{seq: 5}, vanished},
+		{"driven by another", sight{seq: 5, head: 5, elsewhere: true}, wait},
+		{"driven by another, and its reply is stored", sight{seq: 5, head: 5, elsewhere: true, replied: true}, answer},
 		{"driven here", sight{seq: 5, head: 5, driven: true}, join},
 		{"driven here, and its reply is just stored", sight{seq: 5, head: 5, replied: true, driven: true}, join},
 		{"submitted again after its end", sight{seq: 5, head: 5, replied: true}, answer},

@@ -128,8 +128,9 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
-// Controls is where every coordinator hears that a control record was stored.
-func (n Names) Controls() string { return n.Notify("controls") }
+// Coordinators is where every coordinator hears from the others: that something was said to a session, and which
+// batches they drive.
+func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
 // Ours reports whether a subject is one of this fleet's.
 func (n Names) Ours(subject string) bool {

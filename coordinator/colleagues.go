@@ -1,0 +1,76 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What coordinators tell each other saves work and decides nothing: a word that is lost costs a poll, or has a batch
+// driven twice, which does no harm.
+
+func (c *Coordinator) tellColleagues(n messages.Notice) {
+	n.V = messages.Version
+	if err := c.conn.Publish(c.names.Coordinators(), nil, messages.MustMarshal(n)); err != nil {
+		c.log.Debug("other coordinators not told; their poll will find out", "err", err)
+	}
+}
+
+// colleague hears what another coordinator says: that something was said to a session, which its driver looks up now,
+// or that it drives a batch, or does no longer.
+func (c *Coordinator) colleague(m bus.Msg) {
+	var n messages.Notice
+	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == c.id {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case n.Running:
+		c.elsewhere[n.Batch] = time.Now()
+		c.forgetOld()
+	case n.LetGo != nil:
+		delete(c.elsewhere, n.Batch)
+	default:
+		for key, d := range c.live {
+			if strings.HasPrefix(key, n.Batch+".") {
+				d.lookSoon()
+			}
+		}
+	}
+}
+
+// forgetOld drops what was said too long ago to count, now and then. The caller holds mu.
+func (c *Coordinator) forgetOld() {
+	if time.Since(c.forgot) < c.cfg.AckWait {
+		return
+	}
+	c.forgot = time.Now()
+	for key, said := range c.elsewhere {
+		if time.Since(said) > c.cfg.AckWait {
+			delete(c.elsewhere, key)
+		}
+	}
+}
+
+// drivenElsewhere reports whether another coordinator said lately that it drives the batch.
+func (c *Coordinator) drivenElsewhere(key messages.BatchKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	said, ok := c.elsewhere[key.String()]
+	return ok && time.Since(said) <= c.cfg.AckWait
+}
+
+// sayDriven tells the others of a batch that is driven without a delivery of its own: the broker will deliver it to one
+// of them.
+func (d *drive) sayDriven() {
+	d.mu.Lock()
+	delivered := d.delivery != nil
+	d.mu.Unlock()
+	if !delivered {
+		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), Running: true, Worker: d.id})
+	}
+}

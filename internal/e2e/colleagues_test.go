@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker"
+)
+
+// A batch that is driven because its turn has come, not because it was delivered, is delivered to somebody else all the
+// same. Who hears that it is driven leaves it alone.
+func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var n atomic.Int64
+		sleepTool(f, "look", messages.Read, time.Minute, "", &n)
+		f.worker(worker.Config{Slots: 100})
+		for range 3 {
+			f.coordinator(coordinator.Config{})
+		}
+		var starts atomic.Int64
+		unsubscribe, err := f.conn.Subscribe("toolfleet.event.>", "", func(m bus.Msg) {
+			if m.Header.Get(messages.EventHeader) == string(messages.EventReply) {
+				starts.Add(1)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unsubscribe()
+		const sessions, batches = 10, 10
+		var last []messages.Batch
+		for s := range sessions {
+			for b := range batches {
+				batch := canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"look", `{"ms":8000}`})
+				f.submit(batch)
+				if b == batches-1 {
+					last = append(last, batch)
+				}
+			}
+		}
+		for _, b := range last {
+			if _, err := f.await(b, 10*time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if replied := starts.Load(); replied > sessions*batches*11/10 {
+			t.Errorf("%d batches were brought to their end %d times", sessions*batches, replied)
+		}
+	})
+}
