@@ -64,7 +64,7 @@ func (p Provision) withDefaults() Provision {
 // Provision makes the streams and buckets that are missing and checks those that are there. One that would break a
 // promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an operator may set without our asking: limits (every
 // stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
-// we would not. An age that is too short is lengthened.
+// we would not. An age that is too short is lengthened, and a bound that is asked for is set where there is none.
 //
 // A server that is still starting is waited for, until ctx ends or for 15 s.
 func (c *Conn) Provision(ctx context.Context, p Provision) error {
@@ -189,14 +189,28 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	if err := checkStream(have, want); err != nil {
 		return err
 	}
-	if !shorter(have.MaxAge, want.MaxAge) {
+	if !adjust(&have, want) {
 		return nil
 	}
-	have.MaxAge = want.MaxAge
 	if _, err := c.js.UpdateStream(ctx, have); err != nil {
-		return fmt.Errorf("lengthen max_age of stream %s to %v: %w", want.Name, want.MaxAge, err)
+		return fmt.Errorf("bring the ages and bounds of stream %s up to date: %w", want.Name, err)
 	}
 	return nil
+}
+
+// adjust lengthens an age that is too short, and bounds what has no bound where one is asked for: whoever made the stream
+// may have known of none. It reports whether anything has changed.
+func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
+	if shorter(have.MaxAge, want.MaxAge) {
+		have.MaxAge, changed = want.MaxAge, true
+	}
+	if have.MaxMsgs <= 0 && want.MaxMsgs > 0 {
+		have.MaxMsgs, changed = want.MaxMsgs, true
+	}
+	if have.MaxBytes <= 0 && want.MaxBytes > 0 {
+		have.MaxBytes, changed = want.MaxBytes, true
+	}
+	return changed
 }
 
 func provisionError(stream string, err error) error {

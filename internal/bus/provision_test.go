@@ -3,6 +3,7 @@ package bus_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -266,5 +267,32 @@ func TestEnsureConsumer(t *testing.T) {
 	}
 	if _, err := c.PoolConsumer("a.*", 0, 0); err == nil {
 		t.Error("a pool named a.*")
+	}
+}
+
+// Whoever starts first may know of no bounds. They are set all the same when somebody comes who does; and nobody takes
+// them away who knows of none.
+func TestBoundsAreSetLater(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	c := connect(t, srv)
+	bounded := bus.Provision{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 1 << 20}}
+	for _, p := range []bus.Provision{{}, bounded, {}} {
+		if err := c.Provision(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		if _, err := c.Append(t.Context(), fmt.Sprint("toolfleet.batch._.s.b", i), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Append(t.Context(), "toolfleet.batch._.s.b2", nil, nil); !errors.Is(err, bus.ErrFull) {
+		t.Errorf("a third batch where two may wait: %v", err)
+	}
+	if _, err := c.Append(t.Context(), "toolfleet.call._.s.b.0", nil, make([]byte, 1000_000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Append(t.Context(), "toolfleet.call._.s.b.1", nil, make([]byte, 100_000)); !errors.Is(err, bus.ErrFull) {
+		t.Errorf("more records than there is room for: %v", err)
 	}
 }
