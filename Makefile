@@ -6,8 +6,9 @@ MAKEFLAGS   += --no-builtin-rules --warn-undefined-variables
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# What `make soak` passes on: make soak SOAK="-duration 10m -faults worker,server"; -h lists all.
-SOAK ?=
+# What `make soak` passes on: make soak SEEDS=1000 SOAK="-duration 10m -faults worker,server"; -h lists all flags.
+SOAK  ?=
+SEEDS ?= 100000
 
 .PHONY: help build test soak check race vet format docs lint nested fuzz image clean
 
@@ -20,7 +21,8 @@ build: ## build bin/toolfleet, one static binary
 test: ## run every test of the module; needs only Go
 	go test ./...
 
-soak: ## break a fleet of real processes for an hour; flags in SOAK, -h lists them
+soak: ## 100,000 seeds of the simulation, then an hour of breaking a fleet of real processes; flags in SOAK, -h lists them
+	go test ./internal/sim -sim.seeds=$(SEEDS) -timeout 1h
 	go run ./internal/e2e/soak/run $(SOAK)
 
 check: ## do everything that CI does
