@@ -55,6 +55,7 @@ type Machine struct {
 	abort *Aborted // nobody wants the batch any more
 	skip  *Steered // somebody said something that is to be heard first
 	after int      // with skip: the last stage of which calls are still run
+	from  int      // the stage that may have been running when the batch was taken over; -1: none
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
@@ -241,8 +242,10 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	switch ev := ev.(type) {
 	case Begin:
 		m.began, m.late, m.activeSince = true, ev.Late, now
+		m.from = -1
 		if ev.Late { // what happens meanwhile may be told to another coordinator
 			m.pollSoon(now)
+			m.from = m.current()
 		}
 		if !ev.Resumed {
 			wants = append(wants, Announce{})
