@@ -55,6 +55,7 @@ func (m *Machine) lapse(c *call) time.Time {
 func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 	result, ended := m.verdict(now, i, c)
 	if !ended {
+		c.endAt = time.Time{} // it may have been, until a sign of a worker came
 		return false
 	}
 	if c.endAt.IsZero() || now.Sub(c.endAt) >= m.cfg.Poll {
@@ -282,7 +283,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 		default:
 			earlier(m.cfg.NotAfter.Add(1))
 			earlier(m.waitsFor(i, c))
-			if m.cfg.Timeout > 0 && !c.ran && !m.activeSince.IsZero() {
+			if m.cfg.Timeout > 0 && !c.ran && !claimed(c) && !parked(c) && !m.activeSince.IsZero() {
 				earlier(m.activeSince.Add(m.cfg.Timeout - m.active + m.slack(c)))
 			}
 		}
