@@ -55,7 +55,7 @@ type Machine struct {
 	abort *Aborted // nobody wants the batch any more
 	skip  *Steered // somebody said something that is to be heard first
 	after int      // with skip: the last stage of which calls are still run
-	from  int      // the stage that may have been running when the batch was taken over; -1: none
+	from  int      // the stage whose reads may have been running when the batch was taken over; -1: none
 
 	planned  bool // a plan record is stored
 	planSeq  uint64

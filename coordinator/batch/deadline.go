@@ -155,7 +155,7 @@ func (m *Machine) whySkipped(i int) string {
 	switch {
 	case strict && !m.cfg.KeepGoing && m.unknownBefore(i):
 		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
-	case m.skip != nil && !c.dispatched && p.Stage != m.from && (m.skip.Now || p.Stage > m.after):
+	case m.skip != nil && !c.dispatched && (p.Stage != m.from || p.Claims()) && (m.skip.Now || p.Stage > m.after):
 		return fmt.Sprintf("Not run: %s. Hear that first.", m.skip.said())
 	}
 	return ""
