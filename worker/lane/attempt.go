@@ -26,6 +26,8 @@ type attempt struct {
 	waited  time.Duration           // how long it was queued by then, by the server's clock
 	running context.Context         // of the run: ends when the worker does, the lease is lost, or somebody stops it
 	cancel  context.CancelCauseFunc // of running
+	kept    context.Context         // of the lease: ends when what became of the call is stored, or cannot be
+	lapse   context.CancelFunc      // of kept
 	keeper  sync.WaitGroup          // of the lease
 
 	mu      sync.Mutex
@@ -58,6 +60,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 
 // run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
 func (a *attempt) run(ctx context.Context) (settlement, error) {
+	defer func() { a.lapse(); a.keeper.Wait() }()
 	delivered := a.delivery().Delivered
 	if a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
@@ -91,11 +94,9 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 	return a.finish(ctx, result)
 }
 
-// work takes the call through its phases. While the tool runs its lease is kept alive, and when that fails
-// the run is cancelled.
+// work takes the call through its phases. The lease of a claim is kept alive from then on, until the result is stored,
+// and when that fails the run is cancelled.
 func (a *attempt) work() (messages.Result, error) {
-	defer a.keeper.Wait()
-	defer a.cancel(nil)
 	queued := a.began.Sub(a.job.QueuedAt)
 	a.event(messages.Event{Type: messages.EventRunning})
 	result, err := a.tools.Run(a.running, a.job, a.claim, func(p messages.Progress) {

@@ -75,10 +75,10 @@ func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last u
 	}
 }
 
-// keep renews the lease at every third of it until the run ends, and more often while that fails. The lease counts
-// from when we asked, which is before the server stored: so we never think it longer than anybody else does.
+// keep renews the lease at every third of it until the result is stored, and more often while that fails. The lease
+// counts from when we asked, which is before the server stored: so we never think it longer than anybody else does.
 func (a *attempt) keep(since time.Time) {
-	ctx := a.running
+	ctx := a.kept
 	wait := a.cfg.Lease / 3
 	for {
 		select {

@@ -220,6 +220,8 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	}
 	a.running, a.cancel = context.WithCancelCause(ctx)
 	defer a.cancel(nil)
+	a.kept, a.lapse = context.WithCancel(context.WithoutCancel(ctx))
+	defer a.lapse()
 	if !c.enter(a) {
 		return
 	}
