@@ -49,11 +49,12 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 }
 
 // adopt takes over a delivery of the batch that came while it is driven. It is the one that keeps the
-// batch from being delivered once more; settling any of them takes the batch out of the log.
+// batch from being delivered once more; settling any of them takes the batch out of the log. A delivery of another
+// place in the log is of a later batch with the same id, whose first was finished elsewhere: that one waits.
 func (d *drive) adopt(delivery *bus.Delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.left {
+	if d.left || delivery.Seq != d.accepted.Seq {
 		d.settle(d.log, delivery.Nak(d.cfg.Poll))
 		return
 	}

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// What a write gave is large, and the store of large results is away for longer than a lease. The write has been done,
+// and its worker is there: nobody else does it again, and nobody says that its outcome is unknown.
+func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
+	for _, onCrash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+		t.Run(string(onCrash), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				runs := new(atomic.Int32)
+				f.tool(schemas.Tool{Name: "export", OnCrash: onCrash}, func(context.Context, tool.Call) (tool.Output, error) {
+					runs.Add(1)
+					return tool.Text(strings.Repeat("x", 300<<10)), nil
+				})
+				f.worker(worker.Config{})
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				jetStream(t, f.conn, "STREAM.DELETE.OBJ_TOOLFLEET_OBJECTS", nil)
+				back := time.AfterFunc(25*time.Second, func() {
+					if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+						t.Error(err)
+					}
+				})
+				defer back.Stop()
+				r := f.run(canonical("s", "b", call{"export", ""})).Results[0]
+				if n := runs.Load(); n != 1 || r.Status != messages.StatusOK {
+					t.Errorf("the write ran %d times and ended %s; want once, ok", n, r.Status)
+				}
+			})
+		})
+	}
+}
+
+// Another coordinator has finished a batch that is still driven here, and the id comes again with another body. That one
+// is another batch: it is refused, and not taken out of the log with the first.
+func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		running, goOn := make(chan struct{}), make(chan struct{})
+		f.tool(schemas.Tool{Name: "slow"}, func(context.Context, tool.Call) (tool.Output, error) {
+			close(running)
+			<-goOn
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		ctx := context.Background()
+		refused := make(chan bus.Msg, 1)
+		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(messages.VerbRefused), "", func(m bus.Msg) { refused <- m })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unsubscribe()
+		b := canonical("s", "b", call{"slow", ""})
+		if err := f.client.Submit(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		<-running
+		log := journal.New(f.conn)
+		first, _, err := log.Head(ctx, messages.OneTenant, "s")
+		if err == nil {
+			_, err = log.WriteReply(ctx, first.Key, messages.Reply{V: messages.Version, Batch: "b", Session: "s", Digest: messages.Digest(first.Body)})
+		}
+		if err == nil {
+			err = log.Remove(ctx, first)
+		}
+		if err == nil {
+			b.Message = []byte(`{"calls":[]}`)
+			err = f.client.Submit(ctx, b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // simulated: it is delivered
+		close(goOn)
+		select {
+		case <-refused:
+		case <-time.After(time.Minute):
+			_, open, err := log.Open(ctx, first.Key)
+			t.Errorf("the other body was never refused; still in the log: %v (%v)", open, err)
+		}
+	})
+}
