@@ -105,7 +105,7 @@ func (m *Machine) ending(now time.Time, i int, c *call) (messages.Result, bool) 
 	case c.ran:
 		return m.endWith(i, messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
 			"The worker that ran %s was lost, and no other took the call.", tool)), true
-	case c.record.Error != nil || c.attempts > 0:
+	case m.hasFailed(i, c):
 		return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
 			"%s failed without having been applied, and no worker took it again within %s.", tool, m.cfg.QueueTimeout)), true
 	}
@@ -115,15 +115,24 @@ func (m *Machine) ending(now time.Time, i int, c *call) (messages.Result, bool) 
 
 // notRun says how far it came with a call that is ended from outside, as the start of a sentence.
 func (m *Machine) notRun(i int, c *call) string {
+	p := m.plan.Calls[i]
 	switch {
-	case c.record.Error != nil || c.attempts > 0:
+	case m.hasFailed(i, c):
 		return "It failed and is not run again"
-	case c.ran && !m.plan.Calls[i].Claims():
+	case p.Claims(): // it would have been claimed
+		return "Not run"
+	case c.ran:
 		return "Stopped while it ran"
-	case c.dispatched && !c.gone && !m.plan.Calls[i].Claims():
+	case c.dispatched && !c.gone || p.Stage == m.from:
 		return "Not known to have run"
 	}
 	return "Not run"
+}
+
+// hasFailed reports whether an attempt has failed. Of a call that claims its journal says so; what is counted beside
+// that are workers that were lost before they claimed it.
+func (m *Machine) hasFailed(i int, c *call) bool {
+	return c.record.Error != nil || c.attempts > 0 && !m.plan.Calls[i].Claims()
 }
 
 // lostClaim is how a call ends whose claim has lapsed, unless another worker may take it over and is still
