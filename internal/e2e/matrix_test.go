@@ -1,0 +1,644 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// weather is what a link does to what goes over it in one direction.
+type weather struct {
+	silent bool          // nothing arrives, and nobody is told
+	delay  time.Duration // from when something is said to when it is heard
+	rate   int           // bytes a second; 0: any
+}
+
+// link is the connection of one party to the server. It can go wrong in each direction on its own.
+type link struct {
+	srv *devserver.Server
+
+	mu       sync.Mutex
+	up, down weather       // what the party says, and what it hears; guarded by mu
+	calm     chan struct{} // closed while nothing is silent; guarded by mu
+	ends     []net.Conn    // guarded by mu
+	// A link with a fuse breaks once, at the first piece that holds these words: so much of it arrives.
+	fuse   string  // guarded by mu
+	passes float64 // guarded by mu
+	blown  bool    // guarded by mu
+	// The server's clock is ahead of the party's by so many hours: every time that is said or heard is changed.
+	ahead int
+}
+
+// newLink is a link to a server that works. It ends with the test.
+func newLink(t *testing.T, srv *devserver.Server) *link {
+	l := &link{srv: srv, calm: make(chan struct{})}
+	close(l.calm)
+	t.Cleanup(l.close)
+	return l
+}
+
+func (l *link) close() {
+	l.set(weather{}, weather{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range l.ends {
+		_ = end.Close()
+	}
+}
+
+func (l *link) set(up, down weather) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.up.silent || l.down.silent
+	l.up, l.down = up, down
+	if is := up.silent || down.silent; was && !is {
+		close(l.calm)
+	} else if is && !was {
+		l.calm = make(chan struct{})
+	}
+}
+
+// InProcessConn makes a connection to the server over the link.
+func (l *link) InProcessConn() (net.Conn, error) {
+	far, err := l.srv.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	near, middle := net.Pipe()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ends = append(l.ends, far, middle)
+	go l.pass(middle, far, &l.up, -l.ahead)
+	go l.pass(far, middle, &l.down, l.ahead)
+	return near, nil
+}
+
+// pass carries one direction. The end of one side is heard of at the other once the link is not silent. It takes what is
+// said at once, however slow the link is: who writes may hold a lock, and then no simulated time would pass.
+func (l *link) pass(from, to net.Conn, now *weather, hours int) {
+	pieces := make(chan piece, 1<<16)
+	go l.carry(pieces, to, now)
+	defer close(pieces)
+	for {
+		said := make([]byte, 64<<10)
+		n, err := from.Read(said)
+		l.mu.Lock()
+		silent, calm, delay := now.silent, l.calm, now.delay
+		blows := !l.blown && l.fuse != "" && bytes.Contains(said[:n], []byte(l.fuse))
+		if blows {
+			l.blown, n = true, int(float64(n)*l.passes)
+		}
+		l.mu.Unlock()
+		switch {
+		case err != nil:
+			<-calm
+			return
+		case silent:
+			continue
+		}
+		pieces <- piece{later(said[:n], hours), time.Now().Add(delay)}
+		if blows {
+			_ = from.Close()
+			return
+		}
+	}
+}
+
+var (
+	hourOfDay   = regexp.MustCompile(`2000-01-01T\d\d:`)
+	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // of that day, in the subject of an ack
+)
+
+// later moves the times in a text by whole hours. They stay as long as they are, so that nothing else has to change.
+func later(said []byte, hours int) []byte {
+	if hours == 0 {
+		return said
+	}
+	said = hourOfDay.ReplaceAllFunc(said, func(at []byte) []byte {
+		var h int
+		_, _ = fmt.Sscanf(string(at), "2000-01-01T%d:", &h)
+		return fmt.Appendf(nil, "2000-01-01T%02d:", h+hours)
+	})
+	return nanoseconds.ReplaceAllFunc(said, func(at []byte) []byte {
+		n, _ := strconv.ParseInt(string(at), 10, 64)
+		return strconv.AppendInt(nil, n+int64(hours)*int64(time.Hour), 10)
+	})
+}
+
+// piece is something that was said, and when it is heard at the earliest.
+type piece struct {
+	said []byte
+	at   time.Time
+}
+
+func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
+	defer to.Close()
+	for p := range pieces {
+		time.Sleep(time.Until(p.at))
+		l.mu.Lock()
+		rate := now.rate
+		l.mu.Unlock()
+		if rate > 0 {
+			time.Sleep(time.Duration(len(p.said)) * time.Second / time.Duration(rate))
+		}
+		if _, err := to.Write(p.said); err != nil {
+			for range pieces { // until the other side has heard of it
+			}
+			return
+		}
+	}
+}
+
+func (l *link) connect(f *fleet, name string) *bus.Conn {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := bus.Connect(ctx, bus.Options{InProcess: l, Name: name, Logger: f.log, Timeout: time.Minute})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return conn
+}
+
+// workerOver and coordinatorOver are daemons whose connection is the link.
+func (f *fleet) workerOver(l *link, cfg worker.Config) {
+	f.t.Helper()
+	cfg.Logger = f.log
+	conn := l.connect(f, "worker")
+	w, err := worker.New(conn, f.tools, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.start(conn, w.Run)
+}
+
+func (f *fleet) coordinatorOver(l *link) {
+	f.t.Helper()
+	conn := l.connect(f, "coordinator")
+	c, err := coordinator.New(conn, coordinator.Config{Logger: f.log})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.start(conn, c.Run)
+	f.until("the coordinator is ready", c.Ready)
+}
+
+// silences are the ways in which a link carries nothing.
+var silences = map[string]struct{ up, down weather }{
+	"in both directions":     {weather{silent: true}, weather{silent: true}},
+	"in what the party says": {up: weather{silent: true}},
+	"in what it hears":       {down: weather{silent: true}},
+}
+
+// fiveSeconds is a run that notes its end.
+func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, error) {
+	var mu sync.Mutex
+	return func(ctx context.Context, _ int) (tool.Output, error) {
+		err := rest{5000}.take(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		*ended = append(*ended, time.Now())
+		return tool.Text("done"), err
+	}
+}
+
+// The link of an agent or of the only coordinator falls silent for a minute while a write runs, and nobody is told. When
+// it speaks again whoever waits has the reply, and nothing has run twice.
+func TestASilentLink(t *testing.T) {
+	for _, who := range []string{"agent", "coordinator"} {
+		for how, silence := range silences {
+			t.Run(who+", "+how, func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					f := newFleet(t, srv)
+					defer f.close()
+					var ended []time.Time
+					pay := f.kept(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
+					l := newLink(t, srv)
+					f.worker(worker.Config{})
+					agent := f.client
+					if who == "coordinator" {
+						f.coordinatorOver(l)
+					} else {
+						f.coordinator(coordinator.Config{})
+						conn := l.connect(f, "agent")
+						defer conn.Close()
+						agent = client.Over(conn, "")
+					}
+					replied := make(chan messages.Reply, 1)
+					go func() {
+						ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+						defer cancel()
+						reply, err := agent.Run(ctx, canonical("s", "b", call{"pay", ""}, call{"pay", ""}), nil)
+						if err != nil {
+							t.Error(err)
+						}
+						replied <- reply
+					}()
+					f.hasRun(pay, 1)
+					l.set(silence.up, silence.down)
+					time.Sleep(time.Minute) // simulated
+					l.set(weather{}, weather{})
+					healed := time.Now()
+					f.wantStatuses(<-replied, "ok ok")
+					if took := time.Since(healed); took > 30*time.Second {
+						t.Errorf("the reply came %v after the link was well", took)
+					}
+					if len(pay.all()) != 2 {
+						t.Errorf("two writes ran %d times", len(pay.all()))
+					}
+				})
+			})
+		}
+	}
+}
+
+// The same with the link of a worker that runs a write: its tool is stopped before anybody else may run the call.
+func TestASilentLinkOfAWorker(t *testing.T) {
+	for _, crash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+		for how, silence := range silences {
+			t.Run(string(crash)+", "+how, func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					f := newFleet(t, srv)
+					defer f.close()
+					var ended []time.Time
+					long := f.kept(schemas.Tool{Name: "long", OnCrash: crash, TimeoutMS: 600_000}, func(ctx context.Context, n int) (tool.Output, error) {
+						if n == 1 {
+							<-ctx.Done()
+							ended = append(ended, time.Now())
+							return tool.Text("late"), nil // as if it had not noticed
+						}
+						return tool.Text("in time"), nil
+					})
+					l := newLink(t, srv)
+					f.workerOver(l, worker.Config{Name: "silent"})
+					f.coordinator(coordinator.Config{})
+					b := canonical("s", "b", call{"long", ""})
+					f.submit(b)
+					f.hasRun(long, 1)
+					f.worker(worker.Config{Name: "heir"})
+					time.Sleep(5 * time.Second)
+					began := time.Now()
+					l.set(silence.up, silence.down)
+					reply := f.reply(b, 5*time.Minute)
+					// Lease, grace, and a look. Where it is to run again the server may first deliver to who hears nothing.
+					want, runs, within := "outcome_unknown", 1, 20*time.Second
+					if crash == messages.Idempotent {
+						want, runs, within = "ok", 2, 45*time.Second
+					}
+					if took := time.Since(began); took > within {
+						t.Errorf("it took %v until somebody decided", took)
+					}
+					f.wantStatuses(reply, want)
+					l.set(weather{}, weather{})
+					time.Sleep(time.Minute) // what the silent worker has to say comes now
+					all := long.all()
+					if len(all) != runs || len(ended) != 1 {
+						t.Fatalf("%d runs, %d of them stopped; want %d and 1", len(all), len(ended), runs)
+					}
+					if runs == 2 && (ended[0].After(all[1].at) || all[0].key != all[1].key || all[0].fence >= all[1].fence) {
+						t.Errorf("the first run ended at %v; runs %+v", ended[0], all)
+					}
+					again, err := f.client.GetFull(context.Background(), b.Session, b.ID)
+					if err != nil || crash == messages.Idempotent && again.Results[0].Worker != "heir" {
+						t.Errorf("later the result is %+v, %v", again.Results, err)
+					}
+					for n := range 4 { // both workers serve
+						f.wantStatuses(f.run(canonical("s", fmt.Sprint("after", n), call{"long", ""})), "ok")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A link breaks in the middle of one message, and what was said there is lost. Whoever said it, or waits for it, asks
+// again, and nothing runs twice.
+func TestALinkBreaksInAMessage(t *testing.T) {
+	for name, row := range map[string]struct {
+		who    string
+		fuse   string
+		passes float64
+	}{
+		"batch, half of it arrives":     {"agent", "toolfleet.batch.", 0.5},
+		"batch, none of it arrives":     {"agent", "toolfleet.batch.", 0},
+		"batch, its ack does not":       {"agent", `"stream":"TOOLFLEET_BATCHES"`, 0},
+		"reply, half of it arrives":     {"agent", `"reinjection"`, 0.5},
+		"delivery of a batch":           {"coordinator", "$JS.ACK.TOOLFLEET_BATCHES.", 0},
+		"job, half of it arrives":       {"coordinator", "toolfleet.write.", 0.5},
+		"reply is stored, its ack lost": {"coordinator", `"stream":"TOOLFLEET_REPLIES"`, 0},
+		"delivery of a job":             {"worker", "toolfleet.write.", 0},
+		"ack of a job":                  {"worker", "PUB $JS.ACK.TOOLFLEET_JOBS.", 0},
+		"claim, none of it arrives":     {"worker", `"state":"claimed"`, 0},
+		"claim, half of it arrives":     {"worker", `"state":"claimed"`, 0.5},
+		"result, half of it arrives":    {"worker", `"state":"ended"`, 0.5},
+		"result, its ack does not":      {"worker", `"stream":"TOOLFLEET_CALLS"`, 0},
+	} {
+		t.Run(row.who+": "+name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
+					return tool.Text("paid"), rest{100}.take(ctx)
+				})
+				l := newLink(t, srv)
+				agent := f.client
+				switch row.who {
+				case "agent":
+					conn := l.connect(f, "agent")
+					defer conn.Close()
+					agent = client.Over(conn, "")
+					f.worker(worker.Config{})
+					f.coordinator(coordinator.Config{})
+				case "coordinator":
+					f.worker(worker.Config{})
+					f.coordinatorOver(l)
+				case "worker":
+					f.workerOver(l, worker.Config{})
+					f.coordinator(coordinator.Config{})
+				}
+				l.mu.Lock()
+				l.fuse, l.passes = row.fuse, row.passes
+				l.mu.Unlock()
+				b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+				defer cancel()
+				for err := agent.Submit(ctx, b); err != nil; err = agent.Submit(ctx, b) {
+					if ctx.Err() != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+				reply, err := agent.Await(ctx, b.Session, b.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.wantStatuses(reply, "ok ok")
+				time.Sleep(time.Minute) // what comes again has come
+				l.mu.Lock()
+				blown := l.blown
+				l.mu.Unlock()
+				if len(pay.all()) != 2 || !blown {
+					t.Errorf("the link broke: %t; two writes ran %d times", blown, len(pay.all()))
+				}
+				if again, err := f.client.Get(ctx, b.Session, b.ID); err != nil || !bytes.Equal(again.Reinjection, reply.Reinjection) {
+					t.Errorf("the reply was %s and is %s, %v", reply.Reinjection, again.Reinjection, err)
+				}
+			})
+		})
+	}
+}
+
+// An agent that has gone, before its batch arrived or after, leaves nothing or the whole batch, whose reply waits.
+func TestTheAgentIsGone(t *testing.T) {
+	for name, row := range map[string]struct {
+		passes float64
+		known  bool
+	}{"in the middle of its batch": {0.5, false}, "after its batch": {1, true}} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var ended []time.Time
+				pay := f.kept(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
+				f.worker(worker.Config{})
+				f.coordinator(coordinator.Config{})
+				l := newLink(t, srv)
+				l.fuse, l.passes = "toolfleet.batch.", row.passes
+				conn := l.connect(f, "agent")
+				b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					_ = client.Over(conn, "").Submit(ctx, b)
+				}()
+				f.until("the link breaks", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.blown })
+				conn.Close()
+				time.Sleep(time.Minute)
+				reply, err := f.client.Get(context.Background(), b.Session, b.ID)
+				if !row.known {
+					if !errors.Is(err, client.ErrUnknown) || len(pay.all()) != 0 {
+						t.Errorf("of half a batch there is %+v, %v, and %d runs", reply, err, len(pay.all()))
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.wantStatuses(reply, "ok ok")
+			})
+		})
+	}
+}
+
+// On a link of 16 KB a second, or one on which each answer takes half a second as from a disk that does, everything takes
+// its time: the results come whole, nothing runs twice and nothing is called lost. A worker gets by with 1 KB a second.
+func TestSlowLinks(t *testing.T) {
+	for name, row := range map[string]struct {
+		slow weather
+		size int
+	}{
+		"16 KB a second":       {weather{rate: 16 << 10}, 10_000},
+		"1 KB a second":        {weather{rate: 1 << 10}, 2000},
+		"answers after 500 ms": {weather{delay: 250 * time.Millisecond}, 10},
+	} {
+		for _, who := range []string{"coordinator", "worker", "both"} {
+			if row.slow.rate == 1<<10 && who != "worker" {
+				continue
+			}
+			t.Run(name+", "+who, func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					f := newFleet(t, srv)
+					defer f.close()
+					output := strings.Repeat("x", row.size)
+					pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) {
+						return tool.Text(output), rest{20_000}.take(ctx)
+					})
+					toCoordinator, toWorker := newLink(t, srv), newLink(t, srv)
+					f.workerOver(toWorker, worker.Config{})
+					f.coordinatorOver(toCoordinator)
+					if who != "worker" {
+						toCoordinator.set(row.slow, row.slow)
+					}
+					if who != "coordinator" {
+						toWorker.set(row.slow, row.slow)
+					}
+					b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
+					f.submit(b)
+					reply := f.reply(b, 2*time.Minute)
+					f.wantStatuses(reply, "ok ok")
+					if n := bytes.Count(reply.Reinjection, []byte("x")); len(pay.all()) != 2 || n != 2*row.size {
+						t.Errorf("two writes ran %d times; %d of %d bytes came", len(pay.all()), n, 2*row.size)
+					}
+					toCoordinator.set(weather{}, weather{})
+					toWorker.set(weather{}, weather{})
+				})
+			})
+		}
+	}
+}
+
+// The clock of a coordinator or a worker is three hours ahead of the server's or behind it: longer than a batch may live,
+// and than any lease. Nothing expires, no lease lapses and no retry comes early or never.
+func TestAClockThatIsWrong(t *testing.T) {
+	for _, who := range []string{"coordinator", "worker"} {
+		for _, ahead := range []int{-3, 3} {
+			t.Run(fmt.Sprintf("%s, %d hours", who, ahead), func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					time.Sleep(5 * time.Hour) // so that no time is of the day before
+					f := newFleet(t, srv)
+					defer f.close()
+					l := newLink(t, srv)
+					l.ahead = ahead
+					pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
+						return tool.Text("paid"), rest{40_000}.take(ctx)
+					})
+					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.Read, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
+						if n == 1 {
+							return busy("rate_limited")
+						}
+						return tool.Text("done"), nil
+					})
+					if who == "worker" {
+						f.workerOver(l, worker.Config{})
+						f.coordinator(coordinator.Config{})
+					} else {
+						f.worker(worker.Config{})
+						f.coordinatorOver(l)
+					}
+					f.worker(worker.Config{Slots: 1})
+					began := time.Now()
+					f.wantStatuses(f.run(canonical("s", "b", call{"flaky", ""}, call{"pay", ""}, call{"pay", ""})), "ok ok ok")
+					if took := time.Since(began); took > 100*time.Second || len(pay.all()) != 2 || len(flaky.all()) != 2 {
+						t.Errorf("two writes of 40 s ran %d times and a read %d times in %v", len(pay.all()), len(flaky.all()), took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The work queue says that a job is done, and nothing else does: whoever acknowledged it, or took it away, has no say. The
+// call is dispatched again.
+func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := bounded(f, bus.Provision{}, nil)
+		f.stops[0]() // the worker goes
+		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
+		f.submit(b)
+		for n := range 2 {
+			f.until("a job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
+			next, err := f.conn.Request(context.Background(), "$JS.API.CONSUMER.MSG.NEXT.TOOLFLEET_JOBS.default", nil, []byte("1"))
+			if err != nil || !strings.HasPrefix(next.Reply, "$JS.ACK.") {
+				t.Fatalf("a rogue worker got %+v, %v", next, err)
+			}
+			if err := f.conn.Publish(next.Reply, nil, []byte("+ACK")); err != nil {
+				t.Fatal(err)
+			}
+			f.until("the job has gone", func() bool { return f.left(bus.Jobs) == 0 })
+			if n == 1 {
+				f.worker(worker.Config{})
+			}
+		}
+		f.wantStatuses(f.reply(b, time.Minute), "ok ok")
+		if runs.Load() != 1 {
+			t.Errorf("the write ran %d times", runs.Load())
+		}
+	})
+}
+
+// Sessions and tenants choose their ids as they like: the same ones are different batches elsewhere.
+func TestTheSameIdsElsewhere(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		bounded(f, bus.Provision{}, nil)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for _, where := range []string{"_.s", "_.other", "tenant.s", "tenant.other"} {
+			_, session, _ := strings.Cut(where, ".")
+			b := encoded(canonical(session, "b", call{"echo", fmt.Sprintf(`{"from":%q}`, where)}, call{"put", ""}))
+			reply, err := f.conn.Request(ctx, "toolfleet.run."+where+".b", nil, b)
+			if err != nil || !strings.Contains(string(reply.Data), `{"from":"`+where+`"}`) {
+				t.Errorf("%s: %s, %v", where, reply.Data, err)
+			}
+		}
+	})
+}
+
+// What a later version adds to a batch or a job is passed over by this one.
+func TestFieldsOfALaterVersion(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := bounded(f, bus.Provision{}, nil)
+		f.stops[0]() // the worker goes
+		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
+		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
+		ctx := context.Background()
+		job, err := f.conn.First(ctx, f.conn.Names().Stream(bus.Jobs), ">")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.conn.Delete(ctx, f.conn.Names().Stream(bus.Jobs), job.Seq); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.conn.Append(ctx, job.Subject, job.Header, bytes.Replace(job.Data, []byte(`{`), []byte(`{"later":{"n":1},`), 1)); err != nil {
+			t.Fatal(err)
+		}
+		f.worker(worker.Config{})
+		f.wantStatuses(f.reply(canonical("s", "b"), time.Minute), "ok")
+		if runs.Load() != 1 {
+			t.Errorf("the write ran %d times", runs.Load())
+		}
+	})
+}
+
+// A session that has two thousand writes in the log and runs one after another leaves the workers' other slots alone.
+func TestAHotSession(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{Slots: 2})
+		f.coordinator(coordinator.Config{Slots: 2})
+		calls := make([]call, 500)
+		for i := range calls {
+			calls[i] = call{"put", `{"ms":50}`}
+		}
+		for n := range 4 {
+			f.submit(canonical("hot", fmt.Sprint("b", n), calls...))
+		}
+		time.Sleep(2 * time.Second)
+		for n := range 50 {
+			began := time.Now()
+			f.wantStatuses(f.run(canonical(fmt.Sprint("s", n), "b", call{"put", `{"ms":50}`})), "ok")
+			if took := time.Since(began); took > 150*time.Millisecond {
+				t.Errorf("session %d waited %v beside a session with 2,000 writes", n, took)
+			}
+		}
+		if n := l.ran("hot"); n == 0 || n == 2000 {
+			t.Errorf("%d of the 2,000 writes had begun: the others had nothing to wait for", n)
+		}
+	}, natstest.Fast)
+}
