@@ -50,6 +50,36 @@ func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 	}
 }
 
+// A worker has to go while what a write gave waits for a store that is away. It goes on trying for as long as its last
+// words may take, and the result is not lost.
+func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "export"}, func(context.Context, tool.Call) (tool.Output, error) {
+			return tool.Text(strings.Repeat("x", 300<<10)), nil
+		})
+		w := f.worker(worker.Config{Drain: time.Second})
+		f.coordinator(coordinator.Config{})
+		jetStream(t, f.conn, "STREAM.DELETE.OBJ_TOOLFLEET_OBJECTS", nil)
+		b := canonical("s", "b", call{"export", ""})
+		if err := f.client.Submit(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // simulated: it is done by then
+		back := time.AfterFunc(3*time.Second, func() {
+			if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+				t.Error(err)
+			}
+		})
+		defer back.Stop()
+		w.stop()
+		if r := f.run(b).Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("the write was done and ended %s: %v", r.Status, r.Err)
+		}
+	})
+}
+
 // Another coordinator has finished a batch that is still driven here, and the id comes again with another body. That one
 // is another batch: it is refused, and not taken out of the log with the first.
 func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {

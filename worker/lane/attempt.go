@@ -195,12 +195,13 @@ func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, err
 	}, nil
 }
 
-// lastWords is a context in which something can still be stored after the worker was told to end.
+// lastWords is a context in which something can still be stored for a while after the worker has to end.
 func (a *attempt) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Err() == nil {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(context.WithoutCancel(ctx), a.cfg.LastWords)
+	words, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(a.cfg.LastWords, func() { cancel(context.Cause(ctx)) })
+	})
+	return words, func() { stop(); cancel(nil) }
 }
 
 // delivery is the newest delivery of the job.
