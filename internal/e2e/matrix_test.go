@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -356,7 +359,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-					return tool.Text("paid"), rest{100}.take(ctx)
+					return tool.Text("paid"), rest{50}.take(ctx) // ended before its first sign of life
 				})
 				l := newLink(t, srv)
 				agent := f.client
@@ -641,4 +644,94 @@ func TestAHotSession(t *testing.T) {
 			t.Errorf("%d of the 2,000 writes had begun: the others had nothing to wait for", n)
 		}
 	}, natstest.Fast)
+}
+
+// A worker that may open no more files says so in the results of the calls that it cannot start, runs the others, and
+// starts calls again when there is room.
+func TestAWorkerHasNoFilesLeft(t *testing.T) {
+	p := newProcesses(t)
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "tools.yaml")
+	body := `tools:
+  - {name: hold, kind: read, timeout: 60s, input_schema: {type: object}, exec: {command: [sleep, "1"]}}
+  - {name: pay, input_schema: {type: object}, exec: {command: [echo, paid]}}
+`
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.ready("coordinator")
+	d := &daemon{cmd: exec.Command("sh", "-c", `ulimit -n 24 && exec "$0" worker --tools "$1"`, path, file), log: &lockedBuffer{}}
+	d.cmd.Env = append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none")
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.kill)
+	p.until("the worker is ready", func() bool { return strings.Contains(d.log.String(), "is ready") })
+	c := p.client()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	calls := make([]call, 8)
+	for i := range calls {
+		calls[i].name = "hold"
+	}
+	reply, err := c.Run(ctx, canonical("s", "many", append(calls, call{"pay", ""})...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for _, r := range reply.Results[:8] {
+		if r.Status == messages.StatusError && strings.Contains(r.Err.Message, "too many open files") {
+			refused++
+		} else if r.Status != messages.StatusOK {
+			t.Errorf("result %+v", r)
+		}
+	}
+	if refused == 0 || reply.Results[8].Status != messages.StatusOK {
+		t.Errorf("%d of 8 programs at once could not be started with 24 files; the write behind them: %+v", refused, reply.Results[8])
+	}
+	for n := range 4 {
+		if r := p.run(c, canonical("s", fmt.Sprint("after", n), call{"pay", ""})); r.Status != messages.StatusOK {
+			t.Errorf("later: %+v", r)
+		}
+	}
+}
+
+var (
+	named   = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
+	defined = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
+)
+
+// Every test that docs/faults.md names is there.
+func TestFaultsAreShown(t *testing.T) {
+	document, err := os.ReadFile("../../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	err = filepath.WalkDir("../..", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range defined.FindAllSubmatch(source, -1) {
+			there[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := named.FindAllSubmatch(document, -1)
+	if len(shown) < 60 {
+		t.Errorf("docs/faults.md names %d tests", len(shown))
+	}
+	for _, m := range shown {
+		if !there[string(m[1])] {
+			t.Errorf("docs/faults.md names %s, which is not there", m[1])
+		}
+	}
 }
