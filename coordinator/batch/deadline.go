@@ -160,9 +160,9 @@ func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) 
 // whySkipped is why the call is not run; empty when it is.
 func (m *Machine) whySkipped(i int) string {
 	p, c := m.plan.Calls[i], &m.calls[i]
-	strict := !p.ConcurrencySafe || c.handedBack
+	write := p.Claims() && (!p.ConcurrencySafe || c.handedBack)
 	switch {
-	case strict && !m.cfg.KeepGoing && m.unknownBefore(i):
+	case write && !m.cfg.KeepGoing && m.unknownBefore(i):
 		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
 	case m.skip != nil && !c.dispatched && (p.Stage != m.from || p.Claims()) && (m.skip.Now || p.Stage > m.after):
 		return fmt.Sprintf("Not run: %s. Hear that first.", m.skip.said())

@@ -82,6 +82,7 @@ func (s *story) run(text string) []byte {
 func (s *story) begin(names []string) {
 	catalog, err := schemas.NewCatalog(
 		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "write", Kind: messages.Write},
+		schemas.Tool{Name: "shy", Kind: messages.Read, ConcurrencySafe: new(bool)},
 		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
 		schemas.Tool{Name: "check", Kind: messages.Write, OnCrash: messages.Checkable},
 	)
