@@ -102,7 +102,10 @@ func (a *attempt) work() (messages.Result, error) {
 	result, err := a.tools.Run(a.running, a.job, a.claim, func(p messages.Progress) {
 		a.event(messages.Event{Type: messages.EventProgress, Progress: &p})
 	})
-	if err != nil && !errors.Is(err, errOtherInput) {
+	switch {
+	case errors.Is(err, bus.ErrTooLarge): // for every worker
+		result = a.failed(messages.StatusError, messages.CodeTooLarge, "The arguments, as a hook changed them, are too large to be recorded. "+a.job.Tool+" was not run.")
+	case err != nil && !errors.Is(err, errOtherInput):
 		return result, err
 	}
 	if before, _ := a.mine(); before.Unsure() && !a.holds() {
