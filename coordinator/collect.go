@@ -133,7 +133,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	d.log.Warn("call ended from outside", "call", want.Index, "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Plan().Calls[want.Index].Claims() {
-		if want.Result.Err.Code == messages.CodeQueueTimeout && d.elsewhere(ctx, want.Index) {
+		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(ctx, want.Index) {
 			return []batch.Event{batch.Late{}}
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
@@ -160,29 +160,33 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// elsewhere reports, once in a drive, that the job of a call was published by another coordinator: whoever runs it tells
+// publishedElsewhere reports, once in a drive, that the job of a call was published by another coordinator: whoever runs it tells
 // that one, and here nothing is heard of it. A batch that came to be driven as the next head may be delivered only
 // then, for the first time and to another, so a first delivery does not mean that nobody was before.
-func (d *drive) elsewhere(ctx context.Context, index int) bool {
+func (d *drive) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false
 	}
-	call := d.machine.Plan().Calls[index]
-	subject := d.names.Lane(!call.ConcurrencySafe, call.Pool, d.accepted.Key.Call(index))
-	queued, err := d.conn.Last(ctx, d.names.Stream(bus.Jobs), subject)
-	var job messages.Job
-	d.late = err == nil && json.Unmarshal(queued.Data, &job) == nil && job.Notify != d.id
+	queued, err := d.queued(ctx, index)
+	for _, msg := range queued {
+		var job messages.Job
+		d.late = d.late || err == nil && json.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
+	}
 	return d.late
+}
+
+// queued is the jobs of a call that are in its lanes, queued or in the hands of workers.
+func (d *drive) queued(ctx context.Context, index int) ([]bus.Msg, error) {
+	key, pool := d.accepted.Key.Call(index), d.machine.Plan().Calls[index].Pool
+	return d.conn.LastOfEach(ctx, d.names.Stream(bus.Jobs), d.names.Lane(false, pool, key), d.names.Lane(true, pool, key))
 }
 
 // withdraw takes the job of a call that has ended out of the queue, so that no worker starts on it. One that has it in
 // hand is not disturbed.
 func (d *drive) withdraw(ctx context.Context, index int) {
-	key, pool := d.accepted.Key.Call(index), d.machine.Plan().Calls[index].Pool
-	jobs := d.names.Stream(bus.Jobs)
-	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.Lane(false, pool, key), d.names.Lane(true, pool, key))
+	queued, err := d.queued(ctx, index)
 	for _, job := range queued {
-		err = errors.Join(err, d.conn.Delete(ctx, jobs, job.Seq))
+		err = errors.Join(err, d.conn.Delete(ctx, d.names.Stream(bus.Jobs), job.Seq))
 	}
 	if err != nil {
 		d.log.Debug("a job was not withdrawn; whoever takes it finds its call over", "call", index, "err", err)

@@ -119,119 +119,6 @@ func (m *Machine) Ended() int {
 	return n
 }
 
-// Event is something that the machine is told.
-type Event interface{ event() }
-
-type (
-	// Begin starts the batch, once all records that the journal holds have been told. Resumed: there
-	// were some, so whoever watches has seen the start already. Late: this is not certainly the first
-	// driver, so a worker may be running a call and telling another coordinator.
-	Begin struct{ Resumed, Late bool }
-	// Late tells, after Begin, that another coordinator drives or drove the batch too.
-	Late struct{}
-	// Planned tells of a record on the batch's plan subject, ours or another's.
-	Planned struct {
-		Record messages.PlanRecord
-		Seq    uint64
-	}
-	// Recorded tells of the newest record in a call's journal.
-	Recorded struct {
-		Index  int
-		Record messages.CallRecord
-		Seq    uint64
-	}
-	// Ended tells of the stored result of a call.
-	Ended struct {
-		Index  int
-		Result messages.Result
-	}
-	// HandedBack tells that the call's frozen input is stricter than its plan: it must run alone.
-	HandedBack struct{ Index int }
-	// LetGo is a worker's word that it gave the call's job up and that it should be published again after a
-	// while. Attempt counts the failed attempts of a call that does not claim. A hint.
-	LetGo struct {
-		Index   int
-		After   time.Duration
-		Attempt int
-	}
-	// Running is a worker's word that it has the call in hand. A hint.
-	Running struct{ Index int }
-	// Aborted tells that nobody wants the batch any more, who said so and why. What has not started never will.
-	Aborted struct{ messages.Stop }
-	// Steered tells that somebody wants to be heard before more of the batch runs: before any call that is not
-	// dispatched yet when Now is set, else before the next stage.
-	Steered struct {
-		messages.Stop
-		Now bool
-	}
-	// Looked ends what a Look found.
-	Looked struct{}
-	// Tick tells the time, at or after [Machine.Wake].
-	Tick struct{}
-)
-
-func (Begin) event()      {}
-func (Late) event()       {}
-func (Planned) event()    {}
-func (Recorded) event()   {}
-func (Ended) event()      {}
-func (HandedBack) event() {}
-func (LetGo) event()      {}
-func (Running) event()    {}
-func (Aborted) event()    {}
-func (Steered) event()    {}
-func (Looked) event()     {}
-func (Tick) event()       {}
-
-// Effect is something that the machine wants done.
-type Effect interface{ effect() }
-
-type (
-	// Announce wants a start event for every call, before anything is dispatched.
-	Announce struct{}
-	// StorePlan wants the record stored behind the one at sequence Expect, and [Planned] told of what is
-	// then the newest there. Nothing exclusive is dispatched before.
-	StorePlan struct {
-		Record messages.PlanRecord
-		Expect uint64
-	}
-	// Dispatch wants the call's job published. Again counts the times it was before.
-	Dispatch struct {
-		Index, Again int
-		Exclusive    bool
-		Deadline     time.Duration // of the run; 0: the tool's own
-		TakeOver     uint64        // the record to claim behind: a lapsed claim or a release; 0: none
-		Attempt      int           // failed attempts of a call that does not claim
-	}
-	// Look wants the journal of the open calls read and told, then [Looked].
-	Look struct{}
-	// End wants the result stored for a call that nobody runs, behind the journal record at Expect, and
-	// what is then stored told.
-	End struct {
-		Index  int
-		Result messages.Result
-		Expect uint64
-	}
-	// Stop wants whoever runs the call told to stop it.
-	Stop struct {
-		Index int
-		Why   messages.Stop
-	}
-	// Tell wants the end of a call published to whoever watches.
-	Tell struct{ Result messages.Result }
-	// Finish wants the reply made of the results, in call order. It comes last, and once.
-	Finish struct{ Results []messages.Result }
-)
-
-func (Announce) effect()  {}
-func (StorePlan) effect() {}
-func (Dispatch) effect()  {}
-func (Look) effect()      {}
-func (End) effect()       {}
-func (Stop) effect()      {}
-func (Tell) effect()      {}
-func (Finish) effect()    {}
-
 // Step tells the machine one thing at the given time and returns what it now wants.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if m.finished {
@@ -288,51 +175,6 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	return append(wants, m.advance(now, looked)...)
 }
 
-func (m *Machine) applyRefusals() {
-	for i, c := range m.plan.Calls {
-		if c.Refused != nil {
-			m.end(i, *c.Refused)
-		}
-	}
-}
-
-// planStored follows a stored plan record. The first record of another coordinator is adopted whole.
-func (m *Machine) planStored(ev Planned) {
-	if ev.Seq <= m.planSeq {
-		return
-	}
-	m.planned, m.planSeq, m.storing = true, ev.Seq, false
-	m.activeSaid = time.Duration(ev.Record.ActiveMS) * time.Millisecond
-	if !m.began {
-		m.active = max(m.active, m.activeSaid)
-	}
-	if len(ev.Record.Calls) > 0 && ev.Record.Nonce != m.cfg.Nonce {
-		m.adopt(ev.Record)
-	}
-	for _, r := range ev.Record.Results {
-		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].recorded {
-			continue
-		}
-		// What is recorded is what the next write builds on, even if a read was run twice and we saw the other result.
-		m.calls[r.Index].result, m.calls[r.Index].recorded = &r, true
-	}
-}
-
-// adopt follows the plan of a coordinator that was faster. What our own refused and it does not is open again.
-func (m *Machine) adopt(record messages.PlanRecord) {
-	adopted, err := m.plan.Adopt(record)
-	if err != nil { // not a record of this batch; the shell has compared the digests
-		return
-	}
-	for i := range m.calls {
-		if c := &m.calls[i]; m.plan.Calls[i].Refused != nil && adopted.Calls[i].Refused == nil && !c.recorded {
-			c.result, c.told = nil, false
-		}
-	}
-	m.plan = adopted
-	m.applyRefusals()
-}
-
 // recorded follows the newest record in a call's journal.
 func (m *Machine) recorded(now time.Time, ev Recorded) {
 	c := &m.calls[ev.Index]
@@ -345,6 +187,8 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
 	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false
 	switch ev.Record.State {
+	case messages.Parked:
+		c.ran, c.dispatched = false, false
 	case messages.Released, messages.Granted: // to be claimed again
 		c.ran, c.gone = false, true
 		c.notBefore = now.Add(time.Duration(ev.Record.RetryAfterMS) * time.Millisecond)
@@ -421,36 +265,40 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 			return append(wants, store...)
 		}
 	}
-	inFlight := 0
+	room := m.cfg.Window
+	for _, i := range calls {
+		if m.out(now, &m.calls[i]) {
+			room--
+		}
+	}
 	for _, i := range calls {
 		c := &m.calls[i]
+		c.held = false
 		switch {
 		case m.live(now, c):
-			inFlight++
 			wants = append(wants, m.stop(i, looked)...)
-		case m.over(now, i, c, &wants):
-			inFlight++ // until the end is stored
-		case parked(c): // holds nothing
-		case now.Before(c.notBefore):
-			inFlight++
+		case m.over(now, i, c, &wants): // until the end is stored
+		case parked(c), now.Before(c.notBefore):
 		case !c.dispatched || c.gone || m.lapsed(now, c):
-			if c.held = inFlight >= m.cfg.Window; !c.held {
-				inFlight++
-				wants = append(wants, m.dispatch(now, i, exclusive))
+			if !m.out(now, c) {
+				if c.held = room <= 0; c.held {
+					continue
+				}
+				room--
 			}
-		default:
-			inFlight++
-			switch {
-			case !looked:
-			case now.Sub(c.since) >= m.cfg.FirstPoll:
-				wants = append(wants, m.dispatch(now, i, exclusive))
-			case !c.ran: // dispatched a moment ago: that look was too soon for it
-				m.pollSoon(c.since)
-			}
+			wants = append(wants, m.dispatch(now, i, exclusive))
+		case looked && now.Sub(c.since) >= m.cfg.FirstPoll:
+			wants = append(wants, m.dispatch(now, i, exclusive))
+		case looked && !c.ran: // dispatched a moment ago: that look was too soon for it
+			m.pollSoon(c.since)
 		}
 	}
 	return append(wants, m.poll(now, looked)...)
 }
+
+// out reports whether the call has a place in the window: it was dispatched, or somebody runs it. Whoever waits for a
+// person has given it back.
+func (m *Machine) out(now time.Time, c *call) bool { return c.dispatched || m.live(now, c) }
 
 // turn is the open calls that may run now, in call order, and whether it is one that must run alone: the open
 // calls of the first stage that has any; when all that are left of it were handed back, the first of these.
@@ -512,32 +360,6 @@ func (m *Machine) stage() []int {
 		return m.plan.Stages[s]
 	}
 	return nil
-}
-
-// planFirst wants the plan stored before an exclusive call, when there is none yet or reads have ended
-// since that are in no record: a write never starts on a read whose result is not durable.
-func (m *Machine) planFirst(call int) ([]Effect, bool) {
-	if m.storing {
-		return nil, true
-	}
-	record := messages.PlanRecord{
-		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: m.plan.Calls[call].Stage, ActiveMS: m.active.Milliseconds(),
-	}
-	for i, c := range m.calls {
-		if c.result != nil && !c.recorded && m.plan.Calls[i].Refused == nil {
-			record.Results = append(record.Results, *c.result)
-		}
-	}
-	// Whoever takes the batch over must know how much of its time is used, within an eighth of it.
-	told := m.cfg.Timeout == 0 || m.calls[call].dispatched || m.active-m.activeSaid < m.cfg.Timeout/8
-	if m.planned && len(record.Results) == 0 && told {
-		return nil, false
-	}
-	if !m.planned {
-		record.Calls = m.plan.Record()
-	}
-	m.storing = true
-	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {

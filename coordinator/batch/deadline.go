@@ -46,9 +46,14 @@ func claimed(c *call) bool {
 }
 
 // lapse is when a claim is held to have run out. It counts from when the record was first seen here, so
-// the coordinator's clock and the server's never need to agree, and errs on the late side.
+// the coordinator's clock and the server's never need to agree, and errs on the late side. Of a record that does not
+// tell, or cannot be read, the lease is taken for a long one.
 func (m *Machine) lapse(c *call) time.Time {
-	return c.seen.Add(time.Duration(c.record.LeaseMS)*time.Millisecond + m.cfg.Grace)
+	lease := time.Duration(c.record.LeaseMS) * time.Millisecond
+	if lease == 0 {
+		lease = m.cfg.QueueTimeout
+	}
+	return c.seen.Add(lease + m.cfg.Grace)
 }
 
 // over reports whether the time of a call that nobody is known to run is over, and asks for its end.

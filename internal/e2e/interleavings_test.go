@@ -815,7 +815,7 @@ func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
 		f.submit(head)
 		f.submit(next)
 		for b, want := range map[*messages.Batch]messages.Status{&head: messages.StatusOutcomeUnknown, &next: messages.StatusOK} {
-			reply, err := f.await(*b, time.Minute)
+			reply, err := f.await(*b, 5*time.Minute)
 			if err != nil || reply.Results[0].Status != want {
 				t.Errorf("batch %s: %+v, %v, want %s", b.ID, reply.Results, err, want)
 			}
