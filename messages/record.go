@@ -8,7 +8,8 @@ import (
 // CallState is where a call is in its journal.
 type CallState string
 
-// The states of a call, and a reader takes one that it does not know for a claim. In the order in which they may follow one another:
+// The states of a call, in the order in which they may follow one another. A reader takes one that it does not know for
+// a claim.
 //
 //	claimed -> renewed* -> ended
 //	claimed -> released -> claimed ...          a failed attempt that is known not to have been applied

@@ -39,12 +39,6 @@ type Call struct {
 // Claims reports whether a run of the call must be claimed in its journal: whatever may change the world.
 func (c Call) Claims() bool { return c.Kind == messages.Write }
 
-// Exclusive reports whether the stage holds a call that must run alone.
-func (p Plan) Exclusive(stage int) bool {
-	first := p.Calls[p.Stages[stage][0]]
-	return first.Refused == nil && !first.ConcurrencySafe
-}
-
 // New plans the calls with what the catalog knows about their tools. A call that cannot run, because
 // its tool is unknown or its arguments could not be read, gets its result here and holds nobody up.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {

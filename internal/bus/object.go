@@ -45,7 +45,6 @@ func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error)
 	return ref, nil
 }
 
-// putObject stores the chunks, then the entry that names them: what can be found is whole.
 // dropChunks makes room again after an object that could not be stored whole. What is left ages out.
 func (c *Conn) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
@@ -56,6 +55,7 @@ func (c *Conn) dropChunks(ctx context.Context, nuid string) {
 	}
 }
 
+// putObject stores the chunks, then the entry that names them: what can be found is whole.
 func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
 	sum := sha256.Sum256(data)
 	info := jetstream.ObjectInfo{

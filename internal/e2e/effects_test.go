@@ -166,7 +166,7 @@ func TestRetriesThatAreNone(t *testing.T) {
 		{"final", schemas.Tool{Kind: messages.Read, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "no"}, "error", 1, "no"},
 		{"no policy", schemas.Tool{Kind: messages.Read}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
 		{"once", schemas.Tool{Kind: messages.Write}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
-		{"exhausted", schemas.Tool{Kind: messages.Read, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "busy", Retryable: true}, "error", 3, "Attempt 3 of 3"},
+		{"exhausted", schemas.Tool{Kind: messages.Read, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "busy", Retryable: true}, "error", 3, "attempted 3 times"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

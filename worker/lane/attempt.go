@@ -21,7 +21,7 @@ type attempt struct {
 	key     messages.CallKey
 	service Service
 	nonce   string
-	tries   int                     // attempts of a call that does not claim, this one included
+	runs    int                     // of a call that does not claim, this one included
 	began   time.Time               // when the job was taken in hand
 	waited  time.Duration           // how long it was queued by then, by the server's clock
 	running context.Context         // of the run: ends when the worker does, the lease is lost, or somebody stops it
@@ -32,6 +32,7 @@ type attempt struct {
 
 	mu      sync.Mutex
 	d       *bus.Delivery       // the newest of the job; guarded by mu
+	notify  string              // the coordinator that published it; guarded by mu
 	counter int                 // of events; guarded by mu
 	last    uint64              // the newest record that is ours or that we claim behind; guarded by mu
 	record  messages.CallRecord // that record; guarded by mu
@@ -122,8 +123,17 @@ func (a *attempt) work() (messages.Result, error) {
 func (a *attempt) failed(status messages.Status, code messages.Code, message string) messages.Result {
 	return messages.Result{
 		V: messages.Version, Index: a.job.Index, CallID: a.job.CallID, Tool: a.job.Tool, Kind: a.job.Kind, Status: status,
-		Attempt: a.tries, Outcome: messages.Failed(code, message), Worker: a.cfg.Worker,
+		Attempt: a.attempts(), Outcome: messages.Failed(code, message), Worker: a.cfg.Worker,
 	}
+}
+
+// attempts is how often the call was claimed or, where it does not claim, run.
+func (a *attempt) attempts() int {
+	if !a.service.Claims {
+		return a.runs
+	}
+	record, _ := a.mine()
+	return record.Attempt
 }
 
 // poisoned ends a call that was delivered again and again and never came to an end: it takes its workers along.

@@ -20,7 +20,7 @@ var errOtherInput = errors.New("the input is not that of the attempt before")
 // longer be kept alive the run is cancelled before others may hold it to have lapsed.
 func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 	if !a.service.Claims {
-		return Held{Attempt: a.tries}, nil
+		return Held{Attempt: a.runs}, nil
 	}
 	before, last := a.mine()
 	unsure := before.Unsure()

@@ -19,7 +19,7 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 	if r := &result; r.Err != nil {
 		own := *r.Err
 		if r.Attempt > 1 && a.service.Attempts > 1 {
-			own.Message += fmt.Sprintf(" (Attempt %d of %d.)", r.Attempt, a.service.Attempts)
+			own.Message += fmt.Sprintf(" (It was attempted %d times.)", r.Attempt)
 		}
 		// Another attempt of ours would have had the same idempotency key. Another call of the model's would not.
 		own.Retryable = own.Retryable && r.Status != messages.StatusOutcomeUnknown
@@ -93,7 +93,7 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 	if !a.holds() {
 		failed := 0
 		if why != nil {
-			failed = a.tries
+			failed = a.runs
 		}
 		return a.letGo("given up for another attempt", wait, failed), nil
 	}

@@ -203,12 +203,12 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	log := c.log.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool)
 	service, served := c.tools.Serves(job)
 	a := &attempt{
-		Consumer: c, log: log, d: d, job: job, key: key, service: service, nonce: rand.Text(), tries: job.Attempt + d.Delivered, began: time.Now(),
+		Consumer: c, log: log, d: d, job: job, key: key, service: service, nonce: rand.Text(), runs: job.Attempt + d.Delivered, notify: job.Notify, began: time.Now(),
 	}
 	switch {
 	case !served:
 		log.Debug("let go: the tool is not served here under this definition")
-		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), a.tries-1)(d))
+		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), a.runs-1)(d))
 		return
 	case c.conn.Now(ctx).After(job.NotAfter):
 		c.settle(log, d.Term("the batch outlived its time"))
@@ -255,7 +255,7 @@ func (c *Consumer) enter(a *attempt) bool {
 	for other := range c.inHand {
 		if other.key == a.key && other.job.TakeOver == a.job.TakeOver && other.job.ConcurrencySafe == a.job.ConcurrencySafe {
 			other.mu.Lock()
-			other.d = a.d
+			other.d, other.notify = a.d, a.job.Notify
 			other.mu.Unlock()
 			return false
 		}

@@ -49,11 +49,14 @@ func (a *attempt) alive() {
 }
 
 func (a *attempt) tell(n messages.Notice) {
-	if !messages.IsToken(a.job.Notify) {
+	a.mu.Lock()
+	coordinator := a.notify
+	a.mu.Unlock()
+	if !messages.IsToken(coordinator) {
 		return
 	}
 	n.V, n.Batch, n.Index = messages.Version, a.key.BatchKey.String(), a.key.Index
-	if err := a.conn.Publish(a.conn.Names().Notify(a.job.Notify), nil, messages.MustMarshal(n)); err != nil {
+	if err := a.conn.Publish(a.conn.Names().Notify(coordinator), nil, messages.MustMarshal(n)); err != nil {
 		a.log.Debug("coordinator not told; its poll will find out", "err", err)
 	}
 }
@@ -61,7 +64,7 @@ func (a *attempt) tell(n messages.Notice) {
 func (a *attempt) event(e messages.Event) {
 	a.mu.Lock()
 	a.counter++
-	e.Counter, e.Attempt = a.counter, a.tries
+	e.Counter, e.Attempt = a.counter, a.runs
 	if a.service.Claims {
 		e.Attempt = a.record.Attempt
 		if !a.claimed {
