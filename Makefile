@@ -22,6 +22,7 @@ test: ## run every test of the module; needs only Go
 	go test ./...
 
 soak: ## 100,000 seeds of the simulation, then an hour of breaking a fleet of real processes; flags in SOAK, -h lists them
+	@echo "$(SEEDS) seeds of the simulation, some 1,000 a second; SEEDS=1000 for fewer"
 	go test ./internal/sim -sim.seeds=$(SEEDS) -timeout 1h
 	go run ./internal/e2e/soak/run $(SOAK)
 

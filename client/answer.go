@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -20,9 +21,6 @@ const longest = 24 * time.Hour
 // silence is how long a door may say nothing before it is held to be gone. It gives a sign every 10 s.
 const silence = 30 * time.Second
 
-// prompt is the same for a door that answers at once.
-const prompt = 3 * time.Second
-
 var (
 	errSilence = errors.New("no word from the coordinator")
 	// errReconnected ends a wait for what may have been sent while there was no connection.
@@ -32,10 +30,39 @@ var (
 // soon is how long a door may take for its answer once the reply itself was seen.
 const soon = time.Second
 
+// news is the reply of a batch as the server publishes it when it is stored. Who hears it needs no door.
+type news struct {
+	arrived chan struct{} // closed when it has
+	reply   []byte        // set before that
+}
+
+// unheard is for who does not listen.
+var unheard = &news{}
+
+// listen waits for the reply of a batch, until stop. A reply to another body than that of the digest is somebody
+// else's ("": any will do), and one that is too large for a message has to be fetched.
+func (c *Client) listen(key messages.BatchKey, digest string) (n *news, stop func(), err error) {
+	n = &news{arrived: make(chan struct{})}
+	once := sync.Once{}
+	stop, err = c.conn.Subscribe(c.names.Of(messages.VerbReply, key), "", func(m bus.Msg) {
+		var reply struct {
+			Digest string        `json:"digest"`
+			Ref    *messages.Ref `json:"ref"`
+		}
+		if json.Unmarshal(m.Data, &reply) != nil || reply.Ref != nil || digest != "" && reply.Digest != digest {
+			return
+		}
+		once.Do(func() {
+			n.reply = m.Data
+			close(n.arrived)
+		})
+	})
+	return n, stop, err
+}
+
 // ask makes one request at a door and puts its answer together: events as they come, then a reply, which
-// may arrive in chunks, or a state. A reply that is seen on the subject news, and no answer after it, says that nobody
-// is at this door any more.
-func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
+// may arrive in chunks, or a state. A reply that is in the news is as good, when the door does not answer soon after it.
+func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	var chunks [][]byte
 	var answer []byte
 	var problem error
@@ -43,25 +70,18 @@ func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, bo
 	defer cancel()
 	listening, gone := context.WithCancelCause(listening)
 	defer gone(nil)
-	patience := prompt
-	if h.Get(messages.ProgressHeader) != "" { // it says how it goes, and takes its time
-		patience = silence
-	}
-	quiet := time.AfterFunc(patience, func() { gone(errSilence) })
+	quiet := time.AfterFunc(silence, func() { gone(errSilence) })
 	defer quiet.Stop()
 	defer c.conn.OnReconnect(func() { gone(errReconnected) })()
-	if news != "" {
-		unsubscribe, err := c.conn.Subscribe(news, "", func(bus.Msg) {
-			answered := time.AfterFunc(soon, func() { gone(errSilence) })
-			context.AfterFunc(listening, func() { answered.Stop() })
-		})
-		if err != nil {
-			return messages.Reply{}, err
+	go func() {
+		select {
+		case <-n.arrived:
+			time.AfterFunc(soon, func() { gone(errSilence) })
+		case <-listening.Done():
 		}
-		defer unsubscribe()
-	}
+	}()
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
-		quiet.Reset(patience)
+		quiet.Reset(silence)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
 			var e messages.Event
 			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
@@ -88,10 +108,15 @@ func (c *Client) ask(ctx context.Context, subject, news string, h bus.Header, bo
 	if err == nil {
 		err = problem
 	}
-	if err != nil {
+	if err == nil {
+		return read(answer)
+	}
+	select {
+	case <-n.arrived:
+		return read(n.reply)
+	default:
 		return messages.Reply{}, err
 	}
-	return read(answer)
 }
 
 // place puts a chunk numbered "2/3" where it belongs.

@@ -111,9 +111,14 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	key := c.key(b.Session, b.ID)
+	n, stop, err := c.listen(key, messages.Digest(body))
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	defer stop()
 	var deserted time.Time // since when nobody listens
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), c.names.Of(messages.VerbReply, key), header, body, each)
+		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), n, header, body, each)
 		var refusal *messages.Refusal
 		switch {
 		case err == nil:
@@ -164,27 +169,21 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 
 // Await waits for the reply of a batch that was submitted.
 func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	arrived := make(chan struct{}, 1)
-	unsubscribe, err := c.conn.Subscribe(c.names.Of(messages.VerbReply, c.key(s, b)), "", func(bus.Msg) {
-		select {
-		case arrived <- struct{}{}:
-		default:
-		}
-	})
+	n, stop, err := c.listen(c.key(s, b), "")
 	if err != nil {
 		return messages.Reply{}, err
 	}
-	defer unsubscribe()
+	defer stop()
 	for {
-		// A coordinator that has gone says nothing. Soon after the reply is out another one is asked.
-		reply, err := c.get(ctx, s, b, c.names.Of(messages.VerbReply, c.key(s, b)), nil)
+		reply, err := c.get(ctx, s, b, n, nil)
 		var refusal *messages.Refusal
 		if err == nil || errors.Is(err, ErrUnknown) || errors.As(err, &refusal) && refusal.Class != messages.Busy || bus.IsTerminal(err) {
 			return reply, err
 		}
 		select {
-		case <-arrived:
-		case <-time.After(2 * time.Second): // a reply that was missed
+		case <-n.arrived:
+			return read(n.reply)
+		case <-time.After(2 * time.Second): // one that was missed, or is too large for a message
 		case <-ctx.Done():
 			return reply, fmt.Errorf("batch %s: %w", b, context.Cause(ctx))
 		}
@@ -193,20 +192,20 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 
 // Get is the reply of a batch, or ErrRunning, or ErrUnknown.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, "", nil)
+	return c.get(ctx, s, b, unheard, nil)
 }
 
 // GetFull is Get with the outputs in the results too.
 func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, "", []byte(`{"results":"full"}`))
+	return c.get(ctx, s, b, unheard, []byte(`{"results":"full"}`))
 }
 
-func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, news string, body []byte) (messages.Reply, error) {
+func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, n *news, body []byte) (messages.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), news, nil, body, nil)
+	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), n, nil, body, nil)
 	for errors.Is(err, errReconnected) {
-		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), news, nil, body, nil)
+		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), n, nil, body, nil)
 	}
 	if errors.Is(err, bus.ErrNoResponders) {
 		return reply, ErrNoFleet

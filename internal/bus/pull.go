@@ -11,13 +11,26 @@ import (
 
 const (
 	// pullExpires is how long a pull waits at the server.
-	pullExpires = 30 * time.Second
+	pullExpires = 10 * time.Second
 	// pullHeartbeat is how often the server says that a waiting pull is alive. Two missed ones, and the puller asks anew.
-	pullHeartbeat = 5 * time.Second
+	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
 	// Bounds of the wait before asking again what could not be asked.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
+
+var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
+
+// answers reports whether the server answers at all. A connection that takes words one way only is a hole into which
+// messages are delivered: nobody should pull over it.
+func (c *Conn) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return c.nc.FlushWithContext(ctx) == nil
+}
+
+// answerTimeout is how long a server may take for the least that it can be asked.
+const answerTimeout = 3 * time.Second
 
 // Puller pulls the messages of one durable consumer.
 type Puller struct {
@@ -45,8 +58,16 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		}
 	})()
 	backoff := minBackoff
+	silent := false
 	for ctx.Err() == nil {
-		served, err := p.oneInbox(ctx, slots, handle, lost)
+		var served bool
+		var err error
+		if silent && !p.c.answers(ctx) {
+			err = fmt.Errorf("%w, and the server does not answer", errSilent)
+		} else {
+			served, err = p.oneInbox(ctx, slots, handle, lost)
+		}
+		silent = errors.Is(err, errSilent)
 		if served {
 			backoff = minBackoff
 		}
@@ -111,7 +132,7 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 			return served, nil
 		case <-changed:
 		case <-silence.C:
-			return served, fmt.Errorf("no sign of life for %v", maxSilence)
+			return served, errSilent
 		case m := <-i.in:
 			d, err := i.take(m)
 			if err != nil {

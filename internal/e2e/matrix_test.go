@@ -284,6 +284,8 @@ func TestSlowLinks(t *testing.T) {
 		"16 KB a second":       {weather{rate: 16 << 10}, 10_000},
 		"1 KB a second":        {weather{rate: 1 << 10}, 2000},
 		"answers after 500 ms": {weather{delay: 250 * time.Millisecond}, 10},
+		"answers after 1 s":    {weather{delay: 500 * time.Millisecond}, 10},
+		"large results":        {weather{rate: 64 << 10}, 100_000},
 	} {
 		for _, who := range []string{"coordinator", "worker", "both"} {
 			if row.slow.rate == 1<<10 && who != "worker" {

@@ -220,7 +220,8 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				name := f.conn.Names().Stream(stream)
 				jetStream(t, f.conn, "STREAM.DELETE."+name, nil)
 				close(gate)
-				if reply, err := f.await(b, 5*time.Minute); err == nil {
+				// Without the log a batch that is driven still comes to its end, and its reply is stored.
+				if reply, err := f.await(b, 5*time.Minute); err == nil && (stream != bus.Batches || len(reply.Results) != 2) {
 					t.Errorf("a reply without %s: %s", name, messages.MustMarshal(reply))
 				}
 				if _, err := f.conn.First(context.Background(), name, ">"); !errors.Is(err, bus.ErrNoStream) {

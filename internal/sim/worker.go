@@ -215,7 +215,7 @@ func (a *attempt) keep(j journal) {
 			return
 		}
 		asked := j.Now
-		err := a.renewBy(j, asked.Add(time.Second))
+		err := a.renewBy(j, asked.Add(Lease/5))
 		switch _, lost := err.(*lostTo); {
 		case a.over:
 			return

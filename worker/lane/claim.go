@@ -92,7 +92,7 @@ func (a *attempt) keep(since time.Time) {
 		// Not when renew gives up: on a connection that is silent it asks for a while what became of its write.
 		late := time.AfterFunc(time.Until(end), func() { a.cancel(fmt.Errorf("%w in time", ErrLeaseLost)) })
 		// A try that is not answered is not waited for until the end: the next one may be.
-		renewing, done := context.WithTimeout(ctx, min(time.Second, a.cfg.Lease/10))
+		renewing, done := context.WithTimeout(ctx, a.cfg.Lease/5)
 		err := a.renew(renewing)
 		done()
 		late.Stop()
