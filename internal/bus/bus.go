@@ -240,8 +240,12 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
+		time.Sleep(drainLooks) // until the drain has seen it, so that nothing of the connection is left
 	}
 }
+
+// drainLooks is a little longer than the time between two looks of a drain whether it is over.
+const drainLooks = 20 * time.Millisecond
 
 // OnReconnect calls f after every reconnect, one call at a time, until remove. What was asked of the old
 // connection is gone: f is the place to ask again. f must not block.
