@@ -235,16 +235,19 @@ func (a *attempt) keep(j journal) {
 func (a *attempt) renew(deadline time.Time) error { return a.renewBy(a.journal, deadline) }
 
 func (a *attempt) renewBy(j journal, deadline time.Time) error {
-	record := a.record
-	record.State, record.Nonce = messages.Renewed, j.nonce()
-	seq, err := j.write(a.key, record, a.last, deadline)
-	if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) {
-		seq, err = lost.newest.seq, nil
+	for {
+		record := a.record
+		record.State, record.Nonce = messages.Renewed, j.nonce()
+		seq, err := j.write(a.key, record, a.last, deadline)
+		if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) { // stored after all, at a time that nobody here knows
+			a.last, a.record = lost.newest.seq, lost.newest.record
+			continue
+		}
+		if err == nil {
+			a.last, a.record = seq, record
+		}
+		return err
 	}
-	if err == nil {
-		a.last, a.record = seq, record
-	}
-	return err
 }
 
 // isOurs reports whether a record continues our claim.

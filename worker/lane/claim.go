@@ -112,20 +112,27 @@ func (a *attempt) keep(since time.Time) {
 	}
 }
 
+// renew writes a new record behind our newest. A renewal before this one that was stored after all, when nobody here
+// knows, does not count: the lease is as old as that one.
 func (a *attempt) renew(ctx context.Context) error {
-	record, last := a.mine()
-	record.State, record.Nonce = messages.Renewed, rand.Text()
-	seq, err := a.journal.Write(ctx, a.key, record, last)
-	var lost *journal.Lost
-	if errors.As(err, &lost) && a.isOurs(lost.Newest) { // a renewal before this one was stored after all
-		seq, err = lost.Newest.Seq, nil
+	for {
+		record, last := a.mine()
+		record.State, record.Nonce = messages.Renewed, rand.Text()
+		seq, err := a.journal.Write(ctx, a.key, record, last)
+		var lost *journal.Lost
+		late := errors.As(err, &lost) && a.isOurs(lost.Newest)
+		if late {
+			seq, record = lost.Newest.Seq, lost.Newest.Record
+		}
+		if err == nil || late {
+			a.mu.Lock()
+			a.last, a.record = seq, record
+			a.mu.Unlock()
+		}
+		if !late {
+			return err
+		}
 	}
-	if err == nil {
-		a.mu.Lock()
-		a.last, a.record = seq, record
-		a.mu.Unlock()
-	}
-	return err
 }
 
 // close writes the record that ends our claim, or the call, behind our newest one. A *journal.Lost error names the
