@@ -101,8 +101,8 @@ type Reply struct {
 	Results  []Result        `json:"results"`
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
-	Stop     json.RawMessage `json:"stop,omitempty"`
-	Ref      *Ref            `json:"ref,omitempty"` // the whole reply is in the object store
+	Stop     *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
+	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
 }
 
 // Job carries one call to the workers of a pool. It proves nothing: the worker reads the call's journal

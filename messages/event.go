@@ -24,6 +24,9 @@ const (
 	EventEnd      EventType = "end"
 	EventResult   EventType = "result"
 	EventReply    EventType = "reply"
+	// EventAwaiting says that the call waits for a person. EventHook tells of a hook.
+	EventAwaiting EventType = "awaiting_approval"
+	EventHook     EventType = "hook"
 	// EventWaiting says, at the run door only, that the batch is still open. Nothing for people.
 	EventWaiting EventType = "waiting"
 )
@@ -48,6 +51,9 @@ type Event struct {
 	Result *Result     `json:"result,omitempty"`
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
 	Stage  int         `json:"stage"`            // in a start event: the stage the call belongs to, from 0
+	// Approval is the question that people are asked, in an awaiting_approval event; Hook, in a hook event, is its news.
+	Approval *Pending     `json:"approval,omitempty"`
+	Hook     *HookMessage `json:"hook,omitempty"`
 }
 
 // Progress is how far a running tool is, in its own words.

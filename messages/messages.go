@@ -94,6 +94,8 @@ const (
 	CodeUnknownTool      Code = "unknown_tool"      // no worker has ever announced a tool of this name
 	CodePolicyDenied     Code = "policy_denied"     // a deny rule matched
 	CodeApprovalRequired Code = "approval_required" // a rule asks for a person, and nobody can be asked
+	CodeDeniedByUser     Code = "denied_by_user"    // a person was asked and said no
+	CodeApprovalExpired  Code = "approval_expired"  // a person was asked and nobody answered in time
 	CodeHookDenied       Code = "hook_denied"       // a pre-hook refused the call
 	CodeHookFailed       Code = "hook_failed"       // a gate hook could not run, so the call was refused
 	CodeToolError        Code = "tool_error"        // the tool itself said that it failed; the message is the tool's
@@ -165,6 +167,9 @@ type Result struct {
 	Worker        string    `json:"worker,omitempty"`
 	Truncated     *Cut      `json:"truncated,omitempty"` // set when the output was cut
 	Ref           *Ref      `json:"ref,omitempty"`       // the outcome is in the object store
+	// Permission is what was decided in phase four; nil for a call that did not come that far.
+	Permission *Permission `json:"permission,omitempty"`
+	Hooks      *Hooks      `json:"hooks,omitempty"` // what its hooks did; nil when it met none
 }
 
 // Cut says how much of an output was left out.
@@ -204,4 +209,12 @@ const (
 	SubjectMismatch     Class = "subject_mismatch"     // ids in the body do not match the subject
 	Busy                Class = "busy"                 // too much work waiting; try again later
 	Internal            Class = "internal"             // our own fault
+	NotPending          Class = "not_pending"          // no question of this id is open: it was decided, or its call has ended
+	ApprovalExpired     Class = "approval_expired"     // the decision came too late
+	ApprovalMismatch    Class = "approval_mismatch"    // the decision is about another call, other arguments, another tool or another policy
+	BadSignature        Class = "bad_signature"        // the decision's signature does not hold, or is nobody's whose word counts
+	SelfApproval        Class = "self_approval"        // the approver is the one who asks
+	SameApprover        Class = "same_approver"        // the same person twice, where two have to agree
+	TicketMissing       Class = "ticket_missing"       // a ticket has to be named
+	InvalidDecision     Class = "invalid_decision"     // the decision cannot be read, or its edit is no input of the tool
 )

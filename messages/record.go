@@ -50,12 +50,15 @@ type CallRecord struct {
 	DeadlineMS int64   `json:"deadline_ms,omitempty"`
 	OnCrash    OnCrash `json:"on_crash,omitempty"`
 	// Input is the frozen input where it is not the job's.
-	Input        json.RawMessage `json:"input,omitempty"`
-	RetryAfterMS int64           `json:"retry_after_ms,omitempty"` // released: from when it was stored to the next attempt
-	Error        *Error          `json:"error,omitempty"`          // released: why
-	Approval     string          `json:"approval,omitempty"`       // parked, granted: which question
-	ExpiresMS    int64           `json:"expires_ms,omitempty"`     // parked, granted: from when it was stored
-	Result       *Result         `json:"result,omitempty"`         // ended
+	Input json.RawMessage `json:"input,omitempty"`
+	// Hooks is what the hooks before the tool did. They are not run again for an input that is frozen.
+	Hooks        *Hooks  `json:"hooks,omitempty"`
+	RetryAfterMS int64   `json:"retry_after_ms,omitempty"` // released: from when it was stored to the next attempt
+	Error        *Error  `json:"error,omitempty"`          // released: why
+	Result       *Result `json:"result,omitempty"`         // ended
+	// Approval is the question that a person was asked, with the decisions so far: in parked, granted, and every
+	// record after them.
+	Approval *Approval `json:"approval,omitempty"`
 }
 
 // Unsure reports whether an attempt so far may have been applied without anybody's knowing: one that was lost with its

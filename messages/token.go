@@ -99,6 +99,14 @@ const (
 	VerbDead    Verb = "dead"
 )
 
+// The verbs of approvals, which stand behind <prefix>.approval and take two tokens.
+const (
+	VerbDecide Verb = "approval.decide" // a person's decision about a call: <t>.<s>.<b>.<i>
+	VerbShow   Verb = "approval.show"   // one open question: <t>.<s>.<b>.<i>
+	VerbNews   Verb = "approval.news"   // what became open, and what is not any more: <t>.<s>.<b>.<i>
+	VerbList   Verb = "approval.list"   // the open questions of a tenant: <t>
+)
+
 // Of is the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
 func (n Names) Of(v Verb, k BatchKey) string {
 	return n.prefix() + "." + string(v) + "." + k.String()
@@ -177,6 +185,24 @@ func (n Names) Session(subject string) (tenant, session string, err error) {
 
 // EverySession is the filter of all sessions under a verb: exactly two tokens.
 func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
+
+// EveryCall is the filter of all calls under a verb: exactly four tokens.
+func (n Names) EveryCall(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*.*" }
+
+// OfTenant is the subject of a message about a whole tenant: <prefix>.<verb>.<t>.
+func (n Names) OfTenant(v Verb, tenant string) string {
+	return n.prefix() + "." + string(v) + "." + tenant
+}
+
+// Approval reads the address of the call from a subject of [VerbDecide], [VerbShow] or [VerbNews].
+func (n Names) Approval(subject string) (CallKey, error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".approval.")
+	if !ok {
+		return CallKey{}, fmt.Errorf("subject %.200q is none about approvals", subject)
+	}
+	_, key, err := n.Call(n.prefix() + "." + rest)
+	return key, err
+}
 
 // Call reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
 func (n Names) Call(subject string) (Verb, CallKey, error) {

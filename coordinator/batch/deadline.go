@@ -32,7 +32,10 @@ func parked(c *call) bool { return c.record.State == messages.Parked }
 
 // expires is when nobody may answer any more whether a parked call may run.
 func expires(c *call) time.Time {
-	return c.seen.Add(time.Duration(c.record.ExpiresMS) * time.Millisecond)
+	if c.record.Approval == nil {
+		return c.seen
+	}
+	return c.record.Approval.Expires
 }
 
 // claimed reports whether somebody may be running the call. A record of a state that is not known here, or that cannot

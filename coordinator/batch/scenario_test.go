@@ -142,7 +142,7 @@ func (s *story) tell(words []string) {
 		}
 		ev = batch.Recorded{Index: index, Seq: seq, Record: record}
 	case "parked":
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Parked, ExpiresMS: (15 * time.Minute).Milliseconds()}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Parked, Approval: &messages.Approval{Expires: s.now.Add(15 * time.Minute)}}}
 	case "letgo":
 		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
 	case "handed":

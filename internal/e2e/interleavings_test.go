@@ -741,7 +741,7 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("warm", "b", call{"put", `{"ms":1}`}))
 		ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, "s", "b").Call(0)
-		parked, err := j.Write(ctx, key, messages.CallRecord{State: messages.Parked, Nonce: "parked", ExpiresMS: (15 * time.Minute).Milliseconds()}, 0)
+		parked, err := j.Write(ctx, key, messages.CallRecord{State: messages.Parked, Nonce: "parked", Approval: &messages.Approval{Expires: time.Now().Add(15 * time.Minute)}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
