@@ -42,22 +42,25 @@ func Connect(ctx context.Context, url string) (*Conn, error) {
 
 // Config is the tunables of a Worker. The zero value works.
 type Config struct {
-	Name      string           // in records, events and status; default the host's name and a random part
-	Version   string           // of the program, for status
-	Slots     int              // calls of one pool at once. Default 10
-	AckWait   time.Duration    // how long the broker waits for a sign of life. Default 10 s
-	Lease     time.Duration    // how long a claim holds without renewal. Default 10 s
-	Grace     time.Duration    // between the end of a tool and the end of its lease. Default 2 s
-	Drain     time.Duration    // how long running calls may go on after Run was told to end. Default 30 s
-	Hurry     <-chan struct{}  // ends the drain at once when it is closed. May be nil
-	Poison    int              // deliveries of one job that may be lost with their worker before it is given up. Default 5
-	Announce  time.Duration    // between two signs of presence. Default 10 s
-	Hooks     hook.Set         // what runs before and after each call
-	Rules     permission.Rules // what is allowed. The zero value allows everything
-	Pools     map[string]int   // fleet-wide bound on calls in flight, by pool; 0: none
-	Provision bus.Provision
-	Logger    *slog.Logger // nil: silent
-	Metrics   *Metrics     // nil: silent
+	Name     string           // in records, events and status; default the host's name and a random part
+	Version  string           // of the program, for status
+	Slots    int              // calls of one pool at once. Default 10
+	AckWait  time.Duration    // how long the broker waits for a sign of life. Default 10 s
+	Lease    time.Duration    // how long a claim holds without renewal. Default 10 s
+	Grace    time.Duration    // between the end of a tool and the end of its lease. Default 2 s
+	Drain    time.Duration    // how long running calls may go on after Run was told to end. Default 30 s
+	Hurry    <-chan struct{}  // ends the drain at once when it is closed. May be nil
+	Poison   int              // deliveries of one job that may be lost with their worker before it is given up. Default 5
+	Announce time.Duration    // between two signs of presence. Default 10 s
+	Hooks    hook.Set         // what runs before and after each call
+	Rules    permission.Rules // what is allowed. The zero value allows everything
+	// Approvals is whose agreement counts where a person has to allow a call. Nil: nobody's, so it is refused.
+	Approvals   pipeline.Approvals
+	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
+	Pools       map[string]int // fleet-wide bound on calls in flight, by pool; 0: none
+	Provision   bus.Provision
+	Logger      *slog.Logger // nil: silent
+	Metrics     *Metrics     // nil: silent
 }
 
 func (c Config) withDefaults() Config {
@@ -107,7 +110,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		errs = append(errs, errors.New("worker: there is no tool to serve: give a tools file or a root folder"))
 	}
 	phases, err := pipeline.New(pipeline.Config{
-		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
+		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 	})
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
@@ -116,7 +119,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
 	w.consumer = lane.New(conn, served{registry, phases}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
-		Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
+		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
 	})
 	return w, nil
 }
@@ -257,11 +260,15 @@ func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 	return service, known && t.Digest == job.ToolDigest
 }
 
-func (s served) Run(ctx context.Context, job messages.Job, claim lane.Claim, progress func(messages.Progress)) (messages.Result, error) {
-	result, err := s.phases.Run(ctx, job, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
+func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
+	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
-	}, progress)
+	}, tell)
+	var asked *pipeline.Asked
+	if errors.As(err, &asked) {
+		return result, &lane.Ask{Approval: asked.Approval, Hooks: asked.Hooks, ArgsHash: asked.ArgsHash}
+	}
 	var stricter *pipeline.Stricter
 	if errors.As(err, &stricter) {
 		return result, &lane.HandBack{ArgsHash: stricter.ArgsHash, Reason: stricter.Reason}

@@ -100,9 +100,7 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 func (a *attempt) work() (messages.Result, error) {
 	queued := a.began.Sub(a.job.QueuedAt)
 	a.event(messages.Event{Type: messages.EventRunning})
-	result, err := a.tools.Run(a.running, a.job, a.claim, func(p messages.Progress) {
-		a.event(messages.Event{Type: messages.EventProgress, Progress: &p})
-	})
+	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
 	switch {
 	case errors.Is(err, bus.ErrTooLarge): // for every worker
 		result = a.failed(messages.StatusError, messages.CodeTooLarge, "The arguments, as a hook changed them, are too large to be recorded. "+a.job.Tool+" was not run.")
@@ -117,6 +115,14 @@ func (a *attempt) work() (messages.Result, error) {
 	result.QueueMS = float64(max(queued, 0).Microseconds()) / 1000
 	result.Worker = a.cfg.Worker
 	return result, nil
+}
+
+// prior is the record that the job takes over from; nil when this is the beginning.
+func (a *attempt) prior() *messages.CallRecord {
+	if record, last := a.mine(); last > 0 {
+		return &record
+	}
+	return nil
 }
 
 // failed is a result that no run made.

@@ -36,11 +36,13 @@ type Tools interface {
 	// Serves is how the job's tool is served here. Not ok: it is not, or not under the very definition that the job
 	// was planned with.
 	Serves(job messages.Job) (service Service, ok bool)
-	// Run takes the call through its phases. It calls claim, once, right before the tool is started,
-	// and passes on its error. A call that must run alone and was planned otherwise is a *HandBack error. When
+	// Run takes the call through its phases. Prior is the record that the job takes over from, nil for a call that
+	// begins: an input that is frozen in it stays as it is. Run calls claim, once, right before the tool is started,
+	// and passes on its error. A call that must run alone and was planned otherwise is a *HandBack error, and one that
+	// a person has to allow first an *Ask error. Tell hears of events and fills in what they are about. When
 	// ctx ends the cause is a *messages.Stop where the call shall end aborted; else the worker goes away or has lost
 	// its claim: a call that may run again, or never started, then ends with an error.
-	Run(ctx context.Context, job messages.Job, claim Claim, progress func(messages.Progress)) (messages.Result, error)
+	Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
@@ -54,6 +56,15 @@ type Service struct {
 type HandBack struct{ ArgsHash, Reason string }
 
 func (h *HandBack) Error() string { return "must run alone: " + h.Reason }
+
+// Ask is the error of a call that a person has to allow before it runs.
+type Ask struct {
+	Approval messages.Approval // the question, all but when it is asked and when it expires
+	Hooks    *messages.Hooks   // what the hooks before the tool did; they are not run again
+	ArgsHash string
+}
+
+func (a *Ask) Error() string { return "a person has to allow it: " + a.Approval.Rule }
 
 // Claim marks in the journal that the call is now started.
 type Claim func(ctx context.Context, want Want) (Held, error)
@@ -89,8 +100,10 @@ type Config struct {
 	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
 	// Grace is subtracted from a lease on our side (and added on the others'): the tool is dead by then. Default 2 s
 	Grace time.Duration
-	LetGo time.Duration // before a job that is not served here is offered again. Default 500 ms
-	Drain time.Duration // how long running calls may go on after Run was told to end. Default 30 s
+	// ApprovalTTL is how long people have to answer a question. Default 15 min
+	ApprovalTTL time.Duration
+	LetGo       time.Duration // before a job that is not served here is offered again. Default 500 ms
+	Drain       time.Duration // how long running calls may go on after Run was told to end. Default 30 s
 	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls given up. May be nil.
 	Hurry <-chan struct{}
 	// LastWords is how long it may take to store what became of a call after the drain. Default 5 s
@@ -111,6 +124,7 @@ func (c Config) withDefaults() Config {
 	def(&c.AckWait, 10*time.Second)
 	def(&c.Lease, 10*time.Second)
 	def(&c.Grace, min(2*time.Second, c.Lease/5))
+	def(&c.ApprovalTTL, 15*time.Minute)
 	def(&c.LetGo, 500*time.Millisecond)
 	def(&c.Drain, 30*time.Second)
 	def(&c.LastWords, 5*time.Second)

@@ -38,7 +38,7 @@ func (c *call) execute(ctx context.Context) error {
 	var over atomic.Bool
 	own.Progress = func(p messages.Progress) {
 		if !over.Load() { // a tool that was left behind is heard no more
-			c.progress(p)
+			c.tell(messages.Event{Type: messages.EventProgress, Progress: &p})
 		}
 	}
 	c.started = true

@@ -69,8 +69,20 @@ type Config struct {
 	Observe func(phase string, took time.Duration)
 	// LeftBehind is told of each goroutine of a tool that was left running after its time. May be nil.
 	LeftBehind func(tool string)
-	// HookMessage is told what the hooks of a call did. It must not block. May be nil.
-	HookMessage func(messages.Job, hook.Message)
+	// Approvals knows whose agreement counts. Nil, or of length 0: nobody can be asked.
+	Approvals Approvals
+	// Audit stores a line of the record for people. Where one is due before a call may run and it cannot be stored,
+	// the call is not run. Nil: there is no such record.
+	Audit func(context.Context, messages.AuditRecord) error
+	// Now is the server's clock, by which a question expires. Default the worker's own.
+	Now func(context.Context) time.Time
+}
+
+// Approvals is the people whose agreement counts.
+type Approvals interface {
+	Len() int // how many they are
+	// Holds checks an answered question once more: signatures, distinct people, ticket and time.
+	Holds(q messages.Approval, now time.Time) error
 }
 
 func (c Config) withDefaults() Config {
@@ -92,8 +104,11 @@ func (c Config) withDefaults() Config {
 	if c.LeftBehind == nil {
 		c.LeftBehind = func(string) {}
 	}
-	if c.HookMessage == nil {
-		c.HookMessage = func(messages.Job, hook.Message) {}
+	if c.Audit == nil {
+		c.Audit = func(context.Context, messages.AuditRecord) error { return nil }
+	}
+	if c.Now == nil {
+		c.Now = func(context.Context) time.Time { return time.Now() }
 	}
 	return c
 }
@@ -144,21 +159,31 @@ func (s *Stricter) Error() string {
 	return "planned to run beside others, but its input must run alone (" + s.Reason + ")"
 }
 
+// Asked is the error of a call that a person has to allow first. It was not run.
+type Asked struct {
+	Approval messages.Approval // the question, all but when it is asked and when it expires
+	Hooks    *messages.Hooks   // what the hooks before the tool did; nil when there are none
+	ArgsHash string
+}
+
+func (a *Asked) Error() string { return "a person has to allow it (" + a.Approval.Rule + ")" }
+
 // call is one call on its way through the phases. It is owned by the goroutine of Run.
 type call struct {
 	*Pipeline
-	job      messages.Job
-	tool     tool.Tool
-	input    json.RawMessage // as the hooks left it; nobody changes it after the freeze
-	frozen   Frozen
-	grant    Grant
-	hooks    hook.Result // of the pre-hooks
-	progress func(messages.Progress)
-	started  bool // the tool was started
-	ended    bool // and came back
-	took     map[string]time.Duration
-	result   messages.Result
-	log      *slog.Logger
+	job     messages.Job
+	prior   *messages.CallRecord // the record that the job takes over from; nil: none
+	tool    tool.Tool
+	input   json.RawMessage // as the hooks left it; nobody changes it after the freeze
+	frozen  Frozen
+	grant   Grant
+	hooks   hook.Result // of the pre-hooks
+	tell    func(messages.Event)
+	started bool // the tool was started
+	ended   bool // and came back
+	took    map[string]time.Duration
+	result  messages.Result
+	log     *slog.Logger
 }
 
 // failure is the end of a call in one of the phases: an error that becomes the result.
@@ -171,9 +196,11 @@ type failure struct {
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
 
 // Run takes a job through the phases. The result lacks only what the lane knows: the worker, and the time
-// in the queue. Claim may be nil where nothing needs to be claimed, and so may progress, which never blocks.
-func (p *Pipeline) Run(ctx context.Context, job messages.Job, claim Claim, progress func(messages.Progress)) (messages.Result, error) {
-	c := p.call(job, progress)
+// in the queue. Prior is the record of the call's journal that the job takes over from: where it holds a frozen input,
+// that is what runs, and the hooks before the tool are not run again. Claim may be nil where nothing needs to be claimed,
+// and so may tell, which hears of events, fills in what they are about, and never blocks.
+func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error) {
+	c := p.call(job, prior, tell)
 	err := c.stopped(ctx, nil) // a call that is over already enters no phase
 	entered := err == nil
 	if entered {
@@ -197,12 +224,12 @@ func (p *Pipeline) Run(ctx context.Context, job messages.Job, claim Claim, progr
 	return c.result, nil
 }
 
-func (p *Pipeline) call(job messages.Job, progress func(messages.Progress)) *call {
-	if progress == nil {
-		progress = func(messages.Progress) {}
+func (p *Pipeline) call(job messages.Job, prior *messages.CallRecord, tell func(messages.Event)) *call {
+	if tell == nil {
+		tell = func(messages.Event) {}
 	}
 	return &call{
-		Pipeline: p, job: job, input: job.Input, progress: progress, took: map[string]time.Duration{},
+		Pipeline: p, job: job, prior: prior, input: job.Input, tell: tell, took: map[string]time.Duration{},
 		log: p.cfg.Logger.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),

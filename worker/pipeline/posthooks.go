@@ -23,7 +23,7 @@ func (c *call) postHooks(ctx context.Context) {
 		r := c.cfg.Hooks.After(context.WithoutCancel(ctx), c.hookCall(), hook.Done{
 			Status: c.result.Status, Outcome: c.result.Outcome, Duration: time.Since(c.result.Started),
 		})
-		c.tell(r)
+		c.report(r)
 		c.replace(r)
 		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
 		return nil

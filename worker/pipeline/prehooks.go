@@ -13,7 +13,7 @@ import (
 // fails there is the hook's doing, and the answer says so.
 func (c *call) preHooks(ctx context.Context) error {
 	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall())
-	c.tell(c.hooks)
+	c.report(c.hooks)
 	if err := c.stopped(ctx, nil); err != nil { // hooks that fail with the call are not to blame
 		return err
 	}
@@ -48,13 +48,15 @@ func (c *call) hookCall() hook.Call {
 	}
 }
 
-// tell passes on what hooks did, and logs those that could not run.
-func (c *call) tell(r hook.Result) {
+// report passes on what hooks did, and logs those that could not run.
+func (c *call) report(r hook.Result) {
 	for _, f := range r.Failures {
 		c.log.Error("a hook could not run", "hook", f.Hook, "class", f.Class, "err", f.Err, "stack", string(f.Stack))
 	}
 	for _, m := range r.Messages {
-		c.cfg.HookMessage(c.job, m)
+		c.tell(messages.Event{Type: messages.EventHook, Hook: &messages.HookMessage{
+			Type: messages.HookMessageType(m.Type), Hook: m.Hook, Opinion: string(m.Opinion), Text: m.Text,
+		}})
 	}
 }
 

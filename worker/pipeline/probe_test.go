@@ -109,5 +109,5 @@ func runClaimed(t testing.TB, ctx context.Context, p *probe, grant Grant) (messa
 		t.Fatal(err)
 	}
 	job := jobFor(checkable, `{"n":1}`)
-	return pipe.Run(ctx, job, func(context.Context, Frozen) (Grant, error) { return grant, nil }, nil)
+	return pipe.Run(ctx, job, nil, func(context.Context, Frozen) (Grant, error) { return grant, nil }, nil)
 }
