@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,8 +62,7 @@ func (c *Client) listen(key messages.BatchKey, digest string) (n *news, stop fun
 // ask makes one request at a door and puts its answer together: events as they come, then a reply, which
 // may arrive in chunks, or a state. A reply that is in the news is as good, when the door does not answer soon after it.
 func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
-	var chunks [][]byte
-	var answer []byte
+	var parts answerParts
 	var problem error
 	listening, cancel := context.WithDeadline(ctx, time.Now().Add(longest))
 	defer cancel()
@@ -89,27 +87,14 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 			}
 			return true
 		}
-		numbered := m.Header.Get(messages.ChunkHeader)
-		if numbered == "" {
-			answer = m.Data
-			return false
-		}
-		if chunks, problem = place(chunks, numbered, m.Data); problem != nil {
-			return false
-		}
-		for _, part := range chunks {
-			if part == nil {
-				return true
-			}
-		}
-		answer = bytes.Join(chunks, nil)
-		return false
+		more, problem = parts.add(m)
+		return more
 	})
 	if err == nil {
 		err = problem
 	}
 	if err == nil {
-		return read(answer)
+		return read(parts.whole())
 	}
 	select {
 	case <-n.arrived:

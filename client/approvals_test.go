@@ -1,0 +1,125 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+var question = messages.Approval{
+	V: 1, ID: "ab12", Tenant: "_", Session: "a session", Batch: "b", Index: 1, CallID: "call-1", Tool: "refund",
+	Input: json.RawMessage(`{"cents":14999}`), ArgsHash: "00ff", Line: "refund(cents: 14999)", Tier: messages.High, Approvers: 1,
+}
+
+// door answers everything under a subject, in parts of at most size bytes.
+func door(t *testing.T, conn *bus.Conn, subject string, size int, answer func(bus.Msg) any) {
+	t.Helper()
+	stop, err := conn.Subscribe(subject, "", func(m bus.Msg) {
+		body := messages.MustMarshal(answer(m))
+		parts := (len(body) + size - 1) / size
+		for i := range parts {
+			var h bus.Header
+			if parts > 1 {
+				h = bus.Header{messages.ChunkHeader: {fmt.Sprintf("%d/%d", i+1, parts)}}
+			}
+			if err := conn.Respond(m, h, body[i*size:min(len(body), (i+1)*size)]); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+func connected(t *testing.T) (*client.Client, *bus.Conn, context.Context) {
+	t.Helper()
+	srv := natstest.Server(t, natstest.Fast)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	conn, err := bus.Connect(ctx, bus.Options{InProcess: srv, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return client.Over(conn, ""), conn, ctx
+}
+
+func TestApprovalsOfADoor(t *testing.T) {
+	c, conn, ctx := connected(t)
+	if _, err := c.List(ctx, ""); !errors.Is(err, client.ErrNoFleet) {
+		t.Errorf("List without a fleet: got %v, want ErrNoFleet", err)
+	}
+	names := conn.Names()
+	call := client.CallOf(question.Pending())
+	door(t, conn, names.OfTenant(messages.VerbList, "_"), 40, func(bus.Msg) any {
+		return messages.PendingList{V: 1, Pending: []messages.Pending{question.Pending()}}
+	})
+	door(t, conn, names.OfTenant(messages.VerbList, "other"), 1<<10, func(bus.Msg) any {
+		return messages.PendingList{V: 1, Error: &messages.Refusal{Class: messages.Busy, Message: "later"}}
+	})
+	door(t, conn, names.OfCall(messages.VerbShow, call), 40, func(bus.Msg) any {
+		return messages.ApprovalAnswer{V: 1, Approval: &question}
+	})
+	door(t, conn, names.OfCall(messages.VerbDecide, call), 1<<10, func(m bus.Msg) any {
+		var d messages.Decision
+		if err := json.Unmarshal(m.Data, &d); err != nil || d.Verdict != messages.Approve {
+			return messages.DecisionAnswer{Error: &messages.Refusal{Class: messages.NotPending, Message: "decided"}}
+		}
+		return messages.DecisionAnswer{OK: true, State: messages.DecisionGranted}
+	})
+
+	list, err := c.List(ctx, "")
+	if diff := cmp.Diff([]messages.Pending{question.Pending()}, list); err != nil || diff != "" {
+		t.Errorf("List, in parts: %v\n%s", err, diff)
+	}
+	var refusal *messages.Refusal
+	if _, err := c.List(ctx, "other"); !errors.As(err, &refusal) || refusal.Class != messages.Busy {
+		t.Errorf("List of another tenant: got %v, want its refusal", err)
+	}
+	shown, err := c.Show(ctx, call)
+	if diff := cmp.Diff(question, shown); err != nil || diff != "" {
+		t.Errorf("Show, in parts: %v\n%s", err, diff)
+	}
+	d := messages.Decision{V: 1, Tenant: "_", Session: question.Session, Batch: "b", Index: 1, Verdict: messages.Approve}
+	if answer, err := c.Decide(ctx, d); err != nil || answer.State != messages.DecisionGranted {
+		t.Errorf("Decide: got %+v, %v; want granted", answer, err)
+	}
+	d.Verdict = messages.Deny
+	if _, err := c.Decide(ctx, d); !errors.As(err, &refusal) || refusal.Class != messages.NotPending {
+		t.Errorf("Decide too late: got %v, want the refusal", err)
+	}
+}
+
+func TestNewsOfApprovals(t *testing.T) {
+	c, conn, ctx := connected(t)
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var got []messages.Pending
+	err := c.News(ctx, "", func() {
+		for _, subject := range []messages.CallKey{messages.KeyOf("other", "s", "b").Call(0), client.CallOf(question.Pending())} {
+			p := question.Pending()
+			p.Tenant = messages.TenantID(subject.Tenant)
+			if err := conn.Publish(conn.Names().OfCall(messages.VerbNews, subject), nil, messages.MustMarshal(p)); err != nil {
+				t.Error(err)
+			}
+		}
+	}, func(p messages.Pending) {
+		got = append(got, p)
+		end()
+	})
+	if diff := cmp.Diff([]messages.Pending{question.Pending()}, got); err != nil || diff != "" {
+		t.Errorf("news of one tenant: %v\n%s", err, diff)
+	}
+}
