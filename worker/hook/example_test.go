@@ -20,7 +20,7 @@ func ExampleNewSet() {
 		fmt.Println(err)
 		return
 	}
-	r := set.Before(context.Background(), hook.Call{Tool: "mail_send", Input: json.RawMessage(`{}`)})
+	r := set.Before(context.Background(), hook.Call{Tool: "mail_send", Input: json.RawMessage(`{}`)}, nil)
 	fmt.Println(r.Opinion, "by", r.By+":", r.Reason)
 	// Output: deny by office-hours: nobody reads mail at night
 }

@@ -18,7 +18,9 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -36,11 +38,20 @@ const (
 // DefaultBudget is how long a hook may take that names no budget of its own.
 const DefaultBudget = 5 * time.Second
 
+// What is kept of the words of hooks, in characters: they go into records, events and the model's context, and a
+// hook may well repeat what a stranger wrote.
+const (
+	MaxReason  = 2000   // of one reason, and of the text of one message
+	MaxContext = 10_000 // of all context of a list of hooks
+)
+
 // Hook is one piece of user code. At least one of Before and After is set; both may be called from many
 // goroutines.
 type Hook struct {
-	Name  string // unique in its set; decisions, logs and events carry it
-	Match string // a tool's name or a pattern of path.Match, such as mcp__*; "" matches every tool
+	Name string // unique in its set; decisions, logs and events carry it
+	// Match is the tools that the hook is for: names or patterns of path.Match with | between them, such as
+	// Edit|Write|mcp__*. "" matches every tool.
+	Match string
 	// Priority orders the hooks of a set, lowest first; hooks of one priority run by name.
 	Priority int
 	Class    Class // default Gate
@@ -126,8 +137,8 @@ func NewSet(hooks ...Hook) (Set, error) {
 			wrong("its name is empty or taken")
 		}
 		names[h.Name] = true
-		if _, err := path.Match(h.Match, ""); err != nil {
-			wrong("match %.80q is malformed", h.Match)
+		if !wellFormed(h.Match) {
+			wrong("match %.80q is malformed: want names of tools, with * and ? and [a-z], and | between them", h.Match)
 		}
 		if h.Class != Gate && h.Class != Observe {
 			wrong("class %.20q: want gate or observe", h.Class)
@@ -146,6 +157,25 @@ func NewSet(hooks ...Hook) (Set, error) {
 }
 
 func (h Hook) matches(tool string) bool {
-	ok, _ := path.Match(h.Match, tool) // NewSet has seen the pattern
-	return ok || h.Match == ""
+	if h.Match == "" {
+		return true
+	}
+	return slices.ContainsFunc(strings.Split(h.Match, "|"), func(pattern string) bool {
+		ok, _ := path.Match(pattern, tool) // NewSet has seen the pattern
+		return ok
+	})
+}
+
+// notInPatterns is what neither the name of a tool nor a pattern holds. A regular expression such as mcp__.* would
+// match nothing here, and a gate that matches nothing lets everything pass.
+var notInPatterns = regexp.MustCompile(`[^A-Za-z0-9_*?\[\]^-]`)
+
+func wellFormed(match string) bool {
+	if match == "" {
+		return true
+	}
+	return !slices.ContainsFunc(strings.Split(match, "|"), func(pattern string) bool {
+		_, err := path.Match(pattern, "")
+		return err != nil || pattern == "" || notInPatterns.MatchString(pattern)
+	})
 }

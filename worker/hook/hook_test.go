@@ -30,8 +30,8 @@ func mustSet(t testing.TB, hooks ...Hook) Set {
 	return s
 }
 
-func types(messages []Message) (types []MessageType) {
-	for _, m := range messages {
+func types(list []messages.HookMessage) (types []messages.HookMessageType) {
+	for _, m := range list {
 		types = append(types, m.Type)
 	}
 	return types
@@ -45,7 +45,7 @@ func TestOrderAndMatch(t *testing.T) {
 			return Verdict{}, nil
 		}}
 	}
-	mustSet(t, note("d", "", 5), note("b", "mcp__*", 0), note("a", "mcp__mail", 0), note("c", "mail", 1), note("z", "", -1)).Before(t.Context(), aCall)
+	mustSet(t, note("d", "", 5), note("b", "mcp__*", 0), note("a", "mcp__mail", 0), note("c", "mail", 1), note("z", "", -1)).Before(t.Context(), aCall, nil)
 	if diff := cmp.Diff([]string{"z", "a", "b", "d"}, ran); diff != "" {
 		t.Errorf("hooks that ran (-want +got):\n%s", diff)
 	}
@@ -81,7 +81,7 @@ func TestOpinions(t *testing.T) {
 		{"deny over all, and it ends the list", []Hook{say("a", Ask), say("b", Deny), say("c", Allow)}, Deny, "b", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := mustSet(t, tt.hooks...).Before(t.Context(), aCall)
+			r := mustSet(t, tt.hooks...).Before(t.Context(), aCall, nil)
 			if r.Opinion != tt.want || r.By != tt.by || len(r.Messages) != tt.ran || (tt.by != "" && r.Reason != tt.by+" says so") {
 				t.Errorf("got %q by %q (%q) with %d messages, want %q by %q with %d", r.Opinion, r.By, r.Reason, len(r.Messages), tt.want, tt.by, tt.ran)
 			}
@@ -103,7 +103,7 @@ func TestPatchesFollowOneAnother(t *testing.T) {
 	)
 	call := aCall
 	call.Input = json.RawMessage(`{"n":1}`)
-	r := set.Before(t.Context(), call)
+	r := set.Before(t.Context(), call, nil)
 	if saw != `{"n":2}` || string(r.Input) != `{"n":2}` || string(call.Input) != `{"n":1}` {
 		t.Errorf("b saw %s, result %s, caller's %s", saw, r.Input, call.Input)
 	}
@@ -113,7 +113,7 @@ func TestPatchesFollowOneAnother(t *testing.T) {
 	if r.Stop != "c" || r.StopReason != "enough" {
 		t.Errorf("stopped by %q (%q), want c", r.Stop, r.StopReason)
 	}
-	if diff := cmp.Diff([]MessageType{AdditionalContext, StoppedContinuation, StoppedContinuation}, types(r.Messages)); diff != "" {
+	if diff := cmp.Diff([]messages.HookMessageType{messages.HookAdditionalContext, messages.HookStoppedContinuation, messages.HookStoppedContinuation}, types(r.Messages)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -133,7 +133,7 @@ func TestCouldNotRun(t *testing.T) {
 					set := mustSet(t, Hook{Name: "bad", Class: class, Budget: time.Second, Before: f}, before("good", 1, Verdict{Opinion: Allow}))
 					defer time.Sleep(2 * time.Hour) // in the bubble: the deaf hook wakes up and ends
 					began := time.Now()
-					r := set.Before(t.Context(), aCall)
+					r := set.Before(t.Context(), aCall, nil)
 					if took := time.Since(began); took > time.Second {
 						t.Errorf("took %v, over the budget", took)
 					}
@@ -146,7 +146,7 @@ func TestCouldNotRun(t *testing.T) {
 					if len(r.Failures) != 1 || r.Failures[0].Hook != "bad" || r.Failures[0].Cancelled {
 						t.Fatalf("failures %+v, want one by bad", r.Failures)
 					}
-					if strings.Contains(r.Failures[0].Error(), "SECRET") || r.Messages[0].Type != ErrorDuringExecution {
+					if strings.Contains(r.Failures[0].Error(), "SECRET") || r.Messages[0].Type != messages.HookErrorInExecution {
 						t.Errorf("failure %v, message %+v", r.Failures[0], r.Messages[0])
 					}
 				})
@@ -162,8 +162,8 @@ func TestCancelled(t *testing.T) {
 		<-ctx.Done()
 		return Verdict{}, ctx.Err()
 	}})
-	r := set.Before(ctx, aCall)
-	if len(r.Failures) != 1 || !r.Failures[0].Cancelled || r.Messages[0].Type != Cancelled {
+	r := set.Before(ctx, aCall, nil)
+	if len(r.Failures) != 1 || !r.Failures[0].Cancelled || r.Messages[0].Type != messages.HookCancelled {
 		t.Errorf("got %+v, want a cancelled hook", r)
 	}
 }
@@ -188,7 +188,7 @@ func TestAfter(t *testing.T) {
 		observe("c", Change{Context: "note", Stop: true}))
 
 	out := json.RawMessage(`"old"`)
-	r := set.After(t.Context(), aCall, Done{Status: messages.StatusOK, Outcome: messages.Outcome{Output: out}})
+	r := set.After(t.Context(), aCall, Done{Status: messages.StatusOK, Outcome: messages.Outcome{Output: out}}, nil)
 	if diff := cmp.Diff([]string{`a:"old"`, `c:"new"`}, seen); diff != "" || string(out) != `"old"` {
 		t.Errorf("observed (-want +got), outcome %s:\n%s", out, diff)
 	}
@@ -198,7 +198,7 @@ func TestAfter(t *testing.T) {
 
 	seen = nil
 	failed := messages.Failed(messages.CodeTimeout, "late")
-	r = set.After(t.Context(), aCall, Done{Status: messages.StatusTimeout, Outcome: failed})
+	r = set.After(t.Context(), aCall, Done{Status: messages.StatusTimeout, Outcome: failed}, nil)
 	if r.Output != nil || r.PatchedBy != nil || len(seen) != 2 || failed.Err.Message != "late" {
 		t.Errorf("of a failure: got %+v, seen %q, error %v", r, seen, failed.Err)
 	}

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -32,7 +34,10 @@ type Result struct {
 	Refused *Failure
 	// Failures is every hook that could not run, observers too.
 	Failures []*Failure
-	Messages []Message // the same story for those who watch, in order
+	Count    int                    // hooks that ran, or should have
+	Messages []messages.HookMessage // the same story for those who watch, in order
+
+	tell func(messages.HookMessage)
 }
 
 // Failure says that a hook could not run, and why: it panicked, erred, was too slow or was cut off.
@@ -54,34 +59,15 @@ var (
 	ErrPanic  = errors.New("it panicked")
 )
 
-// MessageType names what a [Message] tells of, as the event feeds of agents know it.
-type MessageType string
-
-// The messages about hooks.
-const (
-	Cancelled            MessageType = "hook_cancelled"              // the call ended while the hook ran
-	ErrorDuringExecution MessageType = "hook_error_during_execution" // the hook could not run
-	StoppedContinuation  MessageType = "hook_stopped_continuation"   // the hook wants the agent to stop
-	PermissionDecision   MessageType = "hook_permission_decision"    // the hook had an opinion
-	AdditionalContext    MessageType = "hook_additional_context"     // the hook had something to tell the model
-)
-
-// Message is news of one hook for whoever watches.
-type Message struct {
-	Type    MessageType `json:"type"`
-	Hook    string      `json:"hook"`
-	Opinion Opinion     `json:"opinion,omitempty"`
-	Text    string      `json:"text,omitempty"` // the reason, or the context; never an argument or an error's text
-}
-
 // Before runs the hooks for the call in order, each on the input that the one before left. A deny, and a
-// gate that could not run, end the list.
-func (s Set) Before(ctx context.Context, call Call) Result {
-	var r Result
+// gate that could not run, end the list. tell hears each message as it happens; nil hears nothing.
+func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessage)) Result {
+	r := Result{tell: tell}
 	for _, h := range s.hooks {
 		if h.Before == nil || !h.matches(call.Tool) {
 			continue
 		}
+		r.Count++
 		v, failure := attempt(ctx, h, func(ctx context.Context) (Verdict, error) {
 			v, err := h.Before(ctx, call.clone())
 			if err == nil && !slices.Contains([]Opinion{None, Allow, Ask, Deny}, v.Opinion) {
@@ -101,7 +87,7 @@ func (s Set) Before(ctx context.Context, call Call) Result {
 			r.PatchedBy = append(r.PatchedBy, h.Name)
 		}
 		r.opine(h.Name, v.Opinion, v.Reason)
-		r.tell(h.Name, v.Context, v.Stop, v.StopReason)
+		r.add(h.Name, v.Context, v.Stop, v.StopReason)
 		if v.Opinion == Deny {
 			return r
 		}
@@ -111,12 +97,13 @@ func (s Set) Before(ctx context.Context, call Call) Result {
 
 // After runs the hooks for the call in order, each on the output that the one before left. None of them
 // ends the list: what has happened has happened, and every observer sees it.
-func (s Set) After(ctx context.Context, call Call, done Done) Result {
-	var r Result
+func (s Set) After(ctx context.Context, call Call, done Done, tell func(messages.HookMessage)) Result {
+	r := Result{tell: tell}
 	for _, h := range s.hooks {
 		if h.After == nil || !h.matches(call.Tool) {
 			continue
 		}
+		r.Count++
 		change, failure := attempt(ctx, h, func(ctx context.Context) (Change, error) {
 			own := done
 			own.Outcome = cloneOutcome(done.Outcome)
@@ -131,7 +118,7 @@ func (s Set) After(ctx context.Context, call Call, done Done) Result {
 			done.Outcome.Output, done.Outcome.Content = r.Output, r.Content
 			r.PatchedBy = append(r.PatchedBy, h.Name)
 		}
-		r.tell(h.Name, change.Context, change.Stop, change.StopReason)
+		r.add(h.Name, change.Context, change.Stop, change.StopReason)
 	}
 	r.Refused = nil // it is too late to refuse
 	return r
@@ -140,9 +127,9 @@ func (s Set) After(ctx context.Context, call Call, done Done) Result {
 func (r *Result) fail(f *Failure) {
 	r.Failures = append(r.Failures, f)
 	if f.Cancelled {
-		r.Messages = append(r.Messages, Message{Type: Cancelled, Hook: f.Hook})
+		r.say(messages.HookMessage{Type: messages.HookCancelled, Hook: f.Hook})
 	} else {
-		r.Messages = append(r.Messages, Message{Type: ErrorDuringExecution, Hook: f.Hook})
+		r.say(messages.HookMessage{Type: messages.HookErrorInExecution, Hook: f.Hook})
 	}
 	if f.Class == Gate {
 		r.Refused = f
@@ -153,25 +140,53 @@ func (r *Result) opine(hook string, o Opinion, reason string) {
 	if o == None {
 		return
 	}
-	r.Messages = append(r.Messages, Message{Type: PermissionDecision, Hook: hook, Opinion: o, Text: reason})
+	reason = bounded(reason, MaxReason)
+	r.say(messages.HookMessage{Type: messages.HookPermissionDecision, Hook: hook, Opinion: string(o), Text: reason})
 	strictness := []Opinion{None, Allow, Ask, Deny}
 	if slices.Index(strictness, o) > slices.Index(strictness, r.Opinion) {
 		r.Opinion, r.By, r.Reason = o, hook, reason
 	}
 }
 
-func (r *Result) tell(hook, context string, stop bool, stopReason string) {
+func (r *Result) add(hook, context string, stop bool, stopReason string) {
 	if context != "" {
-		r.Context = append(r.Context, context)
-		r.Messages = append(r.Messages, Message{Type: AdditionalContext, Hook: hook, Text: context})
+		left := MaxContext
+		for _, c := range r.Context {
+			left -= utf8.RuneCountInString(c)
+		}
+		if left > 0 {
+			r.Context = append(r.Context, bounded(context, left))
+		}
+		r.say(messages.HookMessage{Type: messages.HookAdditionalContext, Hook: hook, Text: bounded(context, MaxReason)})
 	}
 	if !stop {
 		return
 	}
-	r.Messages = append(r.Messages, Message{Type: StoppedContinuation, Hook: hook, Text: stopReason})
+	stopReason = bounded(stopReason, MaxReason)
+	r.say(messages.HookMessage{Type: messages.HookStoppedContinuation, Hook: hook, Text: stopReason})
 	if r.Stop == "" {
 		r.Stop, r.StopReason = hook, stopReason
 	}
+}
+
+func (r *Result) say(m messages.HookMessage) {
+	r.Messages = append(r.Messages, m)
+	if r.tell != nil {
+		r.tell(m)
+	}
+}
+
+// bounded is the start of a text, as valid UTF-8.
+func bounded(text string, limit int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	n := 0
+	for at := range text {
+		if n == limit {
+			return text[:at] + " [...]"
+		}
+		n++
+	}
+	return text
 }
 
 // attempt gives f the hook's budget, on a goroutine of its own so that one that ignores its context holds up nobody.

@@ -69,6 +69,8 @@ type Config struct {
 	Observe func(phase string, took time.Duration)
 	// LeftBehind is told of each goroutine of a tool that was left running after its time. May be nil.
 	LeftBehind func(tool string)
+	// HookFailed is told of each hook that could not run, but for those that were cut off with their call. May be nil.
+	HookFailed func(hook string, class hook.Class)
 	// Approvals knows whose agreement counts. Nil, or of length 0: nobody can be asked.
 	Approvals Approvals
 	// Audit stores a line of the record for people. Where one is due before a call may run and it cannot be stored,
@@ -103,6 +105,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.LeftBehind == nil {
 		c.LeftBehind = func(string) {}
+	}
+	if c.HookFailed == nil {
+		c.HookFailed = func(string, hook.Class) {}
 	}
 	if c.Audit == nil {
 		c.Audit = func(context.Context, messages.AuditRecord) error { return nil }

@@ -19,11 +19,13 @@ const maxContext = 10_000
 // replacement that cannot be used leaves the output as it was.
 func (c *call) postHooks(ctx context.Context) {
 	before := c.result
+	before.Hooks = hook.Summary(c.hooks, hook.Result{})
 	if err := c.guard(PostHooks, func() error {
 		r := c.cfg.Hooks.After(context.WithoutCancel(ctx), c.hookCall(), hook.Done{
 			Status: c.result.Status, Outcome: c.result.Outcome, Duration: time.Since(c.result.Started),
-		})
-		c.report(r)
+		}, c.tellHook)
+		c.count(r)
+		c.result.Hooks = hook.Summary(c.hooks, r)
 		c.replace(r)
 		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
 		return nil

@@ -10,10 +10,15 @@ import (
 )
 
 // preHooks is phase three. An input that a hook has changed goes through phases one and two again; what
-// fails there is the hook's doing, and the answer says so.
+// fails there is the hook's doing, and the answer says so. For an input that is frozen already hooks have run, and what
+// they had to say stands in the record.
 func (c *call) preHooks(ctx context.Context) error {
-	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall())
-	c.report(c.hooks)
+	if c.prior != nil && c.prior.ArgsHash != "" {
+		c.hooks = hook.Reported(c.prior.Hooks)
+		return nil
+	}
+	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.tellHook)
+	c.count(c.hooks)
 	if err := c.stopped(ctx, nil); err != nil { // hooks that fail with the call are not to blame
 		return err
 	}
@@ -48,15 +53,17 @@ func (c *call) hookCall() hook.Call {
 	}
 }
 
-// report passes on what hooks did, and logs those that could not run.
-func (c *call) report(r hook.Result) {
+func (c *call) tellHook(m messages.HookMessage) {
+	c.tell(messages.Event{Type: messages.EventHook, Hook: &m})
+}
+
+// count makes the hooks that could not run heard of: a gate that is broken refuses calls, an observer misses them.
+func (c *call) count(r hook.Result) {
 	for _, f := range r.Failures {
-		c.log.Error("a hook could not run", "hook", f.Hook, "class", f.Class, "err", f.Err, "stack", string(f.Stack))
-	}
-	for _, m := range r.Messages {
-		c.tell(messages.Event{Type: messages.EventHook, Hook: &messages.HookMessage{
-			Type: messages.HookMessageType(m.Type), Hook: m.Hook, Opinion: string(m.Opinion), Text: m.Text,
-		}})
+		c.log.Error("a hook could not run", "hook", f.Hook, "class", f.Class, "cancelled", f.Cancelled, "err", f.Err, "stack", string(f.Stack))
+		if !f.Cancelled {
+			c.cfg.HookFailed(f.Hook, f.Class)
+		}
 	}
 }
 

@@ -1,0 +1,40 @@
+package hook
+
+import "github.com/toolfleet/toolfleet/messages"
+
+// Report is what hooks did in the form in which it is kept: with the opinion and the context, which whoever goes on
+// with the call has to know. Nil when no hook matched.
+func (r Result) Report() *messages.Hooks {
+	if r.Count == 0 {
+		return nil
+	}
+	return &messages.Hooks{
+		Count: r.Count, Messages: r.Messages, Stop: r.Stop, StopReason: r.StopReason,
+		Opinion: string(r.Opinion), By: r.By, Reason: r.Reason, Context: r.Context,
+	}
+}
+
+// Reported is the answers of hooks that ran before the call was parked or lost, as their report has them. What they
+// made of the input is in the frozen input.
+func Reported(h *messages.Hooks) Result {
+	if h == nil {
+		return Result{}
+	}
+	return Result{
+		Count: h.Count, Messages: h.Messages, Stop: h.Stop, StopReason: h.StopReason,
+		Opinion: Opinion(h.Opinion), By: h.By, Reason: h.Reason, Context: h.Context,
+	}
+}
+
+// Summary is what the result of a call says of its hooks, before and after the tool. Nil when no hook matched.
+func Summary(before, after Result) *messages.Hooks {
+	if before.Count+after.Count == 0 {
+		return nil
+	}
+	sum := messages.Hooks{Count: before.Count + after.Count, Stop: before.Stop, StopReason: before.StopReason}
+	sum.Messages = append(append(sum.Messages, before.Messages...), after.Messages...)
+	if sum.Stop == "" {
+		sum.Stop, sum.StopReason = after.Stop, after.StopReason
+	}
+	return &sum
+}
