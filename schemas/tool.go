@@ -22,6 +22,9 @@ type Tool struct {
 	Kind        messages.Kind `json:"kind"` // default write: what nothing is known about runs alone
 	// ConcurrencySafe overrides the default, which is true for a read or a compute.
 	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
+	// SafeWhen is the CEL condition of a tool that may run beside others in some calls only. Not with
+	// ConcurrencySafe: the one key concurrency_safe of a tools file sets either.
+	SafeWhen string `json:"safe_when,omitempty"`
 	// ShellCommand names the input property that holds a shell command. Its parsed form then decides
 	// call by call whether it may run beside others.
 	ShellCommand string           `json:"shell_command,omitempty"`
@@ -33,6 +36,10 @@ type Tool struct {
 	// MaxOutput is how many characters of text the model gets to read at most; 0: no cut.
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
+	// Semantic is checked in order on every input that fits the schema; the first rule that does not hold refuses the call.
+	Semantic []SemanticRule `json:"semantic,omitempty"`
+	// Risk is the tool's own tier; a policy can only raise it. Default low.
+	Risk messages.Tier `json:"risk,omitempty"`
 	// Digest names this very definition. [Tool.WithDefaults] sets it.
 	Digest string `json:"digest,omitempty"`
 }

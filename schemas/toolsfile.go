@@ -14,6 +14,7 @@ import (
 // ToolsFile is what a worker serves besides its own builtins. tools-file.json is its schema.
 type ToolsFile struct {
 	Tools []Entry // in the order of the file
+	Rules Rules   // the layer below the policy
 }
 
 // Entry is one tool and how it is run: exactly one of Exec and Builtin is set.

@@ -1,0 +1,209 @@
+// Package expression is the conditions of policies and tools: CEL over one call. A [Program] is compiled once
+// and evaluated on the [Subject] of each call.
+//
+//	tool.name, tool.kind, tool.pool   text
+//	input                             the arguments: a map
+//	session.id, principal.id          text; empty where nobody asks for a session (plans, concurrency_safe)
+//
+// The language is the standard library and macros of CEL and its strings extension, without what makes far
+// more out of a text than goes in. A number of the input is an int when it is whole and fits into 64 bits, else a
+// double; the two compare with each other by value.
+//
+// Expressions are written by operators, inputs by strangers: an evaluation ends because what it costs is limited
+// (it takes no context), never panics, and its error never quotes a value. What an error means is the
+// caller's: a rule that cannot be evaluated counts against the call.
+//
+// The package is pure, and everything in it safe for concurrent use.
+package expression
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/ext"
+)
+
+const (
+	// MaxSource is how many bytes an expression may have. Longer ones are programs, and belong into a hook.
+	MaxSource = 4096
+	// MaxCost is what one evaluation may cost, in CEL's units of about one step or ten characters of text: enough
+	// to match a regular expression against some hundred kilobytes, spent within a fraction of a second.
+	MaxCost = 1_000_000
+	// maxRecursion keeps nested brackets from the parser's stack.
+	maxRecursion = 64
+)
+
+// Type is what an expression has to result in.
+type Type int
+
+// The results that callers know what to do with.
+const (
+	Bool Type = iota
+	Text
+)
+
+func (t Type) String() string { return [...]string{"true or false", "text"}[t] }
+
+// Error is what is wrong with an expression, and where in it.
+type Error struct {
+	Line, Column int // from 1, in characters
+	Message      string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
+
+// variables are all that an expression can read. The dotted ones are variables of their own, so a misspelt one
+// is unknown when the expression is compiled.
+var variables = []string{"input", "tool.name", "tool.kind", "tool.pool", "session.id", "principal.id"}
+
+// environment is the language.
+var environment = func() *cel.Env {
+	options := []cel.EnvOption{
+		cel.CrossTypeNumericComparisons(true),
+		cel.DefaultUTCTimeZone(true),
+		cel.EnableMacroCallTracking(),
+		cel.ParserRecursionLimit(maxRecursion),
+		cel.ParserExpressionSizeLimit(MaxSource),
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
+		ext.Strings(),
+		cel.Variable("input", cel.MapType(cel.StringType, cel.DynType)),
+	}
+	for _, name := range variables[1:] {
+		options = append(options, cel.Variable(name, cel.StringType))
+	}
+	env, err := cel.NewEnv(options...)
+	if err != nil {
+		panic(err) // it depends on nothing
+	}
+	return env
+}()
+
+// Program is a compiled expression.
+type Program struct {
+	source string
+	want   Type
+	run    cel.Program
+}
+
+// Source is the expression as it was written.
+func (p *Program) Source() string { return p.source }
+
+// Compile checks an expression and makes it ready to be evaluated. The error is an [*Error].
+func Compile(source string, want Type) (p *Program, err error) {
+	defer func() {
+		if recover() != nil { // of the CEL library
+			p, err = nil, &Error{1, 1, "cannot be read as an expression"}
+		}
+	}()
+	switch {
+	case len(source) > MaxSource:
+		return nil, &Error{1, 1, fmt.Sprintf("%d bytes long (limit %d)", len(source), MaxSource)}
+	case strings.TrimSpace(source) == "":
+		return nil, &Error{1, 1, "is empty"}
+	case !utf8.ValidString(source):
+		return nil, &Error{1, 1, "is no valid UTF-8"}
+	}
+	ast, issues := environment.Compile(source)
+	if issues.Err() != nil {
+		return nil, firstOf(issues.Errors())
+	}
+	out := map[Type]*cel.Type{Bool: cel.BoolType, Text: cel.StringType}[want]
+	if got := ast.OutputType(); !got.IsExactType(out) && !got.IsExactType(cel.DynType) {
+		return nil, &Error{1, 1, fmt.Sprintf("results in %s, want %s", got, want)}
+	}
+	if e := growth(ast); e != nil {
+		return nil, e
+	}
+	run, err := environment.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(MaxCost))
+	if err != nil {
+		return nil, &Error{1, 1, err.Error()}
+	}
+	return &Program{source, want, run}, nil
+}
+
+// firstOf is the mistake that stands first; those behind it are often its echo.
+func firstOf(all []*common.Error) *Error {
+	first := slices.MinFunc(all, func(a, b *common.Error) int {
+		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
+	})
+	message, _, _ := strings.Cut(first.Message, "\n")
+	message, _, _ = strings.Cut(message, " expecting {") // every token of the language
+	if name, unknown := strings.CutPrefix(message, "undeclared reference to "); unknown {
+		name, _, _ = strings.Cut(name, " (")
+		message = fmt.Sprintf("%s is not known; an expression reads %s", name, strings.Join(variables, ", "))
+	}
+	return &Error{max(first.Location.Line(), 1), max(first.Location.Column(), 0) + 1, message}
+}
+
+// What went wrong in an evaluation. Nothing that comes from CEL is passed on: it quotes what it failed on.
+var (
+	errInput   = errors.New("the input has a number out of range, or is no JSON object within bounds")
+	errCost    = errors.New("it takes too much work on this input")
+	errMissing = errors.New("a member that it reads is not there")
+	errType    = errors.New("a value is of a type that it cannot work with")
+	errOther   = errors.New("it cannot be evaluated on this input")
+)
+
+// Bool evaluates a program that was compiled for [Bool].
+func (p *Program) Bool(s *Subject) (bool, error) {
+	v, err := p.eval(s)
+	if err != nil {
+		return false, err
+	}
+	b, ok := v.(bool)
+	if !ok {
+		return false, errType
+	}
+	return b, nil
+}
+
+// Text evaluates a program that was compiled for [Text].
+func (p *Program) Text(s *Subject) (string, error) {
+	v, err := p.eval(s)
+	if err != nil {
+		return "", err
+	}
+	text, ok := v.(string)
+	if !ok {
+		return "", errType
+	}
+	return text, nil
+}
+
+func (p *Program) eval(s *Subject) (v any, err error) {
+	defer func() {
+		if recover() != nil {
+			v, err = nil, errOther
+		}
+	}()
+	if s.err != nil {
+		return nil, s.err
+	}
+	out, _, err := p.run.Eval(s.variables)
+	if err != nil {
+		return nil, inWords(err)
+	}
+	if out == nil || types.IsUnknownOrError(out) {
+		return nil, errOther
+	}
+	return out.Value(), nil
+}
+
+func inWords(err error) error {
+	said := err.Error()
+	for part, known := range map[string]error{
+		"cost limit exceeded": errCost, "no such key": errMissing, "index out of bounds": errMissing, "no such overload": errType,
+	} {
+		if strings.Contains(said, part) {
+			return known
+		}
+	}
+	return errOther
+}

@@ -1,0 +1,48 @@
+package expression
+
+import (
+	"fmt"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+)
+
+// CEL charges for a function once it has returned. These can take minutes, or all memory, before that: a
+// stranger's input of a megabyte makes terabytes when each of its letters is replaced by all of it.
+var (
+	growing = map[string]bool{"join": true, "format": true}
+	// written are those that are harmless as long as the operator wrote their texts.
+	written = map[string]bool{"replace": true, "indexOf": true, "lastIndexOf": true}
+)
+
+// growth finds a use of such a function.
+func growth(checked *cel.Ast) *Error {
+	var found *Error
+	native := checked.NativeRep()
+	report := func(e ast.Expr, format string, args ...any) {
+		at := native.SourceInfo().GetStartLocation(e.ID())
+		found = &Error{max(at.Line(), 1), max(at.Column(), 0) + 1, fmt.Sprintf(format, args...)}
+	}
+	ast.PreOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if found != nil || e.Kind() != ast.CallKind {
+			return
+		}
+		call := e.AsCall()
+		name := call.FunctionName()
+		switch {
+		case growing[name]:
+			report(e, "%s is not available: its result may be far larger than the input", name)
+		case written[name]:
+			for _, arg := range call.Args() {
+				if arg.Kind() != ast.LiteralKind {
+					report(arg, "%s: write out what it looks for and puts in", name)
+					return
+				}
+			}
+			if name == "replace" && call.Args()[0].AsLiteral().Value() == "" {
+				report(e, "replace: write out what it looks for and puts in")
+			}
+		}
+	}))
+	return found
+}

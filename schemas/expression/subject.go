@@ -1,0 +1,86 @@
+package expression
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/big"
+	"strconv"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Call is what expressions know of a call.
+type Call struct {
+	Tool      string
+	Kind      messages.Kind
+	Pool      string
+	Input     json.RawMessage
+	Session   messages.SessionID
+	Principal string // the tenant token of whose agent it is
+}
+
+// Subject is a call, read once for any number of programs.
+type Subject struct {
+	variables map[string]any
+	err       error // the input cannot be read: every evaluation fails
+}
+
+// NewSubject reads a call. It walks the whole input, so it is for where there is a program to evaluate.
+func NewSubject(c Call) *Subject {
+	input, err := members(c.Input)
+	return &Subject{map[string]any{
+		"input": input, "tool.name": c.Tool, "tool.kind": string(c.Kind), "tool.pool": c.Pool,
+		"session.id": string(c.Session), "principal.id": c.Principal,
+	}, err}
+}
+
+func members(raw json.RawMessage) (map[string]any, error) {
+	if messages.Check(raw) != nil {
+		return nil, errInput
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var input map[string]any
+	if err := d.Decode(&input); err != nil || input == nil {
+		return nil, errInput
+	}
+	_, err := convert(input)
+	return input, err
+}
+
+// convert gives every number in v its meaning, in place.
+func convert(v any) (_ any, err error) {
+	switch v := v.(type) {
+	case json.Number:
+		return number(string(v))
+	case map[string]any:
+		for key := range v {
+			if v[key], err = convert(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i := range v {
+			if v[i], err = convert(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+// number goes by the value, not by how it is written: 50, 50.0 and 5e1 are the same int.
+func number(text string) (any, error) {
+	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return i, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return nil, errInput
+	}
+	// Exactly, because a double may round to a whole number that this is not.
+	if exact, ok := new(big.Rat).SetString(text); ok && exact.IsInt() && exact.Num().IsInt64() {
+		return exact.Num().Int64(), nil
+	}
+	return f, nil
+}

@@ -1,0 +1,65 @@
+package schemas
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Rules is the rules of one layer: the policy file, or the key permissions of a tools file.
+type Rules struct {
+	Deny, Ask, Allow []RuleEntry
+	Risk             []RiskEntry
+}
+
+// RuleEntry is one rule, from the short form "Bash(git status:*)" or a mapping.
+type RuleEntry struct {
+	// Name is what decisions, logs and people call the rule: unique in its file, by default the short form,
+	// or tool and condition.
+	Name string
+	// Tool is a tool's name, or a pattern of path.Match.
+	Tool string
+	// Argument is the short form's pattern for the input; "" matches every call. Not with When.
+	Argument string
+	When     string // CEL; "" is always
+	Reason   string // for the model and for people
+	Line     int    // where the rule starts, from 1; 0 outside of a file
+}
+
+// RiskEntry raises the tier of the calls that it matches.
+type RiskEntry struct {
+	Name, Tool, When, Reason string
+	Tier                     messages.Tier
+	Line                     int
+}
+
+// SemanticRule is a check of a tool on an input that fits its schema.
+type SemanticRule struct {
+	Require string `json:"require"`        // CEL; what is not true of the input is refused
+	Message string `json:"message"`        // for the model
+	Code    string `json:"code,omitempty"` // default [messages.CodeInvalidArguments]
+}
+
+var shortForm = regexp.MustCompile(`(?s)^([a-zA-Z0-9_*?\[\]-]+)(?:\((.+)\))?$`)
+
+// ParseRule reads the short form of a rule: a tool pattern, and in parentheses a pattern for the input.
+func ParseRule(short string) (RuleEntry, error) {
+	short = strings.TrimSpace(short)
+	parts := shortForm.FindStringSubmatch(short)
+	if parts == nil {
+		return RuleEntry{}, fmt.Errorf("%.80q: want Tool or Tool(pattern)", short)
+	}
+	r := RuleEntry{Name: short, Tool: parts[1], Argument: strings.TrimSpace(parts[2])}
+	return r, checkToolPattern(r.Tool)
+}
+
+// checkToolPattern is about a tool's name or a pattern of path.Match.
+func checkToolPattern(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+		return fmt.Errorf("%.80q is no tool's name and no pattern such as mcp__*", pattern)
+	}
+	return nil
+}
