@@ -33,7 +33,7 @@ const (
 // Provision says how long and how safely things are kept. The zero value is the default fleet.
 type Provision struct {
 	Replicas  int           // of every stream and bucket. 0 = 1; 3 survives the loss of a server
-	BatchTTL  time.Duration // how long a batch may live; its records are kept twice as long. 0 = 1 h
+	BatchTTL  time.Duration // how long a batch may live beside its waits for people, which double it at most; its records are kept three times as long. 0 = 1 h
 	ReplyTTL  time.Duration // how long a reply can be fetched and its batch id is remembered. 0 = 24 h
 	AuditTTL  time.Duration // 0 = 30 days
 	DeadTTL   time.Duration // 0 = 7 days
@@ -143,15 +143,16 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 	// The log comes last: when it takes the first batch, the other streams are there.
 	return []jetstream.StreamConfig{
 		remade(queue(Jobs, n.All(messages.VerbRead), n.All(messages.VerbWrite))),
-		stream(Calls, 2*p.BatchTTL, n.All(messages.VerbCall), n.All(messages.VerbPlan), n.All(messages.VerbHand),
+		stream(Calls, 3*p.BatchTTL, n.All(messages.VerbCall), n.All(messages.VerbPlan), n.All(messages.VerbHand),
 			n.OfSession(messages.VerbCtl, "*", "*")),
-		remade(stream(Results, 2*p.BatchTTL, n.All(messages.VerbResult))),
+		remade(stream(Results, 3*p.BatchTTL, n.All(messages.VerbResult))),
 		stream(Audit, p.AuditTTL, n.All(messages.VerbAudit)),
 		stream(Dead, p.DeadTTL, n.All(messages.VerbDead)),
 		replies,
 		bucket(BucketTools, 0),
 		workers,
-		bucket(BucketApprovals, 0),
+		// No question outlives its batch. An entry that is gone is made again when the batch is next looked at.
+		remade(bucket(BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
@@ -159,7 +160,7 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 
 // objectTTL outlives whatever refers to an object, twice: an object that is put again is left as it is for
 // the first half of its life.
-func objectTTL(p Provision) time.Duration { return 2 * max(p.ReplyTTL, 2*p.BatchTTL) }
+func objectTTL(p Provision) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
 // limit is n in the server's words, where 0 is no limit but -1 is what it stores.
 func limit(n int64) int64 {

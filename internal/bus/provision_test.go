@@ -35,14 +35,14 @@ func TestStreams(t *testing.T) {
 	want := map[string]row{
 		"TOOLFLEET_BATCHES":      {"toolfleet.batch.*.*.*", "workqueue", 1, true, 0, "Default"},
 		"TOOLFLEET_JOBS":         {"toolfleet.read.> toolfleet.write.>", "workqueue", 1, true, 0, "Async"},
-		"TOOLFLEET_CALLS":        {"toolfleet.call.> toolfleet.plan.> toolfleet.hand.> toolfleet.ctl.*.*", "limits", -1, false, 2 * time.Minute, "Default"},
-		"TOOLFLEET_RESULTS":      {"toolfleet.result.>", "limits", -1, false, 2 * time.Minute, "Async"},
+		"TOOLFLEET_CALLS":        {"toolfleet.call.> toolfleet.plan.> toolfleet.hand.> toolfleet.ctl.*.*", "limits", -1, false, 3 * time.Minute, "Default"},
+		"TOOLFLEET_RESULTS":      {"toolfleet.result.>", "limits", -1, false, 3 * time.Minute, "Async"},
 		"TOOLFLEET_AUDIT":        {"toolfleet.audit.>", "limits", -1, false, 30 * 24 * time.Hour, "Default"},
 		"TOOLFLEET_DEAD":         {"toolfleet.dead.>", "limits", -1, false, 7 * 24 * time.Hour, "Default"},
 		"TOOLFLEET_REPLIES":      {"toolfleet.final.>", "limits", -1, false, time.Hour, "Default"},
 		"KV_TOOLFLEET_tools":     {"$KV.TOOLFLEET_tools.>", "limits", 1, false, 0, "Default"},
 		"KV_TOOLFLEET_workers":   {"$KV.TOOLFLEET_workers.>", "limits", 1, false, 5 * time.Second, "Async"},
-		"KV_TOOLFLEET_approvals": {"$KV.TOOLFLEET_approvals.>", "limits", 1, false, 0, "Default"},
+		"KV_TOOLFLEET_approvals": {"$KV.TOOLFLEET_approvals.>", "limits", 1, false, 2 * time.Minute, "Async"},
 		"OBJ_TOOLFLEET_OBJECTS":  {"$O.TOOLFLEET_OBJECTS.C.> $O.TOOLFLEET_OBJECTS.M.>", "limits", -1, false, 2 * time.Hour, "Default"},
 	}
 	got := map[string]row{}
@@ -107,7 +107,7 @@ func TestProvisionTwiceChangesNothing(t *testing.T) {
 	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: 2 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if age := configs(t, js)["TOOLFLEET_CALLS"].MaxAge; age != 4*time.Hour {
+	if age := configs(t, js)["TOOLFLEET_CALLS"].MaxAge; age != 6*time.Hour {
 		t.Errorf("a longer batch_ttl left CALLS at %v", age)
 	}
 }
