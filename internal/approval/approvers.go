@@ -1,0 +1,266 @@
+package approval
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Bounds on what a person writes, in characters.
+const (
+	MaxReason = 2000
+	MaxTicket = 200
+)
+
+// Approvers is the people whose decisions count. The zero value is nobody. Safe for concurrent use.
+type Approvers struct{ byName map[string]messages.Approver }
+
+var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
+
+// NewApprovers checks the people that a policy names. No two may share a name, letter case aside, or a key: each is a
+// person, and two have to agree to what is critical. The error joins everything that is wrong.
+func NewApprovers(list []messages.Approver) (Approvers, error) {
+	var errs []error
+	a := Approvers{make(map[string]messages.Approver, len(list))}
+	names, keys := map[string]bool{}, map[string]string{}
+	for _, p := range list {
+		switch folded := strings.ToLower(p.Name); {
+		case !approverName.MatchString(p.Name):
+			errs = append(errs, fmt.Errorf("approver %.80q: want a name of 1 to 64 of [A-Za-z0-9_.@-]", p.Name))
+		case names[folded]:
+			errs = append(errs, fmt.Errorf("approver %s is named twice", p.Name))
+		case strings.HasPrefix(strings.TrimSpace(p.Key), "S"):
+			errs = append(errs, fmt.Errorf("approver %s: the key is a seed, which is its owner's secret; want the public key (U...)", p.Name))
+		case !nkeys.IsValidPublicUserKey(p.Key):
+			errs = append(errs, fmt.Errorf("approver %s: the key is no public key of a user (U...)", p.Name))
+		case keys[p.Key] != "":
+			errs = append(errs, fmt.Errorf("approver %s has the key of %s", p.Name, keys[p.Key]))
+		default:
+			names[folded], keys[p.Key] = true, p.Name
+			p.ActsAs = slices.Clone(p.ActsAs)
+			a.byName[p.Name] = p
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Approvers{}, err
+	}
+	return a, nil
+}
+
+// Len is how many there are.
+func (a Approvers) Len() int { return len(a.byName) }
+
+// Decode reads a decision that arrived.
+func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
+	var d messages.Decision
+	err := messages.Check(raw)
+	if err == nil {
+		err = json.Unmarshal(raw, &d)
+	}
+	if err != nil {
+		return messages.Decision{}, refuse(messages.InvalidDecision, "The decision cannot be read: %v.", err)
+	}
+	return d, nil
+}
+
+// Take is what a decision makes of a question at this time, by the server's clock: granted, waiting for another
+// person, or denied, and the question as it then stands. A decision that is refused changes nothing.
+//
+// One person is enough to deny. An edit replaces the arguments, so it starts the count anew with whoever made it:
+// earlier approvals were of other arguments, and the question has another id from then on.
+func (a Approvers) Take(q messages.Approval, d messages.Decision, now time.Time) (messages.Approval, messages.DecisionState, *messages.Refusal) {
+	if r := a.refusal(q, d, now); r != nil {
+		return q, "", r
+	}
+	switch d.Verdict {
+	case messages.Deny:
+		q.Decisions = append(slices.Clone(q.Decisions), d)
+		return q, messages.DecisionDenied, nil
+	case messages.Edit:
+		q = edited(q, d)
+	default:
+		q.Decisions = append(slices.Clone(q.Decisions), d)
+	}
+	if len(q.Decisions) < people(q) {
+		return q, messages.DecisionWaiting, nil
+	}
+	return q, messages.DecisionGranted, nil
+}
+
+// refusal says why a decision is not taken. Who it is from comes first: nobody else learns how a question stands.
+func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Time) *messages.Refusal {
+	if r := readable(d); r != nil {
+		return r
+	}
+	if r := a.verify(d); r != nil {
+		return r
+	}
+	switch {
+	case !intact(q):
+		return refuse(messages.ApprovalMismatch, "The question is not what its id says.")
+	case decided(q):
+		return refuse(messages.NotPending, "The question has its answer already.")
+	case d.Approval != q.ID || d.ArgsHash != q.ArgsHash || !sameCall(q, d):
+		return refuse(messages.ApprovalMismatch, "The decision is about another question: another call, other arguments, another tool or another policy.")
+	case !now.Before(q.Expires):
+		return refuse(messages.ApprovalExpired, "The question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
+	case a.own(q, d):
+		return refuse(messages.SelfApproval, "%s is the one who asks, and cannot answer.", d.By)
+	}
+	counted := []messages.Decision{d}
+	if d.Verdict == messages.Approve {
+		counted = append(counted, q.Decisions...)
+	}
+	switch {
+	case !distinct(counted):
+		return refuse(messages.SameApprover, "%s has agreed already; another person has to agree too.", d.By)
+	case d.Verdict != messages.Deny && !ticketed(q, counted...):
+		return refuse(messages.TicketMissing, "A call of this tier needs a ticket.")
+	}
+	if d.Verdict == messages.Edit {
+		if sum, err := hash(d.Input); err != nil {
+			return refuse(messages.InvalidDecision, "The new arguments cannot be read: %v.", err)
+		} else if sum == q.ArgsHash {
+			return refuse(messages.InvalidDecision, "The new arguments are those that were asked about: approve them instead.")
+		}
+	}
+	return nil
+}
+
+// Holds checks a granted question again, by the server's clock: that it is what its id says, and that enough people
+// whose word counts now have signed for these very arguments, in time to start. The error is a [*messages.Refusal].
+func (a Approvers) Holds(q messages.Approval, now time.Time) error {
+	if !intact(q) {
+		return refuse(messages.ApprovalMismatch, "The question is not what its id says.")
+	}
+	for i, d := range q.Decisions {
+		if r := readable(d); r != nil {
+			return r
+		}
+		if r := a.verify(d); r != nil {
+			return r
+		}
+		switch {
+		case d.Verdict == messages.Deny:
+			return refuse(messages.NotPending, "%s has denied it.", d.By)
+		case !sameCall(q, d), !agrees(q, d, i):
+			return refuse(messages.ApprovalMismatch, "The decision of %s is about another call, other arguments, another tool or another policy.", d.By)
+		case a.own(q, d):
+			return refuse(messages.SelfApproval, "%s is the one who asks.", d.By)
+		}
+	}
+	switch {
+	case !distinct(q.Decisions):
+		return refuse(messages.SameApprover, "The same person has agreed twice.")
+	case len(q.Decisions) < people(q):
+		return refuse(messages.NotPending, "%d of %d people have agreed.", len(q.Decisions), people(q))
+	case !ticketed(q, q.Decisions...):
+		return refuse(messages.TicketMissing, "Nobody has named a ticket.")
+	case !now.Before(q.Expires.Add(StartWithin)):
+		return refuse(messages.ApprovalExpired, "The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// agrees reports whether a decision that was taken is for the arguments as they are now. An edit, always the first,
+// is bound to the question before it and brings them itself.
+func agrees(q messages.Approval, d messages.Decision, i int) bool {
+	if d.Verdict == messages.Edit {
+		sum, err := hash(d.Input)
+		return i == 0 && q.Original != nil && err == nil && sum == q.ArgsHash
+	}
+	return d.Approval == q.ID && d.ArgsHash == q.ArgsHash
+}
+
+// edited is the question about other arguments.
+func edited(q messages.Approval, d messages.Decision) messages.Approval {
+	if q.Original == nil {
+		q.Original = &messages.Arguments{Input: q.Input, ArgsHash: q.ArgsHash}
+	}
+	q.Input = slices.Clone(d.Input)
+	q.ArgsHash, _ = hash(d.Input) // a refusal has come before
+	q.Line = Line(q.Tool, q.Input)
+	q.Decisions = []messages.Decision{d}
+	q.ID = ID(q)
+	return q
+}
+
+// readable says what is wrong with the form of a decision.
+func readable(d messages.Decision) *messages.Refusal {
+	_, err := messages.Marshal(d)
+	switch {
+	case err != nil || d.V != messages.Version:
+		return refuse(messages.InvalidDecision, "The decision cannot be read: it is no decision of version %d.", messages.Version)
+	case d.Verdict != messages.Approve && d.Verdict != messages.Deny && d.Verdict != messages.Edit:
+		return refuse(messages.InvalidDecision, "The verdict is none of approve, deny and edit.")
+	case (d.Verdict == messages.Edit) != (len(d.Input) > 0):
+		return refuse(messages.InvalidDecision, "An edit, and only that, holds new arguments.")
+	case d.Nonce == "":
+		return refuse(messages.InvalidDecision, "The decision has no nonce.")
+	case utf8.RuneCountInString(d.Reason) > MaxReason, utf8.RuneCountInString(d.Ticket) > MaxTicket:
+		return refuse(messages.InvalidDecision, "The reason may have %d characters and the ticket %d.", MaxReason, MaxTicket)
+	}
+	return nil
+}
+
+// verify says why a decision is nobody's whose word counts. It does not tell which part is wrong.
+func (a Approvers) verify(d messages.Decision) *messages.Refusal {
+	bad := refuse(messages.BadSignature, "The decision is not signed with the key of an approver of this name.")
+	p, known := a.byName[d.By]
+	if !known || p.Key != d.Key {
+		return bad
+	}
+	signed, err := d.Signed()
+	if err != nil {
+		return bad
+	}
+	sig, err := signatures.DecodeString(d.Sig)
+	if err != nil {
+		return bad
+	}
+	public, err := nkeys.FromPublicKey(p.Key)
+	if err != nil || public.Verify(signed, sig) != nil {
+		return bad
+	}
+	return nil
+}
+
+var signatures = base64.RawURLEncoding.Strict()
+
+// own reports whether a decision is by the one who asks: of that name, or said to be behind that principal.
+func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
+	same := func(principal string) bool { return strings.EqualFold(principal, q.Requester) }
+	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
+}
+
+// sameCall holds what stays the same through edits.
+func sameCall(q messages.Approval, d messages.Decision) bool {
+	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID &&
+		d.Tool == q.Tool && d.ToolDigest == q.ToolDigest && d.Policy == q.Policy && d.Expires.Equal(q.Expires)
+}
+
+// distinct reports whether each decision is another person's.
+func distinct(decisions []messages.Decision) bool {
+	names, keys := map[string]bool{}, map[string]bool{}
+	for _, d := range decisions {
+		if names[d.By] || keys[d.Key] {
+			return false
+		}
+		names[d.By], keys[d.Key] = true, true
+	}
+	return true
+}
+
+func refuse(class messages.Class, format string, args ...any) *messages.Refusal {
+	return &messages.Refusal{Class: class, Message: fmt.Sprintf(format, args...)}
+}

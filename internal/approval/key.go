@@ -1,0 +1,111 @@
+package approval
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Key is an approver's own: an nkey of a user, the same kind that a NATS identity has. Its zero value signs nothing.
+type Key struct {
+	pair   nkeys.KeyPair
+	public string
+}
+
+// NewKey makes a key.
+func NewKey() (Key, error) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		return Key{}, fmt.Errorf("make a key: %w", err)
+	}
+	return keyOf(pair)
+}
+
+// ReadKey reads a key from its file, which holds the seed (SU...) and nothing else. As with ssh, a file that the group
+// or others may read, write or run is not taken: whoever has the seed decides in its owner's name. What a Windows
+// file's mode says of others is not known there, and not asked.
+func ReadKey(path string) (Key, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Key{}, fmt.Errorf("read the key: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return Key{}, fmt.Errorf("read the key: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return Key{}, fmt.Errorf("the key in %s is open to others (mode %04o): set it to 0600 (chmod 600), or make a new key if somebody may have read it", path, mode)
+	}
+	seed, err := io.ReadAll(io.LimitReader(f, 1024))
+	if err != nil {
+		return Key{}, fmt.Errorf("read the key: %w", err)
+	}
+	// The errors of the key's own package are left out: none of them may quote a seed.
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
+	if err != nil || nkeys.CompatibleKeyPair(pair, nkeys.PrefixByteUser) != nil {
+		return Key{}, fmt.Errorf("%s holds no seed of a user's key (SU...)", path)
+	}
+	return keyOf(pair)
+}
+
+func keyOf(pair nkeys.KeyPair) (Key, error) {
+	public, err := pair.PublicKey()
+	if err != nil {
+		return Key{}, errors.New("the key has no public key")
+	}
+	return Key{pair, public}, nil
+}
+
+// Public is the key's public half (U...), which the policy names.
+func (k Key) Public() string { return k.public }
+
+// Write stores the key in a new file that only its owner may read. A file that is there already is left alone: it
+// may hold another key, and nothing brings that back.
+func (k Key) Write(path string) error {
+	if k.pair == nil {
+		return errors.New("write the key: there is none")
+	}
+	seed, err := k.pair.Seed()
+	if err != nil {
+		return errors.New("write the key: it has no seed")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the key: %w", err)
+	}
+	_, err = f.Write(append(bytes.Clone(seed), '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write the key: %w", err)
+	}
+	return nil
+}
+
+// Sign signs a decision: its key, a new nonce and the signature are filled in.
+func (k Key) Sign(d messages.Decision) (messages.Decision, error) {
+	if k.pair == nil {
+		return d, errors.New("sign the decision: there is no key")
+	}
+	if _, err := messages.Marshal(d); err != nil {
+		return d, fmt.Errorf("sign the decision: %w", err)
+	}
+	d.Key, d.Nonce = k.public, rand.Text()
+	signed, err := d.Signed()
+	if err != nil {
+		return d, fmt.Errorf("sign the decision: %w", err)
+	}
+	sig, err := k.pair.Sign(signed)
+	if err != nil {
+		return d, fmt.Errorf("sign the decision: %w", err)
+	}
+	d.Sig = signatures.EncodeToString(sig)
+	return d, nil
+}
