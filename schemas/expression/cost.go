@@ -1,0 +1,60 @@
+package expression
+
+import (
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+)
+
+// weigher charges for what CEL takes for one step where it only knows at run time what the operands are, as it
+// does of everything in the input: comparing, searching and copying values of any size.
+type weigher struct{}
+
+func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
+	cost := uint64(1)
+	switch function {
+	case operators.Equals, operators.NotEquals:
+		cost += min(weight(args[0], MaxCost), weight(args[1], MaxCost))
+	case operators.In:
+		if _, isList := args[1].(traits.Lister); !isList {
+			return nil
+		}
+		cost += weight(args[1], MaxCost)
+	case operators.Add:
+		if _, isList := result.(traits.Lister); isList {
+			return nil // two lists are joined without a copy
+		}
+		cost += weight(result, MaxCost)
+	case "bytes", "string", "int", "uint", "double", "timestamp", "duration":
+		cost += weight(args[0], MaxCost)
+	default:
+		return nil
+	}
+	return &cost
+}
+
+// weight is what it takes to walk a value once: a unit for each value in it, and for each ten bytes of text. It
+// stops at the limit.
+func weight(v ref.Val, limit uint64) uint64 {
+	sum := uint64(1)
+	switch v := v.(type) {
+	case types.String:
+		sum += uint64(len(v)) / 10
+	case types.Bytes:
+		sum += uint64(len(v)) / 10
+	case traits.Lister:
+		for it := v.Iterator(); sum < limit && it.HasNext() == types.True; {
+			sum += weight(it.Next(), limit-sum)
+		}
+	case traits.Mapper:
+		for it := v.Iterator(); sum < limit && it.HasNext() == types.True; {
+			key := it.Next()
+			sum += weight(key, limit-sum)
+			if sum < limit {
+				sum += weight(v.Get(key), limit-sum)
+			}
+		}
+	}
+	return min(sum, limit)
+}
