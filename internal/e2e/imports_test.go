@@ -59,6 +59,7 @@ var rooms = []room{
 	{path: "coordinator/batch", may: plus(words, "coordinator/plan"), pure: true},
 
 	{path: "worker/hook", may: words},
+	{path: "worker/hook/exechook", may: plus(runner, "worker/hook")},
 	{path: "worker/permission", may: words, pure: true},
 	{path: "worker/tool", may: words},
 	{path: "worker/tool/process", may: runner},

@@ -1,0 +1,181 @@
+// Package exechook is a hook that is a program: the same one that runs as a hook of Claude Code.
+//
+//	stdin    the call, one JSON object: see request.go
+//	stdout   the answer, one JSON object or nothing: see answer.go
+//	stderr   the reason, where the program ends with 2; else for nobody, and in the log at the level debug
+//	exit     0: the answer counts; nothing on stdout is no opinion
+//	         2, with words on stderr: before the tool the call is denied, after it the model is told
+//
+// Everything else means that the hook could not run: any other exit status, 2 without a word, a signal, a program
+// that is missing or may not be executed, one that takes longer than its budget, an answer that is no JSON object, that
+// holds a key twice or a key or value that is not known here, or that is about another call. An exit status alone never
+// allows and never denies.
+//
+// The program is looked for at each run: where it is missing, a gate refuses calls until it is there, and the worker
+// still starts. It is started by its argument list, without a shell, with an environment of PATH, HOME, LANG,
+// CLAUDE_PROJECT_DIR (its folder) and the variables that are named. When it ends, or its budget does, everything it
+// started is killed: see process.
+package exechook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/process"
+)
+
+// Config says what to run, and for which calls. Name and one of Before and After are required.
+type Config struct {
+	Name, Match string
+	Priority    int
+	Class       hook.Class
+	Budget      time.Duration // these are as in [hook.Hook]
+	// Before and After are programs and their arguments. A program with a slash in it is taken relative to Dir, any
+	// other is looked up in PATH.
+	Before, After []string
+	// Dir is the working directory: the folder of the file that names the hook. Default: the process's own.
+	Dir string
+	// Env names the variables of the worker that are passed through.
+	Env    []string
+	Logger *slog.Logger // nil: silent
+}
+
+const (
+	maxAnswer = 4 << 20  // bytes of stdout; more is no answer
+	maxStderr = 64 << 10 // bytes kept of stderr
+	exitBlock = 2
+)
+
+// New makes the hook. A program that cannot be run as things are is a warning in the log and no error: whether calls
+// may go on without it is for the class to say, call by call.
+func New(cfg Config) (hook.Hook, error) {
+	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
+	var errs []error
+	if cfg.Before != nil {
+		p, err := newProgram(cfg, cfg.Before)
+		errs = append(errs, err)
+		h.Before = func(ctx context.Context, call hook.Call) (hook.Verdict, error) {
+			a, err := p.ask(ctx, before(call))
+			return hook.Verdict{
+				Opinion: a.opinion, Reason: a.reason, Input: a.input, Stop: a.stop, StopReason: a.stopReason, Context: a.context,
+			}, err
+		}
+	}
+	if cfg.After != nil {
+		p, err := newProgram(cfg, cfg.After)
+		errs = append(errs, err)
+		h.After = func(ctx context.Context, call hook.Call, done hook.Done) (hook.Change, error) {
+			a, err := p.ask(ctx, after(call, done))
+			return hook.Change{Output: a.output, Content: a.content, Stop: a.stop, StopReason: a.stopReason, Context: a.context}, err
+		}
+	}
+	return h, errors.Join(errs...)
+}
+
+// program is one command of a hook.
+type program struct {
+	args []string
+	dir  string // absolute
+	env  []string
+	log  *slog.Logger
+}
+
+func newProgram(cfg Config, command []string) (program, error) {
+	if len(command) == 0 || command[0] == "" {
+		return program{}, fmt.Errorf("hook %.80q: command is empty", cfg.Name)
+	}
+	if slices.ContainsFunc(command, func(word string) bool { return strings.IndexByte(word, 0) >= 0 }) {
+		return program{}, fmt.Errorf("hook %.80q: command %q holds a NUL byte", cfg.Name, command)
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return program{}, fmt.Errorf("hook %.80q: %w", cfg.Name, err)
+	}
+	p := program{args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.log = p.log.With("hook", cfg.Name)
+	if strings.ContainsRune(command[0], '/') && !filepath.IsAbs(command[0]) {
+		p.args[0] = filepath.Join(dir, command[0])
+	}
+	if _, err := exec.LookPath(p.args[0]); err != nil {
+		p.log.Warn("the program of a hook cannot be run as things are", "class", cfg.Class, "err", err)
+	}
+	return p, nil
+}
+
+// ask runs the program once. An error means that it could not run.
+func (p program) ask(ctx context.Context, q request) (answer, error) {
+	q.Cwd = p.dir
+	stdin, err := messages.Marshal(q)
+	if err != nil {
+		return answer{}, err
+	}
+	env, err := p.environ()
+	if err != nil {
+		return answer{}, err
+	}
+	result, err := process.Run(ctx, process.Command{
+		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: maxAnswer, LimitStderr: maxStderr,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := q.answered(result)
+	if err != nil {
+		p.log.Debug("a hook could not run", "err", err, "stderr", string(result.Stderr.Bytes()))
+	}
+	return a, err
+}
+
+// environ is the worker's environment as far as the program may know it. The call itself is on stdin.
+func (p program) environ() ([]string, error) {
+	env, err := process.Environ(tool.Call{}, p.env)
+	if err != nil {
+		return nil, err
+	}
+	env = slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TOOLFLEET_") })
+	if !slices.Contains(p.env, "CLAUDE_PROJECT_DIR") || os.Getenv("CLAUDE_PROJECT_DIR") == "" {
+		env = append(env, "CLAUDE_PROJECT_DIR="+p.dir)
+	}
+	return env, nil
+}
+
+// answered is what the program said by how it ended.
+func (q request) answered(r process.Result) (answer, error) {
+	said := strings.TrimSpace(string(r.Stderr.Bytes()))
+	switch {
+	case r.ExitCode == exitBlock && said == "":
+		return answer{}, errors.New("it ended with exit status 2 and no reason on stderr")
+	case r.ExitCode == exitBlock && q.Event == preToolUse:
+		return answer{opinion: hook.Deny, reason: said}, nil
+	case r.ExitCode == exitBlock: // what is done is done: the model is told
+		return answer{context: said}, nil
+	case r.ExitCode != 0:
+		return answer{}, fmt.Errorf("it ended with %s", r.Status())
+	case r.Stdout.Dropped > 0:
+		return answer{}, fmt.Errorf("its answer has more than %d bytes", maxAnswer)
+	}
+	stdout := bytes.TrimSpace(r.Stdout.Bytes())
+	if len(stdout) == 0 {
+		return answer{}, nil
+	}
+	a, err := q.read(stdout)
+	if err != nil {
+		return answer{}, fmt.Errorf("its answer cannot be used: %w", err)
+	}
+	return a, nil
+}

@@ -1,0 +1,380 @@
+package exechook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/hook"
+)
+
+var (
+	aCall = hook.Call{
+		Tenant: "acme", Session: "s", Batch: "b", ID: "toolu_1", Index: 2, Tool: "Bash", Kind: messages.Write,
+		Input: json.RawMessage(`{"command":"ls","n":9007199254740993}`),
+	}
+	anEnd = hook.Done{Status: messages.StatusOK, Outcome: messages.Text("done"), Duration: 1500 * time.Millisecond}
+)
+
+// script is a hook whose programs are this shell script.
+func script(t testing.TB, body string, change func(*Config)) hook.Hook {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "hook"), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Name: "h", Before: []string{"./hook", "one", "two words"}, After: []string{"./hook"}, Dir: dir}
+	if change != nil {
+		change(&cfg)
+	}
+	h, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func say(answer string) string { return "cat >/dev/null; cat <<'EOF'\n" + answer + "\nEOF" }
+
+func TestAnswersBefore(t *testing.T) {
+	specific := func(members string) string {
+		return say(`{"hookSpecificOutput":{"hookEventName":"PreToolUse",` + members + `}}`)
+	}
+	for _, tt := range []struct {
+		body string
+		want hook.Verdict
+	}{
+		{`exit 0`, hook.Verdict{}},
+		{`echo; echo`, hook.Verdict{}},
+		{`echo words >&2`, hook.Verdict{}},
+		{say(`{}`), hook.Verdict{}},
+		{say(`{"hookSpecificOutput":null,"decision":null,"continue":true}`), hook.Verdict{}},
+		{specific(`"permissionDecision":"allow"`), hook.Verdict{Opinion: hook.Allow}},
+		{specific(`"permissionDecision":"ask","permissionDecisionReason":"big"`), hook.Verdict{Opinion: hook.Ask, Reason: "big"}},
+		{specific(`"permissionDecision":"deny","permissionDecisionReason":"no","additionalContext":"c"`), hook.Verdict{Opinion: hook.Deny, Reason: "no", Context: "c"}},
+		{specific(`"updatedInput":{"command":"ls -l","n":9007199254740993}`), hook.Verdict{Input: json.RawMessage(`{"command":"ls -l","n":9007199254740993}`)}},
+		{say(`{"hookSpecificOutput":{"permissionDecision":"allow"},"tool_use_id":"toolu_1"}`), hook.Verdict{Opinion: hook.Allow}},
+		{say(`{"continue":false,"stopReason":"enough","systemMessage":"m","suppressOutput":true}`), hook.Verdict{Stop: true, StopReason: "enough"}},
+		{say(`{"decision":"approve","reason":"fine"}`), hook.Verdict{Opinion: hook.Allow, Reason: "fine"}},
+		{say(`{"decision":"block","reason":"no"}`), hook.Verdict{Opinion: hook.Deny, Reason: "no"}},
+		{say(`{"decision":"approve","hookSpecificOutput":{"permissionDecision":"ask"}}`), hook.Verdict{Opinion: hook.Ask}},
+		{say(`{"decision":"block","reason":"no","hookSpecificOutput":{"permissionDecision":"allow"}}`), hook.Verdict{Opinion: hook.Deny, Reason: "no"}},
+		{`echo '{"decision":"approve"}'; echo ' no way ' >&2; exit 2`, hook.Verdict{Opinion: hook.Deny, Reason: "no way"}},
+	} {
+		got, err := script(t, tt.body, nil).Before(t.Context(), aCall)
+		if err != nil {
+			t.Errorf("%s: %v", tt.body, err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.body, diff)
+		}
+	}
+}
+
+// What is no answer is an error, before and after the tool: never an opinion, never nothing.
+func TestCouldNotRun(t *testing.T) {
+	for _, tt := range []struct{ name, body, says string }{
+		{"exit 1", `exit 1`, "exit status 1"},
+		{"exit 1 with an answer", say(`{"decision":"approve"}`) + "\nexit 1", "exit status 1"},
+		{"exit 2 without a word", `echo '{"decision":"approve"}'; exit 2`, "no reason on stderr"},
+		{"exit 2 with blanks", `echo >&2; exit 2`, "no reason on stderr"},
+		{"exit 126", `exit 126`, "exit status 126"},
+		{"exit 127", `no-such-program-anywhere`, "exit status 127"},
+		{"signal", `kill -TERM $$`, "signal: terminated"},
+		{"garbage", `echo yes`, "invalid character"},
+		{"half", `echo '{"decision":'`, "ends in the middle"},
+		{"two", say(`{}` + "\n" + `{}`), "more than one JSON value"},
+		{"words around it", say("thinking...\n{}"), "invalid character"},
+		{"no UTF-8", `printf '{"reason":"\377"}'`, "not valid UTF-8"},
+		{"array", say(`[]`), "want an object, got an array"},
+		{"null", say(`null`), "want an object, got null"},
+		{"text", say(`"allow"`), "want an object, got a string"},
+		{"twice", say(`{"decision":"block","decision":"approve"}`), `twice`},
+		{"twice inside", say(`{"hookSpecificOutput":{"additionalContext":"a","additionalContext":"b"}}`), `twice`},
+		{"unknown key", say(`{"desicion":"block"}`), `"desicion" is not known here`},
+		{"another case", say(`{"Decision":"block"}`), `"Decision" is not known here`},
+		{"unknown key inside", say(`{"hookSpecificOutput":{"permisionDecision":"deny"}}`), `hookSpecificOutput."permisionDecision" is not known here`},
+		{"unknown decision", say(`{"decision":"deny"}`), `decision "deny": want approve or block`},
+		{"wrong type", say(`{"continue":"false"}`), "continue is a string"},
+		{"wrong type inside", say(`{"hookSpecificOutput":{"additionalContext":1}}`), "additionalContext is a number"},
+		{"specific no object", say(`{"hookSpecificOutput":"deny"}`), "want an object, got a string"},
+		{"another call", say(`{"tool_use_id":"toolu_2","decision":"approve"}`), "about another call"},
+		{"another event", say(`{"hookSpecificOutput":{"hookEventName":"Stop"}}`), `answers "Stop"`},
+		{"flood", `head -c 5000000 /dev/zero | tr '\000' ' '`, "more than 4194304 bytes"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := script(t, tt.body, nil)
+			v, err := h.Before(t.Context(), aCall)
+			if err == nil || !strings.Contains(err.Error(), tt.says) || !cmp.Equal(v, hook.Verdict{}) {
+				t.Errorf("before: got %+v, %v, want an error with %q", v, err, tt.says)
+			}
+			c, err := h.After(t.Context(), aCall, anEnd)
+			if err == nil || !strings.Contains(err.Error(), tt.says) || !cmp.Equal(c, hook.Change{}) {
+				t.Errorf("after: got %+v, %v, want an error with %q", c, err, tt.says)
+			}
+		})
+	}
+	for _, tt := range []struct{ name, body, says string }{
+		{"defer", say(`{"hookSpecificOutput":{"permissionDecision":"defer"}}`), "want allow, deny or ask"},
+		{"decision in capitals", say(`{"hookSpecificOutput":{"permissionDecision":"Allow"}}`), "want allow, deny or ask"},
+		{"input no object", say(`{"hookSpecificOutput":{"updatedInput":[1]}}`), "updatedInput: want an object, got an array"},
+		{"output before the tool", say(`{"hookSpecificOutput":{"updatedToolOutput":1}}`), "not known here"},
+		{"answer to what comes after", say(`{"hookSpecificOutput":{"hookEventName":"PostToolUse"}}`), "asked was PreToolUse"},
+	} {
+		if v, err := script(t, tt.body, nil).Before(t.Context(), aCall); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %+v, %v, want an error with %q", tt.name, v, err, tt.says)
+		}
+	}
+	for _, tt := range []struct{ name, body, says string }{
+		{"input after the tool", say(`{"hookSpecificOutput":{"updatedInput":{}}}`), "not known here"},
+		{"decision after the tool", say(`{"hookSpecificOutput":{"permissionDecision":"deny"}}`), "not known here"},
+	} {
+		if c, err := script(t, tt.body, nil).After(t.Context(), aCall, anEnd); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %+v, %v, want an error with %q", tt.name, c, err, tt.says)
+		}
+	}
+}
+
+func TestAnswersAfter(t *testing.T) {
+	specific := func(members string) string {
+		return say(`{"hookSpecificOutput":{"hookEventName":"PostToolUse",` + members + `}}`)
+	}
+	blocks := []messages.Block{{Type: "text", Text: "a"}, {Type: "image", Data: "AA==", MimeType: "image/png"}}
+	written := string(messages.MustMarshal(blocks))
+	inBlocks := hook.Done{Status: messages.StatusOK, Outcome: messages.Outcome{Content: []messages.Block{{Type: "text", Text: "x"}}}}
+	looksLikeBlocks := hook.Done{Status: messages.StatusOK, Outcome: messages.Outcome{Output: json.RawMessage(written)}}
+	for _, tt := range []struct {
+		name, body string
+		done       hook.Done
+		want       hook.Change
+	}{
+		{"nothing", `exit 0`, anEnd, hook.Change{}},
+		{"block is context", say(`{"decision":"block","reason":"lint failed"}`), anEnd, hook.Change{Context: "lint failed"}},
+		{"block beside context", say(`{"decision":"block","reason":"lint failed","hookSpecificOutput":{"additionalContext":"see x"}}`), anEnd, hook.Change{Context: "lint failed\nsee x"}},
+		{"approve", say(`{"decision":"approve"}`), anEnd, hook.Change{}},
+		{"exit 2 is context", `echo "lint failed" >&2; exit 2`, anEnd, hook.Change{Context: "lint failed"}},
+		{"stop", say(`{"continue":false,"stopReason":"enough"}`), anEnd, hook.Change{Stop: true, StopReason: "enough"}},
+		{"replaced", specific(`"updatedToolOutput":{"a":1.10}`), anEnd, hook.Change{Output: json.RawMessage(`{"a":1.10}`)}},
+		{"replaced by text", specific(`"updatedToolOutput":"x","additionalContext":"c"`), anEnd, hook.Change{Output: json.RawMessage(`"x"`), Context: "c"}},
+		{"blocks for blocks", specific(`"updatedToolOutput":` + written), inBlocks, hook.Change{Content: blocks}},
+		{"text for blocks", specific(`"updatedToolOutput":"x"`), inBlocks, hook.Change{Output: json.RawMessage(`"x"`)}},
+		{"an array that looks like blocks", specific(`"updatedToolOutput":` + written), looksLikeBlocks, hook.Change{Output: json.RawMessage(written)}},
+		{"MCP blocks", specific(`"updatedMCPToolOutput":` + written), anEnd, hook.Change{Content: blocks}},
+		{"MCP result", specific(`"updatedMCPToolOutput":{"content":` + written + `}`), anEnd, hook.Change{Content: blocks}},
+		{"MCP text", specific(`"updatedMCPToolOutput":"x"`), anEnd, hook.Change{Output: json.RawMessage(`"x"`)}},
+		{"of a failure", say(`{"hookSpecificOutput":{"hookEventName":"PostToolUseFailure","additionalContext":"c"}}`),
+			hook.Done{Status: messages.StatusTimeout, Outcome: messages.Failed(messages.CodeTimeout, "late")}, hook.Change{Context: "c"}},
+	} {
+		got, err := script(t, tt.body, nil).After(t.Context(), aCall, tt.done)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// keeps is a script that writes down what it was given, and where.
+func keeps(t *testing.T) (h hook.Hook, dir string, read func() string) {
+	t.Helper()
+	h = script(t, `cat > stdin; echo "$#" > args`, func(c *Config) { dir = c.Dir })
+	return h, dir, func() string {
+		t.Helper()
+		stdin, err := os.ReadFile(filepath.Join(dir, "stdin"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(stdin)
+	}
+}
+
+func TestRequest(t *testing.T) {
+	h, dir, read := keeps(t)
+	if _, err := h.Before(t.Context(), aCall); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"hook_event_name":"PreToolUse","session_id":"s","transcript_path":"","cwd":"` + dir + `","permission_mode":"default",` +
+		`"tool_name":"Bash","tool_input":{"command":"ls","n":9007199254740993},"tool_use_id":"toolu_1","tenant":"acme","batch":"b","index":2,"kind":"write"}`
+	if diff := cmp.Diff(want, read()); diff != "" {
+		t.Errorf("before (-want +got):\n%s", diff)
+	}
+	if args, _ := os.ReadFile(filepath.Join(dir, "args")); string(args) != "2\n" {
+		t.Errorf("started with %q arguments, want 2", args)
+	}
+	tail := `"tenant":"acme","batch":"b","index":2,"kind":"write"`
+	for _, tt := range []struct {
+		done hook.Done
+		want string
+	}{
+		{anEnd, `"hook_event_name":"PostToolUse"|"tool_response":"done","duration_ms":1500,` + tail + `,"status":"ok"}`},
+		{hook.Done{Status: messages.StatusOK, Outcome: messages.Outcome{Content: []messages.Block{{Type: "text", Text: "a"}}}},
+			`"hook_event_name":"PostToolUse"|"tool_response":[{"type":"text","text":"a"}],"duration_ms":0,` + tail + `,"status":"ok"}`},
+		{hook.Done{Status: messages.StatusError, Outcome: messages.Outcome{Content: []messages.Block{{Type: "text", Text: "bad"}}, IsError: true}},
+			`"hook_event_name":"PostToolUseFailure"|"tool_response":[{"type":"text","text":"bad"}],"error":"bad","is_interrupt":false,"duration_ms":0,` + tail + `,"status":"error"}`},
+		{hook.Done{Status: messages.StatusAborted, Outcome: messages.Failed(messages.CodeAborted, "stopped")},
+			`"hook_event_name":"PostToolUseFailure"|"error":"stopped","is_interrupt":true,"duration_ms":0,` + tail + `,"status":"aborted","error_code":"aborted"}`},
+	} {
+		if _, err := h.After(t.Context(), aCall, tt.done); err != nil {
+			t.Fatal(err)
+		}
+		got := read()
+		for _, part := range strings.Split(tt.want, "|") {
+			if !strings.Contains(got, part) {
+				t.Errorf("after %s: got %s\nwithout %s", tt.done.Status, got, part)
+			}
+		}
+	}
+	// Arguments that are no JSON reach whoever watches, as a string.
+	bad := aCall
+	bad.Input = json.RawMessage(`{"a":`)
+	if _, err := h.After(t.Context(), bad, hook.Done{Status: messages.StatusValidationError}); err != nil || !strings.Contains(read(), `"tool_input":"{\"a\":"`) {
+		t.Errorf("got %v, %s", err, read())
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("TOKEN", "SECRET")
+	t.Setenv("GIVEN", "yes")
+	t.Setenv("TOOLFLEET_X", "SECRET")
+	dir := ""
+	h := script(t, `env > env; pwd -P > pwd`, func(c *Config) { c.Env, dir = []string{"GIVEN", "ABSENT"}, c.Dir })
+	if _, err := h.Before(t.Context(), aCall); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := "\n" + string(raw)
+	for _, want := range []string{"\nGIVEN=yes\n", "\nCLAUDE_PROJECT_DIR=" + dir + "\n", "\nPATH="} {
+		if !strings.Contains(env, want) {
+			t.Errorf("no %q in the environment:\n%s", want, env)
+		}
+	}
+	for _, never := range []string{"SECRET", "TOKEN", "TOOLFLEET_CALL_ID", "TOOLFLEET_X"} {
+		if strings.Contains(env, never) {
+			t.Errorf("%q in the environment:\n%s", never, env)
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	set, err := hook.NewSet(script(t, `sleep 60`, func(c *Config) { c.Budget, c.After = 50*time.Millisecond, nil }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := set.Before(t.Context(), aCall, nil)
+	if r.Refused == nil || r.Failures[0].Cancelled || !strings.Contains(r.Refused.Error(), "longer than its budget") {
+		t.Fatalf("got %+v, want a gate that was too slow", r)
+	}
+}
+
+// A hook whose time is over is killed with everything it has started.
+func TestNothingIsLeftRunning(t *testing.T) {
+	dir := ""
+	h := script(t, `(sleep 60 > pipe) & exec sleep 60`, func(c *Config) { dir = c.Dir })
+	pipe := filepath.Join(dir, "pipe")
+	if out, err := exec.Command("mkfifo", pipe).CombinedOutput(); err != nil {
+		t.Skipf("no named pipes here: %v: %s", err, out)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := h.Before(ctx, aCall)
+		ended <- err
+	}()
+	f, err := os.Open(pipe) // waits for the child of the hook
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the hook ended with %v, want its context's end", err)
+	}
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // waits while anybody holds the other end
+		t.Errorf("reading from the child: %v, want the end of it", err)
+	}
+}
+
+func TestNew(t *testing.T) {
+	for _, command := range [][]string{{}, {""}, {"a\x00b"}, {"a", "\x00"}} {
+		if _, err := New(Config{Name: "h", Before: command}); err == nil || !strings.Contains(err.Error(), `hook "h"`) {
+			t.Errorf("command %q: %v, want an error that names the hook", command, err)
+		}
+	}
+	h, err := New(Config{Name: "h", Match: "m", Priority: 3, Class: hook.Observe, Budget: time.Minute, After: []string{"true"}})
+	if err != nil || h.Before != nil || h.After == nil || h.Name != "h" || h.Match != "m" || h.Priority != 3 || h.Class != hook.Observe || h.Budget != time.Minute {
+		t.Errorf("got %+v, %v", h, err)
+	}
+	if _, err := h.After(t.Context(), aCall, anEnd); err != nil {
+		t.Errorf("a program of PATH: %v", err)
+	}
+}
+
+// A program that is missing is a warning when the worker starts and an error of each run, until it is there.
+func TestMissingProgram(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "hook")
+	for _, command := range []string{"./hook", program, "no-such-program-anywhere"} {
+		var log bytes.Buffer
+		h, err := New(Config{Name: "h", Before: []string{command}, Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil || !strings.Contains(log.String(), "cannot be run as things are") || !strings.Contains(log.String(), "hook=h") {
+			t.Errorf("%s: %v, log %q", command, err, log.String())
+		}
+		if v, err := h.Before(t.Context(), aCall); err == nil {
+			t.Errorf("%s: got %+v, want an error", command, v)
+		}
+	}
+	h, err := New(Config{Name: "h", Before: []string{"./hook"}, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+say(`{"decision":"approve"}`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Before(t.Context(), aCall); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("a file that is not executable: %v", err)
+	}
+	if err := os.Chmod(program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := h.Before(t.Context(), aCall); err != nil || v.Opinion != hook.Allow {
+		t.Errorf("once it is there: got %+v, %v", v, err)
+	}
+}
+
+// FuzzRead: no bytes make the reader panic, and what is no object is no answer.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"decision":"block","reason":"r"}`, `{"continue":false,"hookSpecificOutput":{"permissionDecision":"ask","updatedInput":{"a":1}}}`,
+		`{"hookSpecificOutput":{"updatedMCPToolOutput":{"content":[{"type":"text"}]}}}`, `null`, `{"tool_use_id":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stdout []byte) {
+		for _, q := range []request{before(aCall), after(aCall, anEnd)} {
+			a, err := q.read(stdout)
+			switch {
+			case err != nil:
+			case messages.Check(stdout) != nil:
+				t.Errorf("%q is taken", stdout)
+			case q.Event == preToolUse && (a.output != nil || a.content != nil), q.Event != preToolUse && (a.opinion != hook.None || a.input != nil):
+				t.Errorf("%q after %s: %+v", stdout, q.Event, a)
+			}
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package exechook
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/hook"
+)
+
+// event is the moment that a hook is asked at.
+type event string
+
+// The events. After the tool it is a failure for every call that did not end ok, also where no tool was started.
+const (
+	preToolUse         event = "PreToolUse"
+	postToolUse        event = "PostToolUse"
+	postToolUseFailure event = "PostToolUseFailure"
+)
+
+// request is what a program reads from stdin. The first half is what Claude Code hands to its hooks, so that theirs run
+// here; the second is what only this fleet knows.
+type request struct {
+	Event          event              `json:"hook_event_name"`
+	Session        messages.SessionID `json:"session_id"`
+	TranscriptPath string             `json:"transcript_path"` // there is none
+	Cwd            string             `json:"cwd"`
+	PermissionMode string             `json:"permission_mode"` // always "default": the rules decide
+	Tool           string             `json:"tool_name"`
+	Input          json.RawMessage    `json:"tool_input"` // arguments that are no JSON: a string
+	CallID         messages.CallID    `json:"tool_use_id"`
+	// Response is what the tool gave: any JSON value; content blocks as an array of them.
+	Response    json.RawMessage `json:"tool_response,omitempty"`
+	Error       string          `json:"error,omitempty"`        // of a failure
+	IsInterrupt *bool           `json:"is_interrupt,omitempty"` // of a failure: the call was aborted
+	DurationMS  *int64          `json:"duration_ms,omitempty"`  // after the tool
+
+	Tenant    messages.TenantID `json:"tenant"`
+	Batch     messages.BatchID  `json:"batch"`
+	Index     int               `json:"index"`
+	Kind      messages.Kind     `json:"kind,omitempty"`
+	Status    messages.Status   `json:"status,omitempty"`     // after the tool
+	ErrorCode messages.Code     `json:"error_code,omitempty"` // of a failure
+
+	hadBlocks bool // Response is content blocks
+}
+
+func before(call hook.Call) request {
+	q := request{
+		Event: preToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
+		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
+	}
+	if messages.Check(call.Input) != nil { // after the tool, of a call that was refused for it
+		q.Input = messages.Quote(string(call.Input))
+	}
+	return q
+}
+
+func after(call hook.Call, done hook.Done) request {
+	q := before(call)
+	q.Event, q.Status = postToolUse, done.Status
+	q.DurationMS = new(int64(done.Duration / time.Millisecond))
+	q.Response = done.Outcome.Output
+	if q.hadBlocks = done.Outcome.Content != nil; q.hadBlocks {
+		q.Response = messages.MustMarshal(done.Outcome.Content)
+	}
+	if done.Status == messages.StatusOK {
+		return q
+	}
+	q.Event, q.Error = postToolUseFailure, textOf(done.Outcome.Content)
+	q.IsInterrupt = new(done.Status == messages.StatusAborted)
+	if err := done.Outcome.Err; err != nil {
+		q.Error, q.ErrorCode = err.Message, err.Code
+	}
+	return q
+}
+
+func textOf(blocks []messages.Block) string {
+	var texts []string
+	for _, b := range blocks {
+		if b.Text != "" {
+			texts = append(texts, b.Text)
+		}
+	}
+	return strings.Join(texts, "\n")
+}
