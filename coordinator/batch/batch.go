@@ -32,7 +32,8 @@ type Config struct {
 	Poll         time.Duration // between looks after that
 	QueueTimeout time.Duration // how long a call may wait without a sign of a worker
 	Grace        time.Duration // added to every lease and deadline before they are held to have passed
-	NotAfter     time.Time     // past it nothing is started
+	NotAfter     time.Time     // past it nothing is started; questions to people put it off
+	Waits        time.Duration // by how much they do, in all
 	Timeout      time.Duration // active time of the whole batch; 0: no bound
 	Poison       int           // claims of one call that may lapse before it is given up; 0: no bound
 	// KeepGoing lets later writes of the batch run although the outcome of an earlier one is unknown.
@@ -73,13 +74,15 @@ type call struct {
 	recorded   bool
 	dispatched bool
 	dispatches int
-	gone       bool      // its job left the queue, and no worker has it
-	held       bool      // it would be dispatched, were there room in the window
-	notBefore  time.Time // of the next dispatch
-	attempts   int       // that failed, of a call that does not claim
-	since      time.Time // of the last sign of life: dispatch, or a worker's word
-	ran        bool      // a worker said that it runs
-	seq        uint64    // of the newest journal record
+	gone       bool          // its job left the queue, and no worker has it
+	held       bool          // it would be dispatched, were there room in the window
+	notBefore  time.Time     // of the next dispatch
+	attempts   int           // that failed, of a call that does not claim
+	since      time.Time     // of the last sign of life: dispatch, or a worker's word
+	ran        bool          // a worker said that it runs
+	expires    time.Time     // of its question, while it is parked
+	waits      time.Duration // the time that people were given for its question
+	seq        uint64        // of the newest journal record; 0: it has none
 	record     messages.CallRecord
 	seen       time.Time // when that record was first seen here
 	claimSeen  time.Time // when the claim that it continues was
@@ -148,7 +151,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.recorded(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
-		if m.plan.Calls[ev.Index].Claims() { // a notice of what stands in the call's own journal
+		if m.plan.Calls[ev.Index].Claims() { // a notice of what stands in the call's own journal; of any other it may not
 			m.calls[ev.Index].recorded = true
 		}
 	case HandedBack:
@@ -185,10 +188,16 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 		c.claimSeen = now
 	}
 	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
+	if q := ev.Record.Approval; q != nil {
+		c.waits = max(c.waits, q.Expires.Sub(q.Asked))
+	}
 	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false
 	switch ev.Record.State {
 	case messages.Parked:
 		c.ran, c.dispatched = false, false
+		if c.expires = ev.Expires; c.expires.IsZero() { // a record that asks nothing
+			c.expires = now
+		}
 	case messages.Released, messages.Granted: // to be claimed again
 		c.ran, c.gone = false, true
 		c.notBefore = now.Add(time.Duration(ev.Record.RetryAfterMS) * time.Millisecond)

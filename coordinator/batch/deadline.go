@@ -30,14 +30,6 @@ func (m *Machine) lapsed(now time.Time, c *call) bool {
 
 func parked(c *call) bool { return c.record.State == messages.Parked }
 
-// expires is when nobody may answer any more whether a parked call may run.
-func expires(c *call) time.Time {
-	if c.record.Approval == nil {
-		return c.seen
-	}
-	return c.record.Approval.Expires
-}
-
 // claimed reports whether somebody may be running the call. A record of a state that is not known here, or that cannot
 // be read, is held to be a claim.
 func claimed(c *call) bool {
@@ -98,13 +90,13 @@ func (m *Machine) ending(now time.Time, i int, c *call) (messages.Result, bool) 
 		return m.endWith(i, messages.StatusAborted, messages.CodeAborted, fmt.Sprintf("%s: %s.", m.notRun(i, c), m.abort.Why())), true
 	case !m.wanted(i):
 		return m.endWith(i, messages.StatusSkipped, messages.CodeSkipped, m.whySkipped(i)), true
-	case now.After(m.cfg.NotAfter):
+	case now.After(m.notAfter()):
 		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, m.notRun(i, c)+": the batch outlived its time."), true
 	case parked(c):
-		if now.Before(expires(c)) {
+		if now.Before(c.expires) {
 			return messages.Result{}, false
 		}
-		return m.endWith(i, messages.StatusExpired, messages.CodeExpired, "Not run: nobody answered in time whether it may."), true
+		return m.endWith(i, messages.StatusExpired, messages.CodeApprovalExpired, "Not run: a person was asked whether it may run, and nobody answered in time."), true
 	case m.cfg.Timeout > 0 && !c.ran && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
 			"%s: the %s that this message was given are used up.", m.notRun(i, c), m.cfg.Timeout)), true
@@ -127,7 +119,7 @@ func (m *Machine) notRun(i int, c *call) string {
 	switch {
 	case m.hasFailed(i, c):
 		return "It failed and is not run again"
-	case p.Claims(): // it would have been claimed
+	case m.Claims(i): // it would have been claimed
 		return "Not run"
 	case c.ran:
 		return "Stopped while it ran"
@@ -140,7 +132,7 @@ func (m *Machine) notRun(i int, c *call) string {
 // hasFailed reports whether an attempt has failed. Of a call that claims its journal says so; what is counted beside
 // that are workers that were lost before they claimed it.
 func (m *Machine) hasFailed(i int, c *call) bool {
-	return c.record.Error != nil || c.attempts > 0 && !m.plan.Calls[i].Claims()
+	return c.record.Error != nil || c.attempts > 0 && !m.Claims(i)
 }
 
 // lostClaim is how a call ends whose claim has lapsed, unless another worker may take it over and is still
@@ -149,7 +141,7 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 	waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
 	again := c.record.OnCrash == messages.Idempotent || c.record.OnCrash == messages.Checkable
-	if again && !waited && !poison && !m.overdue(now, c) && m.abort == nil && now.Before(m.cfg.NotAfter) {
+	if again && !waited && !poison && !m.overdue(now, c) && m.abort == nil && now.Before(m.notAfter()) {
 		return messages.Result{}, false
 	}
 	lost := "The worker that ran %s was lost while it ran."
@@ -172,7 +164,7 @@ func (m *Machine) whySkipped(i int) string {
 	switch {
 	case write && !m.cfg.KeepGoing && m.unknownBefore(i):
 		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
-	case m.skip != nil && !c.dispatched && (p.Stage != m.from || p.Claims()) && (m.skip.Now || p.Stage > m.after):
+	case m.skip != nil && !c.dispatched && (p.Stage != m.from || m.Claims(i)) && (m.skip.Now || p.Stage > m.after):
 		return fmt.Sprintf("Not run: %s. Hear that first.", m.skip.said())
 	}
 	return ""
@@ -298,7 +290,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 				earlier(m.due(c))
 			}
 		default:
-			earlier(m.cfg.NotAfter.Add(1))
+			earlier(m.notAfter().Add(1))
 			earlier(m.waitsFor(i, c))
 			if m.cfg.Timeout > 0 && !c.ran && !claimed(c) && !parked(c) && !m.activeSince.IsZero() {
 				earlier(m.activeSince.Add(m.cfg.Timeout - m.active + m.slack(c)))
@@ -313,7 +305,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 func (m *Machine) waitsFor(i int, c *call) time.Time {
 	switch {
 	case parked(c):
-		return expires(c)
+		return c.expires
 	case c.held: // until another call ends
 	case c.gone:
 		return c.notBefore

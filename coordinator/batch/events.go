@@ -21,11 +21,13 @@ type (
 		Record messages.PlanRecord
 		Seq    uint64
 	}
-	// Recorded tells of the newest record in a call's journal.
+	// Recorded tells of the newest record in a call's journal. Expires is when the question of a parked one does, by
+	// the clock of the steps: the record itself says it by the server's.
 	Recorded struct {
-		Index  int
-		Record messages.CallRecord
-		Seq    uint64
+		Index   int
+		Record  messages.CallRecord
+		Seq     uint64
+		Expires time.Time
 	}
 	// Ended tells of the stored result of a call.
 	Ended struct {

@@ -24,7 +24,8 @@ var update = flag.Bool("update", false, "rewrite testdata; read the diff before 
 // Each file of testdata is a story. "calls:" names the tools of the batch; a line "> event" tells the
 // machine something, the lines under it are what it then wants. "+3s" before an event lets time pass, "timeout:" bounds
 // the batch. Words of an event: seq=7 is the sequence of its record, after=4s a pause, failed=2 how many attempts
-// failed or, of a claim, were lost with their worker; drained says that a release came without an error.
+// failed or, of a claim, were lost with their worker; drained says that a release came without an error; expires=15m is how long
+// a question may be answered. After each event that leaves the batch waiting for people alone, "rest" says so.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -49,6 +50,9 @@ func TestScenarios(t *testing.T) {
 		})
 	}
 }
+
+// serverTime is far from the time of the steps: whoever takes one for the other is found out.
+var serverTime = epoch.Add(-48 * time.Hour)
 
 type story struct {
 	t       *testing.T
@@ -112,9 +116,12 @@ func (s *story) tell(words []string) {
 	}
 	index, failed, seq := 0, 0, uint64(0)
 	var after time.Duration
+	expires := 15 * time.Minute
 	for _, w := range words[1:] {
 		if name, value, named := strings.Cut(w, "="); !named {
 			_, _ = fmt.Sscanf(w, "%d", &index)
+		} else if name == "expires" {
+			expires, _ = time.ParseDuration(value)
 		} else if name == "after" {
 			after, _ = time.ParseDuration(value)
 		} else if name == "failed" {
@@ -142,7 +149,8 @@ func (s *story) tell(words []string) {
 		}
 		ev = batch.Recorded{Index: index, Seq: seq, Record: record}
 	case "parked":
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Parked, Approval: &messages.Approval{Expires: s.now.Add(15 * time.Minute)}}}
+		ev = batch.Recorded{Index: index, Seq: seq, Expires: s.now.Add(expires),
+			Record: messages.CallRecord{State: messages.Parked, Approval: &messages.Approval{Asked: serverTime, Expires: serverTime.Add(expires)}}}
 	case "letgo":
 		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
 	case "handed":
@@ -178,6 +186,9 @@ func (s *story) tell(words []string) {
 	}
 	if ok && words[len(words)-1] == "wake?" {
 		fmt.Fprintf(&s.out, "wake in %s\n", wake.Sub(s.now))
+	}
+	if until, rests := s.m.Rest(); rests {
+		fmt.Fprintf(&s.out, "rest for %s\n", until.Sub(s.now))
 	}
 }
 

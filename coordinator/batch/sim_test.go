@@ -37,7 +37,7 @@ const window = 3
 func config(nonce string) batch.Config {
 	return batch.Config{
 		Digest: "d", Nonce: nonce, Window: window, FirstPoll: 200 * time.Millisecond, Poll: 3 * time.Second,
-		QueueTimeout: time.Minute, Grace: 2 * time.Second, NotAfter: epoch.Add(time.Hour),
+		QueueTimeout: time.Minute, Grace: 2 * time.Second, NotAfter: epoch.Add(time.Hour), Waits: time.Hour,
 	}
 }
 
@@ -84,7 +84,7 @@ func (w *world) over(i int) bool {
 
 // durable reports whether the call's result would survive the loss of every unsynced stream.
 func (w *world) durable(i int) bool {
-	if w.plan.Calls[i].Refused != nil || w.plan.Calls[i].Claims() {
+	if w.plan.Calls[i].Refused != nil || w.plan.Calls[i].Claims() || len(w.records[i]) > 0 {
 		return w.over(i)
 	}
 	for _, p := range w.plans {
@@ -132,9 +132,13 @@ func (c *coordinator) look() (found bool) {
 	for i := range c.w.plan.Calls {
 		if rs := c.w.records[i]; len(rs) > 0 {
 			found = true
-			c.step(batch.Recorded{Index: i, Record: rs[len(rs)-1], Seq: c.w.seqs[i]})
+			told := batch.Recorded{Index: i, Record: rs[len(rs)-1], Seq: c.w.seqs[i]}
+			if q := told.Record.Approval; q != nil {
+				told.Expires = q.Expires
+			}
+			c.step(told)
 		}
-		if r, ok := c.w.results[i]; ok {
+		if r, ok := c.w.results[i]; ok && !c.m.Claims(i) {
 			found = true
 			c.step(batch.Ended{Index: i, Result: r})
 		}
@@ -162,8 +166,7 @@ func (c *coordinator) perform() {
 		c.look()
 		c.step(batch.Looked{})
 	case batch.End:
-		call := w.plan.Calls[e.Index]
-		if call.Claims() {
+		if c.m.Claims(e.Index) {
 			w.write(e.Index, messages.CallRecord{State: messages.Ended, Result: &e.Result}, e.Expect)
 		} else if _, there := w.results[e.Index]; !there {
 			w.results[e.Index] = e.Result
@@ -211,7 +214,15 @@ func (w *world) work(i int) {
 		return
 	}
 	result := messages.Result{Index: i, CallID: call.ID, Status: messages.StatusOK, Outcome: messages.Text("ok")}
-	if !call.Claims() {
+	if w.parked(i) || len(w.records[i]) == 0 && w.rng.IntN(8) == 0 {
+		delete(w.jobs, i)
+		if !w.parked(i) {
+			q := &messages.Approval{Asked: w.now, Expires: w.now.Add(15 * time.Minute)}
+			w.write(i, messages.CallRecord{State: messages.Parked, Approval: q}, w.seqs[i])
+		}
+		return
+	}
+	if !call.Claims() && len(w.records[i]) == 0 {
 		w.ran[i]++
 		if w.rng.IntN(5) > 0 { // else it died; the job stays
 			w.results[i] = result
@@ -220,9 +231,9 @@ func (w *world) work(i int) {
 		return
 	}
 	attempt := 1
-	if rs := w.records[i]; len(rs) > 0 {
+	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State != messages.Granted {
 		// A lapsed claim is taken over only where the tool allows it. The twin's clock jumps, so any age will do.
-		if call.Tool.OnCrash != messages.Idempotent {
+		if call.Claims() && call.Tool.OnCrash != messages.Idempotent {
 			delete(w.jobs, i)
 			return
 		}
@@ -240,11 +251,26 @@ func (w *world) work(i int) {
 	delete(w.jobs, i)
 }
 
+func (w *world) parked(i int) bool {
+	rs := w.records[i]
+	return len(rs) > 0 && rs[len(rs)-1].State == messages.Parked
+}
+
+// decide lets people answer some questions, and leave others to expire.
+func (w *world) decide() {
+	for i := range w.plan.Calls {
+		if w.parked(i) && w.rng.IntN(2) == 0 {
+			w.write(i, messages.CallRecord{State: messages.Granted, Approval: w.records[i][len(w.records[i])-1].Approval}, w.seqs[i])
+		}
+	}
+}
+
 func TestWhateverHappensTheBatchEnds(t *testing.T) {
 	seeds := uint64(3000)
 	if testing.Short() {
 		seeds = 300
 	}
+	rested := 0
 	for seed := range seeds {
 		w := newWorld(t, seed)
 		c := w.coordinator("n0")
@@ -272,6 +298,15 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 					c.look()
 				}
 			default:
+				if until, rests := c.m.Rest(); rests && until.After(w.now) { // nothing of it stays; somebody wakes it, or time does
+					w.checkRest()
+					rested++
+					if w.decide(); w.rng.IntN(3) == 0 {
+						w.now = until
+					}
+					c = w.coordinator(fmt.Sprint("r", step))
+					continue
+				}
 				wake, ok := c.m.Wake()
 				if !ok {
 					w.fatalf("the machine neither wants anything nor waits for anything")
@@ -283,6 +318,28 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 			}
 		}
 		w.check(c.done)
+	}
+	if rested == 0 {
+		t.Error("no batch ever rested")
+	}
+}
+
+// checkRest holds a machine that rests to what that means: nothing of the batch is on its way.
+func (w *world) checkRest() {
+	waiting := 0
+	for i := range w.plan.Calls {
+		if w.over(i) {
+			continue
+		}
+		if w.jobs[i] {
+			w.fatalf("the machine rests while the job of call %d is out", i)
+		}
+		if w.parked(i) {
+			waiting++
+		}
+	}
+	if waiting == 0 {
+		w.fatalf("the machine rests, and no call waits for a person")
 	}
 }
 

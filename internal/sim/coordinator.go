@@ -240,7 +240,7 @@ func (d *drive) events(k known) []batch.Event {
 	return events
 }
 
-func (d *drive) claims(i int) bool { return d.machine.Plan().Calls[i].Claims() }
+func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
 
 func indexOf(m *Message) int {
 	_, key, err := names.Call(m.Subject)
@@ -292,7 +292,7 @@ func (d *drive) dispatch(want batch.Dispatch) {
 	job := messages.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
 		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
-		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Time.Add(BatchTTL),
+		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Time.Add(BatchTTL + d.machine.Waits()),
 	}
 	d.tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
 }

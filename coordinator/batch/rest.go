@@ -1,0 +1,52 @@
+package batch
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Claims reports whether a run of the call is claimed in the call's own journal, where its end stands too: of whatever
+// may change the world, and from its first record on also of a call that has one for another reason. Any call can be
+// parked.
+func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
+
+// Question is what people are asked about the call, or were: it stands in the call's newest record. Nil when nobody was
+// asked. Open tells whether it is to be answered.
+func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
+	c := &m.calls[i]
+	return c.record.Approval, c.record.Approval != nil && parked(c) && c.result == nil
+}
+
+// Rest reports whether the batch only waits for people, and until when at most: every open call whose turn it is waits
+// for an answer, and nothing of the batch is on its way. A machine that rests may be dropped. A new one that is told
+// of the same records comes to the same point.
+func (m *Machine) Rest() (until time.Time, rests bool) {
+	calls, _ := m.turn()
+	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
+		return time.Time{}, false
+	}
+	until = m.notAfter()
+	for _, i := range calls {
+		c := &m.calls[i]
+		if !parked(c) || !c.endAt.IsZero() {
+			return time.Time{}, false
+		}
+		if c.expires.Before(until) {
+			until = c.expires
+		}
+	}
+	return until, true
+}
+
+// Waits is how much longer the batch may live for the time that people were given to answer.
+func (m *Machine) Waits() time.Duration {
+	var sum time.Duration
+	for i := range m.calls {
+		sum += m.calls[i].waits
+	}
+	return min(sum, m.cfg.Waits)
+}
+
+// notAfter is the end of the batch's life.
+func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
