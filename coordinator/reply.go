@@ -43,6 +43,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	d.reply = &messages.Reply{
 		V: messages.Version, Batch: d.in.batch.ID, Session: d.in.batch.Session, Provider: d.in.batch.Provider,
 		Status: messages.Completed, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
+		Stop: stopSummary(results),
 	}
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {
