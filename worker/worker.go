@@ -111,6 +111,10 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	}
 	phases, err := pipeline.New(pipeline.Config{
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
+		HookFailed: cfg.Metrics.hookFailed, Audit: func(ctx context.Context, line messages.AuditRecord) error {
+			line.Writer = cfg.Name
+			return audit(ctx, conn, line)
+		},
 	})
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
@@ -248,6 +252,13 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	}
 }
 
+// audit stores a line of the record for people.
+func audit(ctx context.Context, conn *Conn, line messages.AuditRecord) error {
+	key := messages.KeyOf(string(line.Tenant), line.Session, line.Batch)
+	_, err := conn.Append(ctx, conn.Names().Of(messages.VerbAudit, key), nil, messages.MustMarshal(line))
+	return err
+}
+
 // served is the registry and the pipeline as the lane sees them.
 type served struct {
 	registry *tool.Registry
@@ -262,7 +273,7 @@ func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 
 func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
-		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), OnCrash: f.Tool.OnCrash, Deadline: f.Tool.Timeout()})
+		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, OnCrash: onCrash(f.Tool), Deadline: f.Tool.Timeout()})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
 	}, tell)
 	var asked *pipeline.Asked
@@ -274,6 +285,15 @@ func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallR
 		return result, &lane.HandBack{ArgsHash: stricter.ArgsHash, Reason: stricter.Reason}
 	}
 	return result, err
+}
+
+// onCrash is what may be done about a call whose worker was lost. One that changes nothing, and is claimed all the same,
+// may run again.
+func onCrash(t tool.Tool) messages.OnCrash {
+	if t.Kind != messages.Write {
+		return messages.Idempotent
+	}
+	return t.OnCrash
 }
 
 // changed is the frozen input where a hook made another one of the job's.

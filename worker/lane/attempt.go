@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -63,7 +64,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 func (a *attempt) run(ctx context.Context) (settlement, error) {
 	defer func() { a.lapse(); a.keeper.Wait() }()
 	delivered := a.delivery().Delivered
-	if a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
+	if a.job.TakeOver > 0 || a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
 			return settle, err
 		}
@@ -76,6 +77,7 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 	result, err := a.work()
 	stop()
 	var back *HandBack
+	var ask *Ask
 	switch {
 	case errors.Is(err, errNotMine):
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
@@ -84,6 +86,8 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 		return term("claimed by another worker"), nil
 	case errors.As(err, &back):
 		return a.handBack(ctx, back)
+	case errors.As(err, &ask):
+		return a.park(ctx, ask)
 	case err != nil && ctx.Err() != nil: // the worker goes away; the tool has not run, or may run again
 		return a.release(ctx, nil, 0)
 	case err != nil:
@@ -101,13 +105,15 @@ func (a *attempt) work() (messages.Result, error) {
 	queued := a.began.Sub(a.job.QueuedAt)
 	a.event(messages.Event{Type: messages.EventRunning})
 	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
+	var ask *Ask
 	switch {
 	case errors.Is(err, bus.ErrTooLarge): // for every worker
-		result = a.failed(messages.StatusError, messages.CodeTooLarge, "The arguments, as a hook changed them, are too large to be recorded. "+a.job.Tool+" was not run.")
+		result = a.failed(messages.StatusError, messages.CodeTooLarge, "The arguments, and what hooks said about them, are too large to be recorded. "+a.job.Tool+" was not run.")
+	case errors.As(err, &ask) && a.unsure(): // nobody can agree any more to what may have been done
 	case err != nil && !errors.Is(err, errOtherInput):
 		return result, err
 	}
-	if before, _ := a.mine(); before.Unsure() && !a.holds() {
+	if a.unsure() && !a.holds() {
 		// An attempt before this one was started and lost; that this one was refused says nothing about it.
 		result = a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 			"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
@@ -135,16 +141,26 @@ func (a *attempt) failed(status messages.Status, code messages.Code, message str
 
 // attempts is how often the call was claimed or, where it does not claim, run.
 func (a *attempt) attempts() int {
-	if !a.service.Claims {
+	if !a.claims() {
 		return a.runs
 	}
 	record, _ := a.mine()
 	return record.Attempt
 }
 
+// claims reports whether the run is claimed: of a tool that may change the world, and of a call that has a journal of its
+// own for another reason, such as a question to people.
+func (a *attempt) claims() bool { return a.service.Claims || a.job.TakeOver > 0 }
+
+// unsure reports whether an attempt before this one may have changed the world.
+func (a *attempt) unsure() bool {
+	before, _ := a.mine()
+	return a.service.Claims && before.Unsure()
+}
+
 // poisoned ends a call that was delivered again and again and never came to an end: it takes its workers along.
 func (a *attempt) poisoned(lost int) messages.Result {
-	if before, _ := a.mine(); before.Unsure() {
+	if a.unsure() {
 		return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
 			"%d workers in a row were lost over %s, the first of them while it ran. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", lost, a.job.Tool))
 	}
@@ -155,30 +171,44 @@ func (a *attempt) poisoned(lost int) messages.Result {
 // settled looks into the journal for what is already known about the call, and settles the job where that says that
 // there is nothing to do here: an end is passed on, a claim of another is left alone.
 func (a *attempt) settled(ctx context.Context) (settlement, error) {
-	if !a.service.Claims {
+	if !a.claims() {
 		result, found, err := a.journal.Result(ctx, a.key)
-		if err != nil || !found {
+		if err != nil {
 			return nil, err
 		}
-		a.tell(messages.Notice{Result: &result})
-		return ack, nil
+		if found {
+			a.tell(messages.Notice{Result: &result})
+			return ack, nil
+		}
+		if a.job.Dispatch == 0 && a.delivery().Delivered == 1 { // nobody has had it in hand, who could have parked it
+			return nil, nil
+		}
 	}
 	newest, _, err := a.journal.Newest(ctx, a.key)
 	if err != nil {
 		return nil, err
 	}
+	return a.settledBy(newest), nil
+}
+
+// settledBy settles the job by the newest record of its call, and is nil where that record is the one to go on from.
+func (a *attempt) settledBy(newest journal.CallEntry) settlement {
 	switch Decide(a.job.TakeOver, newest.Record, newest.Seq) {
 	case Tell:
 		a.tell(messages.Notice{Result: newest.Record.Result})
-		return ack, nil
+		return ack
 	case Leave:
-		return term("claimed by " + newest.Record.Worker), nil
+		if newest.Record.State == messages.Parked { // whoever parked it may not have told this coordinator
+			a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
+			return term("it waits for a person")
+		}
+		return term("claimed by " + newest.Record.Worker)
 	case TakeOver:
 		a.mu.Lock()
 		a.last, a.record = newest.Seq, newest.Record
 		a.mu.Unlock()
 	}
-	return nil, nil
+	return nil
 }
 
 // again reports whether a failed attempt should be followed by another, and after which pause. The pipeline calls

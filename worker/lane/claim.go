@@ -19,21 +19,24 @@ var errOtherInput = errors.New("the input is not that of the attempt before")
 // claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
 // longer be kept alive the run is cancelled before others may hold it to have lapsed.
 func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
-	if !a.service.Claims {
+	if !a.claims() {
 		return Held{Attempt: a.runs}, nil
 	}
 	before, last := a.mine()
-	unsure := before.Unsure()
+	unsure := a.unsure()
 	if unsure && before.ArgsHash != want.ArgsHash {
 		return Held{}, errOtherInput
 	}
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
-		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input,
+		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input, Hooks: want.Hooks, Approval: before.Approval,
 		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed,
 	}
 	if lapsed(before) {
 		record.Lapsed++
+	}
+	if q := before.Approval; q != nil && q.ArgsHash == want.ArgsHash { // the question holds the input
+		record.Input = nil
 	}
 	asked := time.Now()
 	seq, err := a.insist(a.running, record, last)

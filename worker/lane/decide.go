@@ -18,7 +18,7 @@ const (
 	Leave
 )
 
-// Decide is the next thing to do about a call that claims, given the newest record of its journal, at sequence seq
+// Decide is the next thing to do about a call that claims or has a record, given the newest record of its journal, at sequence seq
 // (0: there is none), and the record that its job says may be claimed behind.
 //
 // Whether a claim has lapsed is for the coordinator to see, never for a worker: a worker that finds a claim of
@@ -29,7 +29,7 @@ func Decide(takeOver uint64, newest messages.CallRecord, seq uint64) Next {
 		return Run
 	case newest.State == messages.Ended:
 		return Tell
-	case seq == takeOver:
+	case seq == takeOver && newest.State != messages.Parked: // only what a person said goes on from a question
 		return TakeOver
 	}
 	return Leave

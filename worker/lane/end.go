@@ -76,7 +76,7 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 			return *result, err
 		}
 	}
-	if !a.service.Claims {
+	if !a.claims() {
 		return a.journal.WriteResult(ctx, a.key, *result)
 	}
 	record, _ := a.mine()
@@ -84,6 +84,9 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 	record.ToolDigest = a.job.ToolDigest
 	record.Nonce = a.nonce + "-end"
 	_, err := a.close(ctx, record)
+	if errors.Is(err, bus.ErrTooLarge) { // a result is worth more than a copy of the arguments
+		_, err = a.close(ctx, light(record))
+	}
 	return *result, err
 }
 
@@ -120,7 +123,7 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 			return nil, fmt.Errorf("release: %w", errors.Join(err, context.Cause(ctx)))
 		}
 	}
-	record.Input = nil
+	record = light(record)
 	return func(d *bus.Delivery) error {
 		err := d.Ack()
 		a.tell(messages.Notice{Record: &record, Seq: seq})

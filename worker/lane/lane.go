@@ -4,6 +4,9 @@
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> tell the coordinator -> settle
 //
+// A call that a person has to allow first is parked: the question is written to its journal, the job is settled, and
+// nothing of it stays here. The coordinator publishes it again when somebody has answered.
+//
 // A delivery proves nothing but that somebody should look. What was claimed and what ended stands in the
 // journal, and only there. So a job may be delivered twice, late, or to a worker that was thought dead:
 // a call that claims is run by the holder of the newest claim, whose lease it renews while it runs and
@@ -73,6 +76,7 @@ type Claim func(ctx context.Context, want Want) (Held, error)
 type Want struct {
 	ArgsHash string
 	Input    json.RawMessage // the frozen input, where it is not the job's
+	Hooks    *messages.Hooks // what the hooks before the tool did; they are not run again
 	OnCrash  messages.OnCrash
 	Deadline time.Duration
 }

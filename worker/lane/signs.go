@@ -42,7 +42,7 @@ func (a *attempt) alive() {
 	n := messages.Notice{Running: true, Worker: a.cfg.Worker}
 	if a.holds() {
 		record, seq := a.mine()
-		record.Input = nil
+		record = light(record)
 		n.Record, n.Seq = &record, seq
 	}
 	a.tell(n)
@@ -61,11 +61,22 @@ func (a *attempt) tell(n messages.Notice) {
 	}
 }
 
+// light is a record without what weighs in it: the arguments.
+func light(record messages.CallRecord) messages.CallRecord {
+	record.Input = nil
+	if record.Approval != nil {
+		own := *record.Approval
+		own.Input, own.Original = nil, nil
+		record.Approval = &own
+	}
+	return record
+}
+
 func (a *attempt) event(e messages.Event) {
 	a.mu.Lock()
 	a.counter++
 	e.Counter, e.Attempt = a.counter, a.runs
-	if a.service.Claims {
+	if a.claims() {
 		e.Attempt = a.record.Attempt
 		if !a.claimed {
 			e.Attempt++ // the one that is about to be claimed

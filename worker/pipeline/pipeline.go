@@ -3,13 +3,17 @@
 //	1 validate       the arguments against the tool's schema
 //	2 semantic       the tool's own rules: paths, sizes, what a schema cannot say
 //	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2 again
-//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed before
+//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed before; where a
+//	                 person is wanted and nobody has agreed yet, it ends here with a question
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
 // A call that fails in one of the first four is answered with that and its tool never starts. Deny rules
 // are looked at once before any hook runs, too. Between four and five a call whose frozen input must run
 // alone but was planned otherwise is handed back, and the others are claimed.
+//
+// An input that is frozen stays frozen. A call that goes on from a record (people have answered, an attempt has failed or
+// was lost) takes its input from there, with what the hooks said about it; all other checks are made again.
 //
 // A tool that is checkable is asked what became of a run whose outcome is not known: before it is run again for
 // a call of which an attempt was lost, and after it was stopped in the middle.
@@ -30,6 +34,7 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -119,7 +124,10 @@ func (c Config) withDefaults() Config {
 }
 
 // Pipeline runs calls of the registry's tools. Safe for concurrent use.
-type Pipeline struct{ cfg Config }
+type Pipeline struct {
+	cfg      Config
+	programs sync.Map // source to *expression.Program
+}
 
 // New checks the config.
 func New(cfg Config) (*Pipeline, error) {
@@ -129,16 +137,17 @@ func New(cfg Config) (*Pipeline, error) {
 	if cfg.MaxInput < 0 || cfg.MaxOutput < 0 || cfg.KillGrace < 0 {
 		return nil, errors.New("pipeline: a limit is negative")
 	}
-	return &Pipeline{cfg.withDefaults()}, nil
+	return &Pipeline{cfg: cfg.withDefaults()}, nil
 }
 
 // Frozen is a call whose input nobody changes any more. What was decided about it holds for these very bytes.
 type Frozen struct {
 	Tool            tool.Tool
 	Input           json.RawMessage
-	ArgsHash        string // hex SHA-256 of the canonical input
-	ConcurrencySafe bool   // by the frozen input
-	Reason          string // why
+	Hooks           *messages.Hooks // what the hooks before the tool did; nil when there are none
+	ArgsHash        string          // hex SHA-256 of the canonical input
+	ConcurrencySafe bool            // by the frozen input
+	Reason          string          // why
 }
 
 // Grant is the leave to run the tool.
@@ -183,6 +192,7 @@ type call struct {
 	frozen  Frozen
 	grant   Grant
 	hooks   hook.Result // of the pre-hooks
+	ruling  ruling      // of phase four
 	tell    func(messages.Event)
 	started bool // the tool was started
 	ended   bool // and came back
@@ -219,6 +229,7 @@ func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.Ca
 	}
 	if entered {
 		c.postHooks(ctx)
+		c.tellOfEdit()
 	}
 	c.result.DurationMS = float64(time.Since(c.result.Started)) / float64(time.Millisecond)
 	for _, phase := range phases {
@@ -234,7 +245,7 @@ func (p *Pipeline) call(job messages.Job, prior *messages.CallRecord, tell func(
 		tell = func(messages.Event) {}
 	}
 	return &call{
-		Pipeline: p, job: job, prior: prior, input: job.Input, tell: tell, took: map[string]time.Duration{},
+		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), tell: tell, took: map[string]time.Duration{},
 		log: p.cfg.Logger.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
@@ -263,8 +274,10 @@ func (c *call) phases(ctx context.Context, claim Claim) error {
 		{PreHooks, c.preHooks},
 		{Permissions, c.permissions},
 		{"", c.handBack},
+		{Permissions, c.approval},
 		{"", func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{Execute, c.probe},
+		{Execute, c.record},
 		{Execute, c.execute},
 	} {
 		if c.ended { // by an attempt that was lost

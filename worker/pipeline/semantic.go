@@ -1,15 +1,21 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas/expression"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// semantic is phase two: the tool's own rules about an input that fits its schema, within the tool's time.
+// semantic is phase two: the tool's own rules about an input that fits its schema. Those of its promise come first, then
+// what its code has to say, within the tool's time.
 func (c *call) semantic(ctx context.Context) error {
+	if err := c.required(); err != nil {
+		return err
+	}
 	checker, ok := c.tool.Runner.(tool.Checker)
 	if !ok {
 		return nil
@@ -34,6 +40,46 @@ func (c *call) semantic(ctx context.Context) error {
 	}
 	f.status, f.err.Retryable = messages.StatusSemanticError, false
 	return f
+}
+
+// required holds the input against the rules of the tool's promise, in their order.
+func (c *call) required() error {
+	if len(c.tool.Semantic) == 0 {
+		return nil
+	}
+	subject := expression.NewSubject(expression.Call{
+		Tool: c.tool.Name, Kind: c.tool.Kind, Pool: c.tool.Pool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant),
+	})
+	for _, rule := range c.tool.Semantic {
+		program, err := c.compiled(rule.Require)
+		if err != nil {
+			c.log.Error("a rule of the tool cannot be read", "err", err)
+			return fail(messages.StatusError, messages.CodeInternal, "A rule of %s cannot be read. It was not run.", c.job.Tool)
+		}
+		holds, err := program.Bool(subject)
+		if err == nil && holds {
+			continue
+		}
+		f := fail(messages.StatusSemanticError, cmp.Or(messages.Code(rule.Code), messages.CodeInvalidArguments),
+			"%s", cmp.Or(rule.Message, "The arguments break a rule of "+c.job.Tool+"."))
+		if err != nil {
+			f.err.Message += " (This could not be found out: " + err.Error() + ".)"
+		}
+		return f
+	}
+	return nil
+}
+
+// compiled is an expression, remembered: there are as many as the registry's tools have.
+func (p *Pipeline) compiled(source string) (*expression.Program, error) {
+	if known, ok := p.programs.Load(source); ok {
+		return known.(*expression.Program), nil
+	}
+	program, err := expression.Compile(source, expression.Bool)
+	if err == nil {
+		p.programs.Store(source, program)
+	}
+	return program, err
 }
 
 // toolCall is the call as the tool sees it, with an input of its own.

@@ -1,0 +1,57 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// park puts the question to people into the call's journal and gives the job up: neither a slot nor a lease is held
+// while they think. Of several workers that ask at once one question is stored. Also a run that is stopped meanwhile is
+// parked, for it has no result; what its coordinator stored before makes the record come too late.
+func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
+	ctx, done := a.lastWords(ctx)
+	defer done()
+	before, last := a.mine()
+	q := ask.Approval
+	q.Asked = a.conn.Now(ctx).UTC()
+	q.Expires = q.Asked.Add(a.cfg.ApprovalTTL)
+	q.ID = approval.ID(q)
+	record := messages.CallRecord{
+		V: messages.Version, State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: before.Attempt, Lapsed: before.Lapsed, Worker: a.cfg.Worker,
+		ArgsHash: ask.ArgsHash, ToolDigest: a.job.ToolDigest, Hooks: ask.Hooks, Approval: &q,
+	}
+	seq, err := a.insist(ctx, record, last)
+	var other *journal.Lost
+	switch {
+	case errors.As(err, &other):
+		return a.lostTo(other.Newest), nil
+	case errors.Is(err, bus.ErrTooLarge): // for every worker
+		return a.finish(ctx, a.failed(messages.StatusError, messages.CodeTooLarge,
+			"A person has to allow this call, and its arguments are too large to be put to one. "+a.job.Tool+" was not run. Do it in several smaller calls."))
+	case err != nil:
+		return nil, fmt.Errorf("park: %w", err)
+	}
+	a.log.Info("parked: a person has to allow it", "rule", q.Rule, "tier", q.Tier, "approval", q.ID, "expires", q.Expires)
+	return func(d *bus.Delivery) error {
+		err := d.Ack()
+		a.tell(messages.Notice{Record: &record, Seq: seq})
+		return err
+	}, nil
+}
+
+// lostTo settles the job of a call of which somebody else stored a record first, and tells the coordinator of it.
+func (a *attempt) lostTo(newest journal.CallEntry) settlement {
+	a.log.Info("not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
+	if newest.Record.State == messages.Ended {
+		a.tell(messages.Notice{Result: newest.Record.Result})
+		return ack
+	}
+	a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
+	return term("another record came first")
+}
