@@ -59,8 +59,12 @@ func hash(input []byte) (string, error) {
 
 // intact reports whether a question is what its id says, and its arguments what their hash says.
 func intact(q messages.Approval) bool {
-	sum, err := hash(q.Input)
-	return err == nil && sum == q.ArgsHash && q.ID == ID(q)
+	return q.ID == ID(q) && fits(q.Input, q.ArgsHash) && (q.Original == nil || fits(q.Original.Input, q.Original.ArgsHash))
+}
+
+func fits(input []byte, want string) bool {
+	sum, err := hash(input)
+	return err == nil && sum == want
 }
 
 // decided reports whether a question has its answer.

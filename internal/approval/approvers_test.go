@@ -1,0 +1,462 @@
+package approval
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// desk is a question, the people whose word counts, and their keys.
+type desk struct {
+	t    testing.TB
+	keys map[string]Key
+	Approvers
+}
+
+var asked = time.Date(2026, 11, 21, 9, 0, 0, 123456789, time.UTC)
+
+func newDesk(t testing.TB) desk {
+	t.Helper()
+	d := desk{t: t, keys: map[string]Key{}}
+	var list []messages.Approver
+	for _, name := range []string{"alice", "bob", "carol", "support"} {
+		key, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.keys[name] = key
+		p := messages.Approver{Name: name, Key: key.Public()}
+		if name == "carol" {
+			p.ActsAs = []string{"ops", "support"}
+		}
+		list = append(list, p)
+	}
+	var err error
+	if d.Approvers, err = NewApprovers(list); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func question(tier messages.Tier) messages.Approval {
+	q := messages.Approval{
+		V: messages.Version, Tenant: "acme", Session: "s 1", Batch: "b-1", Index: 1, CallID: "toolu_02", Tool: "issue_refund", Kind: messages.Write,
+		ToolDigest: "digest", Input: json.RawMessage(`{"amount":149.99}`), Requester: "support", Rule: "refunds", Tier: tier, Approvers: 1,
+		Policy: "v7", Asked: asked, Expires: asked.Add(15 * time.Minute),
+	}
+	if tier == messages.Critical {
+		q.Approvers, q.Ticket = 2, true
+	}
+	q.ArgsHash, _ = hash(q.Input)
+	q.Line = Line(q.Tool, q.Input)
+	q.ID = ID(q)
+	return q
+}
+
+// says is a signed decision on the question, changed before it is signed.
+func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ...func(*messages.Decision)) messages.Decision {
+	d.t.Helper()
+	a := Answer(q, v, by)
+	a.At = asked.Add(time.Minute)
+	for _, c := range change {
+		c(&a)
+	}
+	a, err := d.keys[by].Sign(a)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return wire(d.t, a)
+}
+
+// take has to succeed.
+func (d desk) take(q messages.Approval, a messages.Decision, want messages.DecisionState) messages.Approval {
+	d.t.Helper()
+	got, state, refusal := d.Take(q, a, asked.Add(time.Minute))
+	if refusal != nil || state != want {
+		d.t.Fatalf("%s by %s: got %q, %v; want %q", a.Verdict, a.By, state, refusal, want)
+	}
+	return wire(d.t, got)
+}
+
+// wire is the value as it comes out of a message.
+func wire[T any](t testing.TB, v T) (out T) {
+	t.Helper()
+	if err := json.Unmarshal(messages.MustMarshal(v), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func ticket(d *messages.Decision) { d.Ticket = "OPS-7" }
+
+func input(raw string) func(*messages.Decision) {
+	return func(d *messages.Decision) { d.Input = json.RawMessage(raw) }
+}
+
+func TestTake(t *testing.T) {
+	d := newDesk(t)
+	q := question(messages.High)
+	granted := d.take(q, d.says(q, messages.Approve, "alice"), messages.DecisionGranted)
+	if err := d.Holds(granted, q.Expires); err != nil {
+		t.Errorf("a granted question does not hold: %v", err)
+	}
+
+	critical := question(messages.Critical)
+	first := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
+	if err := d.Holds(first, asked); err == nil {
+		t.Error("a question that waits for another person holds")
+	}
+	second := d.take(first, d.says(critical, messages.Approve, "bob"), messages.DecisionGranted)
+	if err := d.Holds(second, asked); err != nil {
+		t.Errorf("a question granted by two does not hold: %v", err)
+	}
+	if got := second.Pending().Agreed; !slices.Equal(got, []string{"alice", "bob"}) {
+		t.Errorf("agreed: %v", got)
+	}
+	if len(first.Decisions) != 1 || len(critical.Decisions) != 0 {
+		t.Error("Take changes the question that it was given")
+	}
+
+	denied := d.take(first, d.says(first, messages.Deny, "bob"), messages.DecisionDenied)
+	if err := d.Holds(denied, asked); err == nil {
+		t.Error("a denied question holds")
+	}
+	// Somebody who has agreed may have second thoughts while there is time.
+	d.take(first, d.says(first, messages.Deny, "alice"), messages.DecisionDenied)
+}
+
+func TestTakeAnEdit(t *testing.T) {
+	d := newDesk(t)
+	q := question(messages.High)
+	edited := d.take(q, d.says(q, messages.Edit, "alice", input(`{"amount": 100}`)), messages.DecisionGranted)
+	if err := d.Holds(edited, asked); err != nil {
+		t.Errorf("an edited question does not hold: %v", err)
+	}
+	want := q
+	want.Input, want.Line, want.Original = json.RawMessage(`{"amount":100}`), "issue_refund amount=100", &messages.Arguments{Input: q.Input, ArgsHash: q.ArgsHash}
+	want.ArgsHash = messages.Digest(want.Input)
+	want.ID, want.Decisions = ID(want), edited.Decisions
+	if diff := cmp.Diff(want, edited); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if edited.ID == q.ID {
+		t.Error("other arguments, and the same id")
+	}
+
+	// Where two have to agree, an edit starts the count anew, and the next one edits or agrees to that.
+	critical := question(messages.Critical)
+	first := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
+	second := d.take(first, d.says(first, messages.Edit, "bob", ticket, input(`{"amount":100}`)), messages.DecisionWaiting)
+	third := d.take(second, d.says(second, messages.Edit, "alice", ticket, input(`{"amount":90}`)), messages.DecisionWaiting)
+	if got := string(third.Original.Input); got != `{"amount":149.99}` {
+		t.Errorf("after two edits the original is %s", got)
+	}
+	fourth := d.take(third, d.says(third, messages.Approve, "bob"), messages.DecisionGranted)
+	if err := d.Holds(fourth, asked); err != nil {
+		t.Errorf("a question edited twice does not hold: %v", err)
+	}
+	if got := string(fourth.Input); got != `{"amount":90}` || len(fourth.Decisions) != 2 {
+		t.Errorf("what runs is %s after %d decisions", got, len(fourth.Decisions))
+	}
+}
+
+func TestTakeRefuses(t *testing.T) {
+	d := newDesk(t)
+	high, critical := question(messages.High), question(messages.Critical)
+	yes := d.says(high, messages.Approve, "alice")
+	granted := d.take(high, yes, messages.DecisionGranted)
+	denied := d.take(high, d.says(high, messages.Deny, "bob"), messages.DecisionDenied)
+	first := d.says(critical, messages.Approve, "alice", ticket)
+	waiting := d.take(critical, first, messages.DecisionWaiting)
+	edit := d.says(critical, messages.Edit, "bob", ticket, input(`{"amount":1}`))
+	edited := d.take(waiting, edit, messages.DecisionWaiting)
+	stranger, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := func(change func(*messages.Decision)) messages.Decision {
+		return d.says(high, messages.Approve, "alice", change)
+	}
+	signedBy := func(k Key, a messages.Decision) messages.Decision {
+		a, err := k.Sign(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	forged := func(change func(*messages.Decision)) messages.Decision {
+		a := yes
+		change(&a)
+		return a
+	}
+	in := time.Minute
+	for _, tt := range []struct {
+		name     string
+		question messages.Approval
+		decision messages.Decision
+		after    time.Duration
+		want     messages.Class
+	}{
+		{"forged signature", high, forged(func(a *messages.Decision) { a.Sig = signatures.EncodeToString(make([]byte, 64)) }), in, messages.BadSignature},
+		{"no signature", high, forged(func(a *messages.Decision) { a.Sig = "" }), in, messages.BadSignature},
+		{"changed after it was signed", high, forged(func(a *messages.Decision) { a.Reason = "because" }), in, messages.BadSignature},
+		{"turned around", high, forged(func(a *messages.Decision) { a.Verdict = messages.Deny }), in, messages.BadSignature},
+		{"another's decision under a name", high, forged(func(a *messages.Decision) { a.By = "bob" }), in, messages.BadSignature},
+		{"another key under the name", high, signedBy(stranger, Answer(high, messages.Approve, "alice")), in, messages.BadSignature},
+		{"the key of another approver", high, signedBy(d.keys["bob"], Answer(high, messages.Approve, "alice")), in, messages.BadSignature},
+		{"a stranger who names an approver's key", high, func() messages.Decision {
+			a := signedBy(stranger, Answer(high, messages.Approve, "alice"))
+			a.Key = d.keys["alice"].Public()
+			return a
+		}(), in, messages.BadSignature},
+		{"unknown approver", high, signedBy(stranger, Answer(high, messages.Approve, "mallory")), in, messages.BadSignature},
+		{"the name in another case", high, signedBy(d.keys["alice"], Answer(high, messages.Approve, "Alice")), in, messages.BadSignature},
+		{"other question", high, other(func(a *messages.Decision) { a.Approval = critical.ID }), in, messages.ApprovalMismatch},
+		{"other tenant", high, other(func(a *messages.Decision) { a.Tenant = "x" }), in, messages.ApprovalMismatch},
+		{"other session", high, other(func(a *messages.Decision) { a.Session = "x" }), in, messages.ApprovalMismatch},
+		{"other batch", high, other(func(a *messages.Decision) { a.Batch = "x" }), in, messages.ApprovalMismatch},
+		{"other index", high, other(func(a *messages.Decision) { a.Index = 2 }), in, messages.ApprovalMismatch},
+		{"other call", high, other(func(a *messages.Decision) { a.CallID = "x" }), in, messages.ApprovalMismatch},
+		{"other tool", high, other(func(a *messages.Decision) { a.Tool = "x" }), in, messages.ApprovalMismatch},
+		{"other arguments", high, other(func(a *messages.Decision) { a.ArgsHash = "x" }), in, messages.ApprovalMismatch},
+		{"other definition of the tool", high, other(func(a *messages.Decision) { a.ToolDigest = "x" }), in, messages.ApprovalMismatch},
+		{"other policy", high, other(func(a *messages.Decision) { a.Policy = "x" }), in, messages.ApprovalMismatch},
+		{"other expiry", high, other(func(a *messages.Decision) { a.Expires = a.Expires.Add(time.Hour) }), in, messages.ApprovalMismatch},
+		{"approved before the edit", edited, d.says(waiting, messages.Approve, "alice", ticket), in, messages.ApprovalMismatch},
+		{"the edit again", edited, edit, in, messages.ApprovalMismatch},
+		{"late", high, yes, 15 * time.Minute, messages.ApprovalExpired},
+		{"late by a millisecond", high, yes, 15*time.Minute + time.Millisecond, messages.ApprovalExpired},
+		{"a late no", high, d.says(high, messages.Deny, "alice"), 15 * time.Minute, messages.ApprovalExpired},
+		{"the one who asks", high, d.says(high, messages.Approve, "support"), in, messages.SelfApproval},
+		{"the person behind the one who asks", high, d.says(high, messages.Approve, "carol"), in, messages.SelfApproval},
+		{"their edit", high, d.says(high, messages.Edit, "carol", input(`{}`)), in, messages.SelfApproval},
+		{"the same person twice", waiting, d.says(critical, messages.Approve, "alice", ticket), in, messages.SameApprover},
+		{"the same decision twice", waiting, first, in, messages.SameApprover},
+		{"whoever edited agrees too", edited, d.says(edited, messages.Approve, "bob"), in, messages.SameApprover},
+		{"no ticket", critical, d.says(critical, messages.Approve, "alice"), in, messages.TicketMissing},
+		{"an empty ticket", critical, d.says(critical, messages.Approve, "alice", func(a *messages.Decision) { a.Ticket = " \t" }), in, messages.TicketMissing},
+		{"an edit without a ticket", waiting, d.says(waiting, messages.Edit, "bob", input(`{}`)), in, messages.TicketMissing},
+		{"replayed after the grant", granted, yes, in, messages.NotPending},
+		{"another after the grant", granted, d.says(high, messages.Approve, "bob"), in, messages.NotPending},
+		{"a no after the grant", granted, d.says(granted, messages.Deny, "bob"), in, messages.NotPending},
+		{"an edit after the grant", granted, d.says(granted, messages.Edit, "bob", input(`{}`)), in, messages.NotPending},
+		{"a yes after the no", denied, yes, in, messages.NotPending},
+		{"no such verdict", high, other(func(a *messages.Decision) { a.Verdict = "maybe" }), in, messages.InvalidDecision},
+		{"no such version", high, other(func(a *messages.Decision) { a.V = 2 }), in, messages.InvalidDecision},
+		{"new arguments in a yes", high, other(input(`{"amount":1}`)), in, messages.InvalidDecision},
+		{"an edit without arguments", high, d.says(high, messages.Edit, "alice"), in, messages.InvalidDecision},
+		{"an edit that is no object", high, d.says(high, messages.Edit, "alice", input(`[1]`)), in, messages.InvalidDecision},
+		{"an edit with a key twice", high, d.says(high, messages.Edit, "alice", input(`{"a":1,"a":2}`)), in, messages.InvalidDecision},
+		{"an edit that changes nothing", high, d.says(high, messages.Edit, "alice", input(`{ "amount" : 149.99 }`)), in, messages.InvalidDecision},
+		{"a reason like a book", high, other(func(a *messages.Decision) { a.Reason = strings.Repeat("x", MaxReason+1) }), in, messages.InvalidDecision},
+		{"no nonce", high, forged(func(a *messages.Decision) { a.Nonce = "" }), in, messages.InvalidDecision},
+	} {
+		got, state, refusal := d.Take(tt.question, tt.decision, asked.Add(tt.after))
+		if refusal == nil || refusal.Class != tt.want {
+			t.Errorf("%s: got %q, %v; want %s", tt.name, state, refusal, tt.want)
+		}
+		if diff := cmp.Diff(tt.question, got); state != "" || diff != "" {
+			t.Errorf("%s: refused, and yet %q\n%s", tt.name, state, diff)
+		}
+	}
+	if _, _, refusal := d.Take(high, yes, high.Expires.Add(-time.Nanosecond)); refusal != nil {
+		t.Errorf("right before the expiry: %v", refusal)
+	}
+}
+
+// A signed decision and its question fit only as they are: any part of either that is changed is refused, also by the
+// check before the call runs.
+func TestEveryPartIsBound(t *testing.T) {
+	d := newDesk(t)
+	q := question(messages.Critical)
+	first := d.take(q, d.says(q, messages.Approve, "alice", ticket), messages.DecisionWaiting)
+	first = d.take(first, d.says(first, messages.Edit, "alice", ticket, input(`{"amount":5}`)), messages.DecisionWaiting)
+	yes := d.says(first, messages.Approve, "bob", func(a *messages.Decision) { a.Reason, a.Ticket = "fine", "OPS-8" })
+	granted := d.take(first, yes, messages.DecisionGranted)
+
+	for name, changed := range changes(t, yes) {
+		if _, state, refusal := d.Take(first, changed, asked); refusal == nil {
+			t.Errorf("decision with another %s: %s", name, state)
+		}
+		again := wire(t, granted)
+		again.Decisions[1] = changed
+		if d.Holds(again, asked) == nil {
+			t.Errorf("decision with another %s holds", name)
+		}
+	}
+	for name, changed := range changes(t, first.Decisions[0]) {
+		again := wire(t, granted)
+		again.Decisions[0] = changed
+		if d.Holds(again, asked) == nil {
+			t.Errorf("edit with another %s holds", name)
+		}
+	}
+	for name, changed := range changes(t, first) {
+		if _, state, refusal := d.Take(changed, yes, asked); refusal == nil && name != "Decisions" {
+			t.Errorf("question with another %s: %s", name, state)
+		}
+		// The same by somebody who knows how an id is made.
+		if changed.ID = ID(changed); name != "Decisions" && name != "ID" {
+			if _, state, refusal := d.Take(changed, yes, asked); refusal == nil {
+				t.Errorf("question with another %s, and its id: %s", name, state)
+			}
+		}
+	}
+	for name, changed := range changes(t, granted) {
+		if d.Holds(changed, asked) == nil {
+			t.Errorf("granted question with another %s holds", name)
+		}
+	}
+}
+
+// changes is the value with each of its fields changed, one at a time.
+func changes[T any](t *testing.T, v T) map[string]T {
+	t.Helper()
+	all := map[string]T{}
+	var walk func(name string, at func(*T) reflect.Value)
+	walk = func(name string, at func(*T) reflect.Value) {
+		original := wire(t, v)
+		field := at(&original)
+		switch {
+		case field.Type() == reflect.TypeFor[json.RawMessage]():
+			field.SetBytes([]byte(`{"amount":6}`))
+		case field.Type() == reflect.TypeFor[time.Time]():
+			field.Set(reflect.ValueOf(field.Interface().(time.Time).Add(time.Millisecond)))
+		case field.Kind() == reflect.String:
+			field.SetString(field.String() + "x")
+		case field.Kind() == reflect.Int:
+			field.SetInt(field.Int() + 1)
+		case field.Kind() == reflect.Bool:
+			field.SetBool(!field.Bool())
+		case field.Kind() == reflect.Slice:
+			field.Set(reflect.Zero(field.Type()))
+		case field.Kind() == reflect.Pointer:
+			for i := range field.Elem().NumField() {
+				walk(name+"."+field.Elem().Type().Field(i).Name, func(v *T) reflect.Value { return at(v).Elem().Field(i) })
+			}
+			field.SetZero()
+		default:
+			t.Fatalf("%s: a %s is not changed", name, field.Kind())
+		}
+		all[name] = original
+	}
+	for i := range reflect.TypeFor[T]().NumField() {
+		walk(reflect.TypeFor[T]().Field(i).Name, func(v *T) reflect.Value { return reflect.ValueOf(v).Elem().Field(i) })
+	}
+	return all
+}
+
+func TestHolds(t *testing.T) {
+	d := newDesk(t)
+	q := question(messages.High)
+	granted := d.take(q, d.says(q, messages.Approve, "alice"), messages.DecisionGranted)
+	critical := question(messages.Critical)
+	both := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
+	both = d.take(both, d.says(critical, messages.Approve, "bob"), messages.DecisionGranted)
+	change := func(q messages.Approval, decisions ...messages.Decision) messages.Approval {
+		q.Decisions = decisions
+		return q
+	}
+	for _, tt := range []struct {
+		name     string
+		question messages.Approval
+		after    time.Duration
+		want     messages.Class
+	}{
+		{"in time", granted, 20*time.Minute - time.Nanosecond, ""},
+		{"too late to start", granted, 20 * time.Minute, messages.ApprovalExpired},
+		{"nobody agreed", q, 0, messages.NotPending},
+		{"one of two", change(both, both.Decisions[0]), 0, messages.NotPending},
+		{"nobody named a ticket", change(both, d.says(critical, messages.Approve, "alice"), both.Decisions[1]), 0, messages.TicketMissing},
+		{"one twice", change(both, both.Decisions[0], d.says(critical, messages.Approve, "alice")), 0, messages.SameApprover},
+		{"the one who asks", change(granted, d.says(q, messages.Approve, "carol")), 0, messages.SelfApproval},
+		{"a no among them", change(both, both.Decisions[0], d.says(critical, messages.Deny, "bob")), 0, messages.NotPending},
+		{"of another question", change(granted, both.Decisions[0]), 0, messages.ApprovalMismatch},
+		{"an edit that is none", change(granted, d.says(q, messages.Edit, "alice", input(`{"amount":149.99}`))), 0, messages.ApprovalMismatch},
+	} {
+		err := d.Holds(tt.question, asked.Add(tt.after))
+		if refusal, _ := err.(*messages.Refusal); (err == nil) != (tt.want == "") || err != nil && refusal.Class != tt.want {
+			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	// Whoever is no approver any more, or has another key now, was not asked.
+	others := newDesk(t)
+	if err := others.Holds(granted, asked); err == nil {
+		t.Error("a decision with a key that was replaced holds")
+	}
+	if err := (Approvers{}).Holds(granted, asked); err == nil {
+		t.Error("a decision of nobody's holds")
+	}
+}
+
+func TestNewApprovers(t *testing.T) {
+	d := newDesk(t)
+	if d.Len() != 4 || (Approvers{}).Len() != 0 {
+		t.Errorf("Len: %d and %d", d.Len(), (Approvers{}).Len())
+	}
+	key := d.keys["alice"].Public()
+	seed, err := d.keys["bob"].pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = NewApprovers([]messages.Approver{
+		{Name: "a", Key: key}, {Name: "A", Key: d.keys["bob"].Public()}, {Name: "b c", Key: key}, {Name: "", Key: key},
+		{Name: "d", Key: "UX"}, {Name: "e", Key: key}, {Name: "f", Key: string(seed)},
+	})
+	got := strings.Split(fmt.Sprint(err), "\n")
+	want := []string{
+		"approver A is named twice", `approver "b c": want a name`, `approver "": want a name`, "approver d: the key is no public key",
+		"approver e has the key of a", "approver f: the key is a seed",
+	}
+	if len(got) != len(want) {
+		t.Fatalf("got %d mistakes, want %d: %v", len(got), len(want), err)
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("got %q, want %q", got[i], want[i])
+		}
+	}
+	if strings.Contains(err.Error(), string(seed)) {
+		t.Error("the error quotes a seed")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	d := newDesk(f)
+	q := question(messages.High)
+	yes := d.says(q, messages.Approve, "alice")
+	f.Add(messages.MustMarshal(yes))
+	f.Add(messages.MustMarshal(Answer(q, messages.Edit, "alice")))
+	f.Add([]byte(`{"v":1,"expires":"9999-12-31T23:59:59-23:59","input":null,"sig":"` + strings.Repeat("A", 86) + `"}`))
+	signed, err := yes.Signed()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		a, refusal := Decode(raw)
+		if refusal != nil {
+			return
+		}
+		again, refusal := Decode(messages.MustMarshal(a))
+		if refusal != nil {
+			t.Fatalf("%q: decoded once, and then %v", raw, refusal)
+		}
+		if diff := cmp.Diff(string(messages.MustMarshal(a)), string(messages.MustMarshal(again))); diff != "" {
+			t.Errorf("%q: %s", raw, diff)
+		}
+		// Only what alice has signed is taken, however it is spelt.
+		if _, state, refusal := d.Take(q, a, asked); refusal == nil {
+			if got, _ := a.Signed(); string(got) != string(signed) {
+				t.Errorf("%s by %s on %s", state, a.By, raw)
+			}
+		}
+	})
+}
