@@ -217,6 +217,14 @@ func TestTakeRefuses(t *testing.T) {
 			a.Key = d.keys["alice"].Public()
 			return a
 		}(), in, messages.BadSignature},
+		{"an approver who names another key", high, func() messages.Decision {
+			a := Answer(high, messages.Approve, "alice")
+			a.Key, a.Nonce = stranger.Public(), "n"
+			signed, _ := a.Signed()
+			sig, _ := d.keys["alice"].pair.Sign(signed)
+			a.Sig = signatures.EncodeToString(sig)
+			return a
+		}(), in, messages.BadSignature},
 		{"unknown approver", high, signedBy(stranger, Answer(high, messages.Approve, "mallory")), in, messages.BadSignature},
 		{"the name in another case", high, signedBy(d.keys["alice"], Answer(high, messages.Approve, "Alice")), in, messages.BadSignature},
 		{"other question", high, other(func(a *messages.Decision) { a.Approval = critical.ID }), in, messages.ApprovalMismatch},
@@ -365,6 +373,13 @@ func TestHolds(t *testing.T) {
 		q.Decisions = decisions
 		return q
 	}
+	moved := d.take(q, d.says(q, messages.Edit, "alice", input(`{"amount":1}`)), messages.DecisionGranted)
+	moved.CallID = "toolu_03"
+	moved.ID = ID(moved)
+	lenient := question(messages.Critical)
+	lenient.Approvers = 1
+	lenient.ID = ID(lenient)
+	lenient.Decisions = []messages.Decision{d.says(lenient, messages.Approve, "alice", ticket)}
 	for _, tt := range []struct {
 		name     string
 		question messages.Approval
@@ -379,6 +394,8 @@ func TestHolds(t *testing.T) {
 		{"one twice", change(both, both.Decisions[0], d.says(critical, messages.Approve, "alice")), 0, messages.SameApprover},
 		{"the one who asks", change(granted, d.says(q, messages.Approve, "carol")), 0, messages.SelfApproval},
 		{"a no among them", change(both, both.Decisions[0], d.says(critical, messages.Deny, "bob")), 0, messages.NotPending},
+		{"the edit of another call", moved, 0, messages.ApprovalMismatch},
+		{"critical, whatever it says of people", lenient, 0, messages.NotPending},
 		{"of another question", change(granted, both.Decisions[0]), 0, messages.ApprovalMismatch},
 		{"an edit that is none", change(granted, d.says(q, messages.Edit, "alice", input(`{"amount":149.99}`))), 0, messages.ApprovalMismatch},
 	} {

@@ -199,7 +199,7 @@ func appendRune(out []string, r rune, marks int) ([]string, int) {
 // plain reports whether a person sees a character, and sees it for what it is.
 func plain(r rune) bool {
 	return unicode.IsPrint(r) && r != utf8.RuneError && r != '"' && r != '\\' && !strings.ContainsRune(lookalikes, r) &&
-		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, unicode.Bidi_Control)
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // lookalikes is what could be taken for a quotation mark or for an equals sign, and blanks that are no space.
