@@ -40,13 +40,15 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 		"control": n.OfSession(messages.VerbControl, batch.Tenant, batch.Session), "ctl": n.OfSession(messages.VerbCtl, batch.Tenant, batch.Session),
 		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
 		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
-		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
+		string(messages.VerbList): n.OfTenant(messages.VerbList, batch.Tenant),
+		"tools":                   "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
 	}
 	for _, v := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbGet, messages.VerbReply, messages.VerbRefused,
 		messages.VerbEvent, messages.VerbPlan, messages.VerbFinal} {
 		want[string(v)] = n.Of(v, batch)
 	}
-	for _, v := range []messages.Verb{messages.VerbCall, messages.VerbHand, messages.VerbResult, messages.VerbStop} {
+	for _, v := range []messages.Verb{messages.VerbCall, messages.VerbHand, messages.VerbResult, messages.VerbStop,
+		messages.VerbDecide, messages.VerbShow, messages.VerbNews, messages.VerbAudit} {
 		want[string(v)] = n.OfCall(v, batch.Call(index))
 	}
 	got := map[string]string{}
@@ -103,8 +105,14 @@ func TestAsyncAPIReferencesResolve(t *testing.T) {
 		}
 	}
 	walk("", doc)
+	for _, name := range messages.SortedKeys(used) { // and what these are made of
+		body, _ := fs.ReadFile(Files(), name+".json")
+		for _, part := range regexp.MustCompile(`"\$ref": "([a-z-]+)\.json"`).FindAllSubmatch(body, -1) {
+			used[string(part[1])] = true
+		}
+	}
 	for _, name := range Names() {
-		if !used[name] && name != "tools-file" {
+		if !used[name] && name != "tools-file" && name != "policy-file" {
 			t.Errorf("no message of asyncapi.yaml uses %s.json", name)
 		}
 	}
@@ -144,7 +152,7 @@ func TestAsyncAPIHeadersAreOurs(t *testing.T) {
 	schemas := in(t, asyncapi(t), "components", "schemas")
 	types := in(t, schemas, "eventHeaders", "properties", messages.EventHeader, "enum")
 	want := []any{string(messages.EventStart), string(messages.EventRunning), string(messages.EventProgress),
-		string(messages.EventEnd), string(messages.EventResult), string(messages.EventReply)}
+		string(messages.EventEnd), string(messages.EventResult), string(messages.EventReply), string(messages.EventAwaiting), string(messages.EventHook)}
 	if diff := cmp.Diff(want, types); diff != "" {
 		t.Errorf("event types:\n%s", diff)
 	}

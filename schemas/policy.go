@@ -2,7 +2,7 @@ package schemas
 
 import (
 	"encoding/json"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -16,15 +16,16 @@ type Policy struct {
 	Approvers []messages.Approver
 	Hooks     []HookEntry
 	Tests     []PolicyTest
-	// Version is a digest of what decides: everything but the tests, and what only a reader sees. Two spellings
-	// of one policy have one version.
+	// Version is the digest of what decides: see [Policy.Digest].
 	Version string
 }
 
 // HookEntry is a hook that is a program. At least one of Before and After is set.
 type HookEntry struct {
-	Name     string
-	Match    string // a tool's name, or a pattern of path.Match; "" matches every tool
+	Name string
+	// Match is the tools that the hook is for: names or patterns of path.Match with | between them. "" matches
+	// every tool.
+	Match    string
 	Priority int
 	Class    string        // gate or observe; default gate
 	Budget   time.Duration // of one run; 0 is the default of hooks
@@ -50,5 +51,40 @@ type PolicyTest struct {
 // ParsePolicy reads a policy file (YAML). name stands in the errors, which tell every mistake at once, one
 // [FileError] each, joined.
 func ParsePolicy(name string, data []byte) (Policy, error) {
-	return Policy{}, errors.New("not yet")
+	m := &mistakes{file: name}
+	root := parseYAML(data, m)
+	if len(m.all) > 0 {
+		return Policy{}, m.err()
+	}
+	p := m.policy(root)
+	if err := m.err(); err != nil {
+		return Policy{}, err
+	}
+	p.Version = p.Digest()
+	return p, nil
+}
+
+// Digest is the version of a policy with these contents: of everything but its tests, and where things stand.
+func (p Policy) Digest() string {
+	p.Tests, p.Version = nil, ""
+	p.Rules = p.Rules.placeless()
+	p.Hooks = slices.Clone(p.Hooks)
+	for i := range p.Hooks {
+		p.Hooks[i].Line = 0
+	}
+	return messages.Digest(messages.MustMarshal(p))
+}
+
+func (r Rules) placeless() Rules {
+	for _, list := range []*[]RuleEntry{&r.Deny, &r.Ask, &r.Allow} {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			(*list)[i].Line = 0
+		}
+	}
+	r.Risk = slices.Clone(r.Risk)
+	for i := range r.Risk {
+		r.Risk[i].Line = 0
+	}
+	return r
 }

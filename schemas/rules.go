@@ -1,12 +1,15 @@
 package schemas
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
 // Rules is the rules of one layer: the policy file, or the key permissions of a tools file.
@@ -47,9 +50,10 @@ var shortForm = regexp.MustCompile(`(?s)^([a-zA-Z0-9_*?\[\]-]+)(?:\((.+)\))?$`)
 
 // ParseRule reads the short form of a rule: a tool pattern, and in parentheses a pattern for the input.
 func ParseRule(short string) (RuleEntry, error) {
-	short = strings.TrimSpace(short)
+	short = strings.Trim(short, " \t\r\n")
 	parts := shortForm.FindStringSubmatch(short)
-	if parts == nil {
+	// Nothing but space in the parentheses would be a pattern that matches every call.
+	if parts == nil || parts[2] != "" && strings.TrimSpace(parts[2]) == "" {
 		return RuleEntry{}, fmt.Errorf("%.80q: want Tool or Tool(pattern)", short)
 	}
 	r := RuleEntry{Name: short, Tool: parts[1], Argument: strings.TrimSpace(parts[2])}
@@ -58,8 +62,41 @@ func ParseRule(short string) (RuleEntry, error) {
 
 // checkToolPattern is about a tool's name or a pattern of path.Match.
 func checkToolPattern(pattern string) error {
-	if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+	if _, err := path.Match(pattern, ""); err != nil || !toolPattern.MatchString(pattern) {
 		return fmt.Errorf("%.80q is no tool's name and no pattern such as mcp__*", pattern)
 	}
 	return nil
 }
+
+// checkConditions is about what a tool says in expressions, and its tier.
+func (t Tool) checkConditions() error {
+	if t.SafeWhen != "" {
+		if t.ConcurrencySafe != nil {
+			return errors.New("concurrency_safe and safe_when: want one of them")
+		}
+		p, err := expression.Compile(t.SafeWhen, expression.Bool)
+		if err != nil {
+			return fmt.Errorf("safe_when: %v", err)
+		}
+		if asksWho(p) {
+			return fmt.Errorf("safe_when: %w", errAsksWho)
+		}
+	}
+	for i, rule := range t.Semantic {
+		if _, err := expression.Compile(rule.Require, expression.Bool); err != nil {
+			return fmt.Errorf("semantic[%d]: %v", i, err)
+		}
+		if rule.Message == "" {
+			return fmt.Errorf("semantic[%d]: message is empty", i)
+		}
+	}
+	if t.Risk != "" && !slices.Contains(messages.Tiers, t.Risk) {
+		return fmt.Errorf("risk %q: want low, medium, high or critical", t.Risk)
+	}
+	return nil
+}
+
+// Whether a call may run beside others is asked where nobody knows whose it is.
+var errAsksWho = errors.New("only tool and input are known here, neither session nor principal")
+
+func asksWho(p *expression.Program) bool { return p.Reads("session.id") || p.Reads("principal.id") }

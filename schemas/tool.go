@@ -119,6 +119,9 @@ func (t Tool) WithDefaults() (Tool, error) {
 	if t.MaxOutput < 0 {
 		return fail("max_output is negative")
 	}
+	if err := t.checkConditions(); err != nil {
+		return fail("%v", err)
+	}
 	t.Digest = ""
 	t.Digest = messages.Digest(messages.MustMarshal(t))
 	return t, nil

@@ -66,7 +66,7 @@ func (r *entryReader) checkHTTP(n yamlNode) *CheckHTTP {
 	request := &CheckHTTP{Method: "GET"}
 	has := r.fields(n, wantHTTP, map[string]func(yamlNode){
 		"url":     func(n yamlNode) { request.URL = r.url(n) },
-		"method":  func(n yamlNode) { request.Method = oneOf(r, n, "method", "GET", "POST") },
+		"method":  func(n yamlNode) { request.Method = oneOf(r.mistakes, n, "method", "GET", "POST") },
 		"headers": func(n yamlNode) { request.Headers = r.headers(n) },
 	})
 	if has != nil && !has["url"] {

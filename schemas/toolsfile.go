@@ -57,6 +57,8 @@ var entryKeys = []struct {
 	{"on_crash", (*entryReader).onCrash, ""},
 	{"check", (*entryReader).check, ""},
 	{"retry", (*entryReader).retry, ""},
+	{"semantic", (*entryReader).semantic, ""},
+	{"risk", (*entryReader).risk, ""},
 	{"pool", (*entryReader).pool, ""},
 	{"max_output", (*entryReader).maxOutput, ""},
 	{"truncate", (*entryReader).truncate, ""},
@@ -65,7 +67,7 @@ var entryKeys = []struct {
 	{"builtin", (*entryReader).builtin, ""},
 	{"http", nil, "; use exec with a program that makes the request"},
 	{"cwd", nil, "; let the program change its directory"},
-	{"limits", nil, "; put bounds into input_schema"},
+	{"limits", nil, "; put bounds into input_schema, and what that cannot say into semantic"},
 }
 
 var (
@@ -101,10 +103,12 @@ func (m *mistakes) toolsFile(root yamlNode) ToolsFile {
 		case "tools":
 			found = true
 			file.Tools = m.entries(member.node)
+		case "permissions":
+			file.Rules = m.permissions(member.node)
 		case "mcp_servers":
 			m.add(member.position, "mcp_servers is not in this version")
 		default:
-			m.add(member.position, "unknown key %q; the key of a tools file is tools", clip(member.key))
+			m.add(member.position, "unknown key %q; the keys of a tools file are tools and permissions", clip(member.key))
 		}
 	}
 	if !found && len(m.all) == 0 {
@@ -224,33 +228,22 @@ func (r *entryReader) description(n yamlNode) {
 }
 
 func (r *entryReader) kind(n yamlNode) {
-	r.entry.Kind = oneOf(r, n, "kind", messages.Read, messages.Write, messages.Compute)
+	r.entry.Kind = oneOf(r.mistakes, n, "kind", messages.Read, messages.Write, messages.Compute)
 }
 
 func (r *entryReader) truncate(n yamlNode) {
-	r.entry.Truncate = oneOf(r, n, "truncate", TruncateHead, TruncateMiddle, TruncateTail)
+	r.entry.Truncate = oneOf(r.mistakes, n, "truncate", TruncateHead, TruncateMiddle, TruncateTail)
 }
 
 func (r *entryReader) onCrash(n yamlNode) {
-	r.entry.OnCrash = oneOf(r, n, "on_crash", messages.Idempotent, messages.Checkable, messages.Once)
+	r.entry.OnCrash = oneOf(r.mistakes, n, "on_crash", messages.Idempotent, messages.Checkable, messages.Once)
 }
 
 func (r *entryReader) builtin(n yamlNode) {
-	r.entry.Builtin = oneOf(r, n, "builtin", builtins()...)
+	r.entry.Builtin = oneOf(r.mistakes, n, "builtin", builtins()...)
 }
 
 func builtins() []string { return slices.Concat(FileBuiltins, DemoBuiltins) }
-
-func (r *entryReader) concurrencySafe(n yamlNode) {
-	switch v := n.value.(type) {
-	case bool:
-		r.entry.ConcurrencySafe = &v
-	case string:
-		r.add(n.position, "concurrency_safe: want true or false; an expression is not in this version")
-	default:
-		r.add(n.position, "concurrency_safe: want true or false, got %s", n.typeName())
-	}
-}
 
 func (r *entryReader) inputSchema(n yamlNode) {
 	members, ok := n.value.([]yamlMember)
@@ -294,19 +287,7 @@ func (r *entryReader) maxOutput(n yamlNode) {
 	r.entry.MaxOutput = int(size)
 }
 
-func (r *entryReader) env(n yamlNode) {
-	for _, item := range r.texts(n, "env", "a list of names such as [DB_URL]") {
-		name := item.value.(string)
-		switch {
-		case !environmentName.MatchString(name):
-			r.add(item.position, "env: %q is no name of an environment variable; values are not written here", clip(name))
-		case strings.HasPrefix(name, "TOOLFLEET_"):
-			r.add(item.position, "env: %s is set by toolfleet itself", clip(name))
-		default:
-			r.entry.Env = append(r.entry.Env, name)
-		}
-	}
-}
+func (r *entryReader) env(n yamlNode) { r.entry.Env = r.mistakes.env(n) }
 
 func (r *entryReader) exec(n yamlNode) {
 	const want = "exec: want {command: [./program, argument]}"

@@ -138,7 +138,7 @@ func (tt mistakesCase) check(t *testing.T) {
 }
 
 func TestParseToolsFileNamesEveryMistake(t *testing.T) {
-	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, check, retry, pool, max_output, truncate, env, exec, builtin"
+	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, check, retry, semantic, risk, pool, max_output, truncate, env, exec, builtin"
 	const run = "Read, Glob, Grep, Write, Edit, Bash, noop, sleep, fail, blob"
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},
@@ -147,7 +147,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"tools is a mapping", "tools:\n  x: {}\n", false, []string{"f:2:3: tools: want a list of tools, got a mapping"}},
 		{"no YAML", "tools: [\n", true, []string{"f:1:8: not valid YAML: sequence end token ']' not found"}},
 		{"two documents", "tools: []\n---\ntools: []\n", true, []string{"f:3:1: a second document starts here; put everything into one"}},
-		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; the key of a tools file is tools`}},
+		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; the keys of a tools file are tools and permissions`}},
 		{"mcp_servers", "tools: []\nmcp_servers: {}\n", true, []string{"f:2:1: mcp_servers is not in this version"}},
 		{"entry is text", "tools: [Read]\n", false, []string{"f:1:9: want a tool: a mapping with name, input_schema and exec or builtin, got text"}},
 		{"nothing but a name", "tools:\n- name: x\n", false, []string{
@@ -162,9 +162,8 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"name is a number", "tools:\n- name: 7\n  builtin: noop\n", false, []string{"f:2:9: name: want 1 to 64 of [a-zA-Z0-9_-], got a number"}},
 		{"kind", toolWith("kind: Read"), false, []string{`f:5:9: kind: "Read" is not one of read, write, compute`}},
 		{"kind is empty", toolWith("kind:"), false, []string{"f:5:9: kind: want one of read, write, compute, got nothing"}},
-		{"concurrency_safe", toolWith("concurrency_safe: input.n > 1"), true, []string{
-			"f:5:21: concurrency_safe: want true or false; an expression is not in this version"}},
-		{"concurrency_safe is a number", toolWith("concurrency_safe: 1"), false, []string{"f:5:21: concurrency_safe: want true or false, got a number"}},
+		{"concurrency_safe is a number", toolWith("concurrency_safe: 1"), false, []string{
+			"f:5:21: concurrency_safe: want true, false or an expression such as input.dry_run, got a number"}},
 		{"timeout without unit", toolWith("timeout: 5"), false, []string{`f:5:12: timeout: want a duration such as "5s", "500ms" or "2m", got a number`}},
 		{"timeout", toolWith("timeout: 5 seconds"), false, []string{`f:5:12: timeout: "5 seconds" is no duration; want one such as "5s", "500ms" or "2m"`}},
 		{"timeout is negative", toolWith("timeout: -5s"), false, []string{"f:5:12: timeout: want at least 1ms"}},
@@ -196,7 +195,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 			"f:4:3: http is not in this version; use exec with a program that makes the request"}},
 		{"not yet", toolWith("cwd: /", "limits: {}"), true, []string{
 			"f:5:3: cwd is not in this version; let the program change its directory",
-			"f:6:3: limits is not in this version; put bounds into input_schema"}},
+			"f:6:3: limits is not in this version; put bounds into input_schema, and what that cannot say into semantic"}},
 		{"schema is text", "tools:\n- {name: x, builtin: noop, input_schema: object}\n", false, []string{
 			"f:2:42: input_schema: want a JSON Schema such as {type: object, properties: {...}}, got text"}},
 		{"schema of text", "tools:\n- {name: x, builtin: noop, input_schema: {type: string}}\n", false, []string{
@@ -215,7 +214,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"size", strings.Repeat("#", MaxFileBytes+1), true, []string{"f: 1048577 bytes long (limit 1048576)"}},
 		{"all at once", "tools:\n- {name: x y, builtin: noop, kind: z}\n- {name: b, timeout: 1, builtin: fail}\nx: 1\n", false, []string{
 			`f:2:10: name: "x y" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:2:36: kind: "z" is not one of read, write, compute`,
-			`f:3:22: timeout: want a duration such as "5s", "500ms" or "2m", got a number`, `f:4:1: unknown key "x"; the key of a tools file is tools`}},
+			`f:3:22: timeout: want a duration such as "5s", "500ms" or "2m", got a number`, `f:4:1: unknown key "x"; the keys of a tools file are tools and permissions`}},
 	} {
 		t.Run(tt.name, tt.check)
 	}

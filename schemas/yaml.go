@@ -36,8 +36,9 @@ func (e *FileError) Error() string {
 
 // mistakes gathers everything that is wrong with a file: all of it is told at once.
 type mistakes struct {
-	file string
-	all  []*FileError
+	file   string
+	source []byte // of the file
+	all    []*FileError
 }
 
 func (m *mistakes) add(at position, format string, args ...any) {
@@ -73,6 +74,7 @@ type yamlMember struct {
 // parseYAML reads the subset of YAML that JSON can say: one document, text keys, no anchors and no tags.
 // Duplicate keys are mistakes. The result is only whole when there are none.
 func parseYAML(data []byte, m *mistakes) (root yamlNode) {
+	m.source = data
 	if len(data) > MaxFileBytes {
 		m.add(position{}, "%d bytes long (limit %d)", len(data), MaxFileBytes)
 		return root

@@ -88,12 +88,15 @@ var environment = func() *cel.Env {
 // Program is a compiled expression.
 type Program struct {
 	source string
-	want   Type
+	reads  map[string]bool
 	run    cel.Program
 }
 
 // Source is the expression as it was written.
 func (p *Program) Source() string { return p.source }
+
+// Reads reports whether a variable stands in the expression.
+func (p *Program) Reads(variable string) bool { return p.reads[variable] }
 
 // Compile checks an expression and makes it ready to be evaluated. The error is an [*Error].
 func Compile(source string, want Type) (p *Program, err error) {
@@ -125,7 +128,11 @@ func Compile(source string, want Type) (p *Program, err error) {
 	if err != nil {
 		return nil, &Error{1, 1, err.Error()}
 	}
-	return &Program{source, want, run}, nil
+	reads := map[string]bool{}
+	for _, reference := range ast.NativeRep().ReferenceMap() {
+		reads[reference.Name] = true
+	}
+	return &Program{source, reads, run}, nil
 }
 
 // firstOf is the mistake that stands first; those behind it are often its echo.
