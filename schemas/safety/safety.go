@@ -1,6 +1,6 @@
 // Package safety answers one question for both halves: may this call run beside others?
 //
-// For most tools the answer is declared. For a shell it depends on the command, and is found by parsing
+// For most tools the answer is declared, for all calls or by a condition on each. For a shell it depends on the command, and is found by parsing
 // it: "ls | grep x" may overlap, "rm x" may not. The classifier is an allow-list over the syntax tree,
 // never a match on strings: every node, command and flag must be known to change nothing, and whatever is
 // not known, or would be read differently by another shell, runs alone. A wrong "alone" costs time; a
@@ -24,14 +24,23 @@ import (
 )
 
 // Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`: a tool that
-// declares so runs alone; else the parsed command of a shell decides, else what the tool declares, else its
-// kind. The reason quotes no argument.
+// declares so runs alone, and so does a call on which its condition does not hold or cannot be evaluated; else the
+// parsed command of a shell decides, else what the tool declares, else its kind. So of a shell with a condition
+// both have to agree. The reason quotes no argument.
 func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
+	if t.SafeWhen != "" {
+		safe, reason = condition(t, input)
+		if !safe {
+			return false, reason
+		}
+	}
 	switch {
 	case t.ConcurrencySafe != nil && !*t.ConcurrencySafe:
 		return false, "declared not concurrency_safe"
 	case t.ShellCommand != "":
 		return classifyShell(t.ShellCommand, input)
+	case t.SafeWhen != "":
+		return true, reason
 	case t.ConcurrencySafe != nil:
 		return true, "declared concurrency_safe"
 	case t.Kind == messages.Read || t.Kind == messages.Compute:
