@@ -4,28 +4,32 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-func ExampleRules_Decide() {
+func ExampleDecision_Weigh() {
 	rules, err := permission.New(permission.Config{
 		Default: permission.Ask,
-		Layers:  []permission.Layer{{Source: "platform", Allow: []string{"Bash(git status:*)"}, Deny: []string{"Bash(rm:*)"}}},
+		Layers: []permission.Layer{{Source: "policy.yaml", Rules: schemas.Rules{
+			Deny:  []schemas.RuleEntry{{Name: "no-test-orders", Tool: "refund", When: `input.order.startsWith("TEST-")`}},
+			Allow: []schemas.RuleEntry{{Name: "refund", Tool: "refund"}},
+			Risk:  []schemas.RiskEntry{{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.High, Reason: "Refunds over 50 need a person."}},
+		}}},
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	bash := schemas.Tool{Name: "Bash", ShellCommand: "command"}
-	for _, input := range []string{
-		`{"command":"git status --short"}`, `{"command":"git status; make"}`, `{"command":"git status && sudo rm -rf x"}`,
-	} {
-		d := rules.Decide(bash, json.RawMessage(input))
-		fmt.Printf("%s: %s\n", d.Effect, d.Reason())
+	for _, input := range []string{`{"order":"A-1","amount":20}`, `{"order":"A-1","amount":149.99}`, `{"order":"TEST-1","amount":20}`, `{"amount":20}`} {
+		d := rules.Decide(permission.Call{Tool: schemas.Tool{Name: "refund"}, Input: json.RawMessage(input)})
+		r := d.Weigh(permission.Opinion{})
+		fmt.Printf("%s: %s\n", r.Effect, r.Reason)
 	}
 	// Output:
-	// allow: the rule: allow Bash(git status:*) (platform)
-	// ask: no rule matches, and the default is ask
-	// deny: the rule: deny Bash(rm:*) (platform)
+	// allow: the rule: allow refund (policy.yaml)
+	// ask: the tier: high over-50 (policy.yaml): Refunds over 50 need a person
+	// deny: the rule: deny no-test-orders (policy.yaml)
+	// deny: the rule deny no-test-orders (policy.yaml) could not be evaluated: a member that it reads is not there
 }

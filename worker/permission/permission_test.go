@@ -34,14 +34,35 @@ func mustNew(t testing.TB, cfg Config) Rules {
 	return r
 }
 
-// holds reports whether a rule of this effect, alone, decides the call.
-func holds(t testing.TB, effect Effect, short string, tool schemas.Tool, input json.RawMessage) bool {
+// short is rules in the short form.
+func short(t testing.TB, forms ...string) (rules []schemas.RuleEntry) {
 	t.Helper()
-	rule, err := Parse(effect, "", short)
-	if err != nil {
-		t.Fatal(err)
+	for _, form := range forms {
+		rule, err := schemas.ParseRule(form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, rule)
 	}
-	return mustNew(t, Config{Rules: []Rule{rule}, Roots: []string{"/srv/app", "/home/link"}}).Decide(tool, input).Matched
+	return rules
+}
+
+// rulesOf is a layer of one rule, or of several of the same effect.
+func rulesOf(effect Effect, entries ...schemas.RuleEntry) schemas.Rules {
+	switch effect {
+	case Deny:
+		return schemas.Rules{Deny: entries}
+	case Ask:
+		return schemas.Rules{Ask: entries}
+	}
+	return schemas.Rules{Allow: entries}
+}
+
+// holds reports whether a rule of this effect, alone, decides the call.
+func holds(t testing.TB, effect Effect, form string, tool schemas.Tool, input json.RawMessage) bool {
+	t.Helper()
+	layer := Layer{Rules: rulesOf(effect, short(t, form)...)}
+	return mustNew(t, Config{Layers: []Layer{layer}, Roots: []string{"/srv/app", "/home/link"}}).Decide(Call{Tool: tool, Input: input}).Matched
 }
 
 func TestShell(t *testing.T) {
@@ -106,12 +127,12 @@ func TestShell(t *testing.T) {
 		{"git:*", "", false, false},
 		{"git:*", "X=1", false, false},
 	} {
-		short := "Bash(" + tt.pattern + ")"
-		if got := holds(t, Allow, short, bash, shellInput(tt.line)); got != tt.allow {
-			t.Errorf("allow %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.allow)
+		form := "Bash(" + tt.pattern + ")"
+		if got := holds(t, Allow, form, bash, shellInput(tt.line)); got != tt.allow {
+			t.Errorf("allow %s on %.60q: matches = %v, want %v", form, tt.line, got, tt.allow)
 		}
-		if got := holds(t, Deny, short, bash, shellInput(tt.line)); got != tt.deny {
-			t.Errorf("deny %s on %.60q: matches = %v, want %v", short, tt.line, got, tt.deny)
+		if got := holds(t, Deny, form, bash, shellInput(tt.line)); got != tt.deny {
+			t.Errorf("deny %s on %.60q: matches = %v, want %v", form, tt.line, got, tt.deny)
 		}
 	}
 }
@@ -248,9 +269,9 @@ func TestPaths(t *testing.T) {
 }
 
 func TestPathsWithoutRoot(t *testing.T) {
-	rules := mustNew(t, Config{Layers: []Layer{{Deny: []string{"Read(/etc/**)"}}}})
+	rules := mustNew(t, Config{Layers: []Layer{{Rules: rulesOf(Deny, short(t, "Read(/etc/**)")...)}}})
 	for name, denied := range map[string]bool{"/etc/passwd": true, "/usr/x": false, "x": true, "../x": true} {
-		if d := rules.Decide(read, messages.MustMarshal(map[string]string{"file_path": name})); d.Matched != denied {
+		if d := rules.Decide(Call{Tool: read, Input: messages.MustMarshal(map[string]string{"file_path": name})}); d.Matched != denied {
 			t.Errorf("deny Read(/etc/**) on %q with no root: matches = %v, want %v", name, d.Matched, denied)
 		}
 	}
@@ -280,24 +301,16 @@ func TestOtherArguments(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
-	r, err := Parse(Deny, "platform", " Bash(echo (x):*) ")
-	if want := (Rule{Deny, "Bash", "echo (x):*", "Bash(echo (x):*)", "platform"}); err != nil || r != want {
-		t.Errorf("got %+v, %v, want %+v", r, err, want)
-	}
-	if got, want := r.String(), "deny Bash(echo (x):*) (platform)"; got != want {
-		t.Errorf("String() = %q, want %q", got, want)
-	}
-	for _, bad := range []string{"", "Bash(", "Bash()", "Bash(x", "a b", "(x)", "[", "tool(x) y"} {
-		if r, err := Parse(Deny, "", bad); err == nil {
-			t.Errorf("Parse(%q) = %+v, want an error", bad, r)
-		}
-	}
-}
-
 func TestNewNamesEveryProblem(t *testing.T) {
-	_, err := New(Config{Default: "maybe", Roots: []string{"x"}, Layers: []Layer{{Deny: []string{"a("}, Allow: []string{"b("}}}, Rules: []Rule{{Effect: "no", Tool: "x"}}})
-	for _, want := range []string{"permissions.default", `root "x"`, `deny rule "a("`, `allow rule "b("`, `effect "no"`} {
+	_, err := New(Config{Default: "maybe", Roots: []string{"x"}, Layers: []Layer{{Source: "p.yaml", Rules: schemas.Rules{
+		Deny:  []schemas.RuleEntry{{Tool: "["}, {Name: "typo", Tool: "x", When: "inptu.a == 1"}},
+		Allow: []schemas.RuleEntry{{Name: "text", Tool: "x", When: `"a"`}, {Name: "nothing"}},
+		Risk:  []schemas.RiskEntry{{Name: "danger", Tool: "x", Tier: "huge"}},
+	}}}})
+	for _, want := range []string{
+		"permissions.default", `root "x"`, `rule "deny [ (p.yaml)": tool pattern`, `rule "deny typo (p.yaml)": when: 1:1: 'inptu'`,
+		`rule "allow text (p.yaml)": when: 1:1: results in`, `rule "allow nothing (p.yaml)": tool pattern`, `tier "huge"`,
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not mention %s", err, want)
 		}
@@ -307,8 +320,8 @@ func TestNewNamesEveryProblem(t *testing.T) {
 // A deny wins from any layer, and the decision names it.
 func TestLayers(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{
-		{Source: "platform", Deny: []string{"mcp__*"}, Allow: []string{"Bash(git:*)"}},
-		{Source: "tools file", Deny: []string{"Bash(git push:*)"}, Ask: []string{"Bash(git commit:*)"}, Allow: []string{"mcp__x", "*"}},
+		{"platform", schemas.Rules{Deny: short(t, "mcp__*"), Allow: short(t, "Bash(git:*)")}},
+		{"tools file", schemas.Rules{Deny: short(t, "Bash(git push:*)"), Ask: short(t, "Bash(git commit:*)"), Allow: short(t, "mcp__x", "*")}},
 	}})
 	for _, tt := range []struct {
 		tool schemas.Tool
@@ -321,11 +334,12 @@ func TestLayers(t *testing.T) {
 		{bash, "git commit", "ask Bash(git commit:*) (tools file)"},
 		{schemas.Tool{Name: "mcp__x"}, "", "deny mcp__* (platform)"},
 	} {
-		d := rules.Decide(tt.tool, shellInput(tt.line))
+		d := rules.Decide(Call{Tool: tt.tool, Input: shellInput(tt.line)})
 		if got := d.Rule.String(); got != tt.want || d.Effect != d.Rule.Effect {
 			t.Errorf("%s %q: decided by %q (%s), want %q", tt.tool.Name, tt.line, got, d.Effect, tt.want)
 		}
-		if denied, ok := rules.Denied(tt.tool, shellInput(tt.line)); ok != (d.Effect == Deny) || (ok && denied != d) {
+		denied, ok := rules.Denied(Call{Tool: tt.tool, Input: shellInput(tt.line)})
+		if ok != (d.Effect == Deny) || ok && denied.Rule != d.Rule {
 			t.Errorf("%s %q: Denied = %+v, %v beside %+v", tt.tool.Name, tt.line, denied, ok, d)
 		}
 	}
@@ -336,31 +350,31 @@ func TestLayers(t *testing.T) {
 
 func TestDefault(t *testing.T) {
 	for def, want := range map[Effect]Effect{"": Allow, Allow: Allow, Ask: Ask, Deny: Deny} {
-		d := mustNew(t, Config{Default: def, Layers: []Layer{{Allow: []string{"known"}}}}).Decide(lookup, json.RawMessage(`{}`))
+		d := mustNew(t, Config{Default: def, Layers: []Layer{{Rules: rulesOf(Allow, short(t, "known")...)}}}).Decide(Call{Tool: lookup, Input: json.RawMessage(`{}`)})
 		if d.Effect != want || d.Matched {
 			t.Errorf("default %q: got %+v, want %s", def, d, want)
 		}
 	}
-	if d := (Rules{}).Decide(lookup, nil); d.Effect != Allow {
+	if d := (Rules{}).Decide(Call{Tool: lookup}); d.Effect != Allow {
 		t.Errorf("no rules: got %s, want allow", d.Effect)
 	}
 }
 
 // slowDecide is the precedence as one would explain it: ask each effect in turn.
 func slowDecide(def Effect, layers []Layer, t schemas.Tool) Effect {
-	hit := func(lists ...[]string) bool {
+	hit := func(lists ...[]schemas.RuleEntry) bool {
 		for _, list := range lists {
-			for _, name := range list {
-				if name == t.Name || name == "*" {
+			for _, rule := range list {
+				if rule.Tool == t.Name || rule.Tool == "*" {
 					return true
 				}
 			}
 		}
 		return false
 	}
-	var deny, ask, allow [][]string
+	var deny, ask, allow [][]schemas.RuleEntry
 	for _, l := range layers {
-		deny, ask, allow = append(deny, l.Deny), append(ask, l.Ask), append(allow, l.Allow)
+		deny, ask, allow = append(deny, l.Rules.Deny), append(ask, l.Rules.Ask), append(allow, l.Rules.Allow)
 	}
 	switch {
 	case hit(deny...):
@@ -376,22 +390,22 @@ func slowDecide(def Effect, layers []Layer, t schemas.Tool) Effect {
 func TestPrecedenceAgainstBruteForce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	names := []string{"a", "b", "c", "d", "*"}
-	pick := func() (list []string) {
+	pick := func() (list []schemas.RuleEntry) {
 		for range rng.IntN(3) {
-			list = append(list, names[rng.IntN(len(names))])
+			list = append(list, short(t, names[rng.IntN(len(names))])...)
 		}
 		return list
 	}
 	for range 5000 {
 		var layers []Layer
 		for i := range rng.IntN(4) {
-			layers = append(layers, Layer{Source: fmt.Sprint(i), Deny: pick(), Ask: pick(), Allow: pick()})
+			layers = append(layers, Layer{fmt.Sprint(i), schemas.Rules{Deny: pick(), Ask: pick(), Allow: pick()}})
 		}
 		def := []Effect{"", Allow, Ask, Deny}[rng.IntN(4)]
 		rules := mustNew(t, Config{Default: def, Layers: layers})
 		for _, name := range names[:4] {
 			tool := schemas.Tool{Name: name}
-			if got, want := rules.Decide(tool, json.RawMessage(`{}`)).Effect, slowDecide(def, layers, tool); got != want {
+			if got, want := rules.Decide(Call{Tool: tool, Input: json.RawMessage(`{}`)}).Effect, slowDecide(def, layers, tool); got != want {
 				t.Fatalf("default %q, layers %+v, tool %s: got %s, want %s", def, layers, name, got, want)
 			}
 		}

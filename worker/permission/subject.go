@@ -11,21 +11,40 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
 // subject is one call as the rules see it. What is costly to read is read when a rule first asks.
 type subject struct {
-	tool  schemas.Tool
-	input json.RawMessage
+	call  Call
 	roots []string
 
-	members map[string]json.RawMessage
-	script  *script
+	members    map[string]json.RawMessage
+	script     *script
+	conditions *expression.Subject
 }
 
-func (s *subject) matches(r Rule) bool {
-	return r.matchesTool(s.tool.Name) && (r.Argument == "" || s.argument(r.Argument, r.Effect == Allow))
+// matches reports whether a rule is about the call. A condition that cannot be evaluated, which the error tells,
+// counts against the call: then an allow does not match, and any other rule does.
+func (s *subject) matches(r Rule) (bool, error) {
+	allows := r.Effect == Allow
+	if !r.matchesTool(s.call.Tool.Name) || r.Argument != "" && !s.argument(r.Argument, allows) {
+		return false, nil
+	}
+	if r.when == nil {
+		return true, nil
+	}
+	if s.conditions == nil {
+		t := s.call.Tool
+		s.conditions = expression.NewSubject(expression.Call{
+			Tool: t.Name, Kind: t.Kind, Pool: t.Pool, Input: s.call.Input, Session: s.call.Session, Principal: s.call.Principal,
+		})
+	}
+	ok, err := r.when.Bool(s.conditions)
+	if err != nil {
+		return !allows, err
+	}
+	return ok, nil
 }
 
 var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
@@ -40,14 +59,14 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 //
 // Certain says whether the pattern has to match for sure (allow) or already counts when it may (deny, ask).
 func (s *subject) argument(pattern string, certain bool) bool {
-	if s.tool.ShellCommand != "" {
+	if s.call.Tool.ShellCommand != "" {
 		return s.shell(pattern, certain)
 	}
 	if field := fieldForm.FindStringSubmatch(pattern); field != nil {
 		value, ok := s.member(field[1])
 		return ok && wildcard(field[2], textOf(value))
 	}
-	if property := pathProperty(s.tool.InputSchema); property != "" {
+	if property := pathProperty(s.call.Tool.InputSchema); property != "" {
 		raw, given := s.member(property)
 		var name string
 		if given && json.Unmarshal(raw, &name) != nil {
@@ -55,12 +74,12 @@ func (s *subject) argument(pattern string, certain bool) bool {
 		}
 		return matchPath(pattern, name, s.roots, certain)
 	}
-	return wildcard(pattern, textOf(s.input))
+	return wildcard(pattern, textOf(s.call.Input))
 }
 
 func (s *subject) member(name string) (json.RawMessage, bool) {
 	if s.members == nil {
-		s.members, _ = messages.Object(s.input)
+		s.members, _ = messages.Object(s.call.Input)
 	}
 	value, ok := s.members[name]
 	return value, ok
@@ -68,7 +87,7 @@ func (s *subject) member(name string) (json.RawMessage, bool) {
 
 func (s *subject) shell(pattern string, certain bool) bool {
 	if s.script == nil {
-		raw, _ := s.member(s.tool.ShellCommand)
+		raw, _ := s.member(s.call.Tool.ShellCommand)
 		var line string
 		s.script = &script{unclear: true}
 		if json.Unmarshal(raw, &line) == nil {

@@ -1,0 +1,71 @@
+package permission
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas/expression"
+)
+
+// Rule is one line of the policy.
+type Rule struct {
+	// Effect is what the rule wants; "" for a risk rule.
+	Effect Effect
+	// Tier is what a risk rule says of the calls that it matches.
+	Tier messages.Tier
+	// Tool is a tool's name, or a pattern of path.Match.
+	Tool string
+	// Argument is a pattern for the input, read by the family of the tool; "" matches every call.
+	Argument string
+	// Name is what decisions, logs and people call the rule.
+	Name string
+	// Source is the layer that holds the rule.
+	Source string
+	// Reason is the rule's own words for the model and for people, if it has any.
+	Reason string
+
+	when *expression.Program // nil: always
+}
+
+func (r Rule) String() string {
+	s := string(r.Effect) + string(r.Tier) + " " + r.Name
+	if r.Source == "" {
+		return s
+	}
+	return s + " (" + r.Source + ")"
+}
+
+// compile checks a rule and makes its condition ready.
+func compile(r Rule, when string) (Rule, error) {
+	if r.Name == "" {
+		r.Name = r.Tool
+	}
+	fail := func(format string, args ...any) (Rule, error) {
+		return r, fmt.Errorf("rule %.200q: %w", r.String(), fmt.Errorf(format, args...))
+	}
+	if _, err := path.Match(r.Tool, ""); err != nil || r.Tool == "" {
+		return fail("tool pattern %.80q is malformed", r.Tool)
+	}
+	if r.Effect == "" && rank(r.Tier) < 0 {
+		return fail("tier %.20q: want low, medium, high or critical", r.Tier)
+	}
+	if when == "" {
+		return r, nil
+	}
+	program, err := expression.Compile(when, expression.Bool)
+	if err != nil {
+		return fail("when: %w", err)
+	}
+	r.when = program
+	return r, nil
+}
+
+func (r Rule) matchesTool(name string) bool {
+	ok, _ := path.Match(r.Tool, name) // compile has seen the pattern
+	return ok
+}
+
+// rank orders the tiers; what is none of them is below the lowest.
+func rank(t messages.Tier) int { return slices.Index(messages.Tiers, t) }

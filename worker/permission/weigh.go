@@ -1,0 +1,129 @@
+package permission
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Decision is what the rules say about one call.
+type Decision struct {
+	Effect Effect
+	// Rule is the one that decided. Zero when none matched and the default holds.
+	Rule Rule
+	// Matched tells a rule's decision from the default.
+	Matched bool
+	// Tier is the highest that any layer gives the call; "" where only the deny rules were looked at.
+	Tier messages.Tier
+	// Risk is the rule that gives it. Zero for a call that nobody has called a risk.
+	Risk Rule
+	// Policy is the version of the policy.
+	Policy string
+
+	err     error // why the rule could not be evaluated
+	skipped Rule  // an allow rule that could not be evaluated, where the default holds
+	riskErr error // why the risk rule could not be evaluated
+}
+
+// Reason says why the rules decide so, in words for the model and for people. It quotes no argument.
+func (d Decision) Reason() string {
+	if d.Matched {
+		return because("the rule", d.Rule, d.err)
+	}
+	reason := fmt.Sprintf("no rule matches, and the default is %s", d.Effect)
+	if d.err != nil {
+		reason += "; " + because("the rule", d.skipped, d.err)
+	}
+	return reason
+}
+
+// because names a rule, and says what it says for itself or what is wrong with it.
+func because(what string, r Rule, err error) string {
+	if err != nil {
+		return fmt.Sprintf("%s %s could not be evaluated: %v", what, r, err)
+	}
+	return fmt.Sprintf("%s: %s", what, r) + words(r.Reason)
+}
+
+// words puts somebody's own words behind what is said of them.
+func words(reason string) string {
+	if reason = strings.TrimRight(reason, ". "); reason == "" {
+		return ""
+	}
+	return ": " + reason
+}
+
+// Opinion is what the hooks before the tool think of a call, all of them together.
+type Opinion struct {
+	Opinion string // allow, ask or deny; "" is none. What is none of these denies
+	By      string // the hook
+	Reason  string
+}
+
+// Ruling is what everything together comes to.
+type Ruling struct {
+	messages.Permission
+	Approvers int    // people who have to agree; 0 unless the effect is ask
+	Ticket    bool   // one of them has to name a ticket
+	Reason    string // why, in words for the model and for people
+}
+
+// Weigh is the whole precedence in one place:
+//
+//  1. a deny rule, a default that denies, a hook's deny
+//  2. a required human: tier high or critical
+//  3. an ask rule, a hook's ask
+//  4. a default that asks, unless a hook allows
+//  5. an allow rule, a default that allows
+//
+// So a hook's allow and an allow rule spare only the question that the default asks. Neither lifts a deny, a required
+// human or an ask rule.
+func (d Decision) Weigh(h Opinion) Ruling {
+	switch {
+	case d.Effect == Deny:
+		return d.byRule(Deny)
+	case h.Opinion != "" && h.Opinion != string(Allow) && h.Opinion != string(Ask):
+		return d.byHook(Deny, h)
+	case d.Tier == messages.High || d.Tier == messages.Critical:
+		return d.byTier()
+	case d.Effect == Ask && d.Matched:
+		return d.byRule(Ask)
+	case h.Opinion == string(Ask):
+		return d.byHook(Ask, h)
+	case d.Effect == Ask && h.Opinion == string(Allow):
+		return d.byHook(Allow, h)
+	}
+	return d.byRule(d.Effect)
+}
+
+func (d Decision) ruling(e Effect, source string, r Rule, reason string) Ruling {
+	out := Ruling{Permission: messages.Permission{
+		Effect: string(e), Source: source, Rule: r.Name, Layer: r.Source, Tier: d.Tier, Policy: d.Policy,
+	}, Reason: reason}
+	if e == Ask {
+		out.Approvers = 1
+	}
+	return out
+}
+
+func (d Decision) byRule(e Effect) Ruling {
+	source := "default"
+	if d.Matched {
+		source = "rule"
+	}
+	return d.ruling(e, source, d.Rule, d.Reason())
+}
+
+func (d Decision) byTier() Ruling {
+	r := d.ruling(Ask, "tier", d.Risk, because("the tier", d.Risk, d.riskErr))
+	if d.Tier == messages.Critical {
+		r.Approvers, r.Ticket = 2, true
+	}
+	return r
+}
+
+func (d Decision) byHook(e Effect, h Opinion) Ruling {
+	verb := map[Effect]string{Deny: "denies", Ask: "asks", Allow: "allows"}[e]
+	return d.ruling(e, "hook", Rule{Name: h.By}, "the hook "+h.By+" "+verb+words(h.Reason))
+}
