@@ -102,6 +102,11 @@ func TestHookOutcomes(t *testing.T) {
 				case r.Err == nil || r.Err.Code != tt.code || !strings.Contains(r.Err.Message, "hook"):
 					t.Errorf("got %+v, want %s and a word about the hook", r.Err, tt.code)
 				}
+				if tt.verdict.Opinion == hook.Deny || tt.verdict.Opinion == hook.Ask {
+					if p := r.Permission; p == nil || p.Effect != string(tt.verdict.Opinion) || p.Source != "hook" || p.Rule != "h" {
+						t.Errorf("permission %+v, want what the hook h said", p)
+					}
+				}
 				want := &messages.Hooks{Count: 1, Messages: tt.says}
 				if tt.verdict.Stop {
 					want.Stop, want.StopReason = "h", "r"
@@ -180,6 +185,8 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 					}
 				} else if r.Status != messages.StatusHookError || r.Err.Code != messages.CodeHookFailed || r.Err.Retryable || !strings.Contains(r.Err.Message, "hook h could not run") || p.effects.Load() != 0 {
 					t.Errorf("got %s %+v with %d effects, want hook_failed and none", r.Status, r.Err, p.effects.Load())
+				} else if r.Permission == nil || r.Permission.Effect != "deny" || r.Permission.Source != "hook" || r.Permission.Rule != "h" {
+					t.Errorf("permission %+v, want a deny of the hook h", r.Permission)
 				}
 				if diff := cmp.Diff([]string{"h " + string(class)}, counted); diff != "" {
 					t.Errorf("counted (-want +got):\n%s", diff)

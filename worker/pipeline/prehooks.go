@@ -24,9 +24,11 @@ func (c *call) preHooks(ctx context.Context) error {
 	}
 	switch {
 	case c.hooks.Refused != nil:
+		c.deniedBy(c.hooks.Refused.Hook)
 		return fail(messages.StatusHookError, messages.CodeHookFailed,
 			"The hook %s could not run, so the call was refused. It was not run.", c.hooks.Refused.Hook)
 	case c.hooks.Opinion == hook.Deny:
+		c.deniedBy(c.hooks.By)
 		return fail(messages.StatusDenied, messages.CodeHookDenied, "Denied by the hook %s%s.", c.hooks.By, because(c.hooks.Reason))
 	case c.hooks.Input == nil:
 		return nil
@@ -43,6 +45,11 @@ func (c *call) preHooks(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// deniedBy makes the hook the one that has decided about the call.
+func (c *call) deniedBy(name string) {
+	c.result.Permission = &messages.Permission{Effect: string(hook.Deny), Source: "hook", Rule: name}
 }
 
 // hookCall is the call as the hooks see it.
