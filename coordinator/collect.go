@@ -24,8 +24,8 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 	switch {
 	case n.Result != nil && d.isOf(n.Index, *n.Result):
 		d.step(ctx, batch.Ended{Index: n.Index, Result: *n.Result})
-	case n.Record != nil && d.claims(n.Index) && n.Record.Result == nil:
-		d.step(ctx, batch.Recorded{Index: n.Index, Record: *n.Record, Seq: n.Seq})
+	case n.Record != nil && n.Record.Result == nil:
+		d.step(ctx, d.recorded(ctx, n.Index, *n.Record, n.Seq))
 	case n.Hand != nil:
 		d.step(ctx, batch.HandedBack{Index: n.Index})
 	case n.LetGo != nil:
@@ -37,9 +37,22 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 
 // look reads the journal and tells the machine what it holds.
 func (d *drive) look(ctx context.Context) {
+	if _, rests := d.machine.Rest(); rests {
+		d.lookOnce(ctx)
+		return
+	}
 	for _, told := range d.lookAll(ctx) {
 		d.step(ctx, told)
 	}
+}
+
+// recorded is the record of a call as an event.
+func (d *drive) recorded(ctx context.Context, index int, record messages.CallRecord, seq uint64) batch.Recorded {
+	event := batch.Recorded{Index: index, Record: record, Seq: seq}
+	if record.State == messages.Parked && record.Approval != nil {
+		event.Expires = d.conn.Local(ctx, record.Approval.Expires)
+	}
+	return event
 }
 
 func (d *drive) lookAll(ctx context.Context) []batch.Event {
@@ -48,34 +61,41 @@ func (d *drive) lookAll(ctx context.Context) []batch.Event {
 		return nil
 	}
 	var said []batch.Event
+	var unheard error
 	var heard sync.WaitGroup
-	heard.Go(func() { said = d.controls(ctx) })
+	heard.Go(func() { said, unheard = d.controls(ctx) })
 	known, err := d.journal.Calls(ctx, d.accepted.Key, open...)
 	heard.Wait()
+	if unheard != nil {
+		d.log.Warn(notHeard, "err", unheard)
+	}
 	if err != nil {
 		d.log.Warn("the journal cannot be read; it is tried again at the next poll", "err", err)
 		return said
 	}
-	return append(append(said, d.known(known)...), batch.Looked{})
+	return append(append(said, d.known(ctx, known)...), batch.Looked{})
 }
 
 // known is records and results as events. What does not belong to a call of this batch is nobody's: a call
-// that claims is what its journal says, any other what its result says, and both name the call.
-func (d *drive) known(known journal.Known) []batch.Event {
+// that claims, or has a journal for another reason, is what that says, any other what its result says, and both name
+// the call.
+func (d *drive) known(ctx context.Context, known journal.Known) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first: a record tells of a later time
 		if key.Index < len(d.in.calls) {
 			events = append(events, batch.HandedBack{Index: key.Index})
 		}
 	}
+	recorded := map[int]bool{}
 	for _, e := range known.Records {
 		i := e.Key.Index
-		if i < len(d.in.calls) && d.claims(i) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
-			events = append(events, batch.Recorded{Index: i, Record: e.Record, Seq: e.Seq})
+		if i < len(d.in.calls) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
+			recorded[i] = true
+			events = append(events, d.recorded(ctx, i, e.Record, e.Seq))
 		}
 	}
 	for _, e := range known.Results {
-		if i := e.Key.Index; i < len(d.in.calls) && !d.claims(i) && d.isOf(i, e.Result) {
+		if i := e.Key.Index; i < len(d.in.calls) && !recorded[i] && !d.machine.Claims(i) && d.isOf(i, e.Result) {
 			events = append(events, batch.Ended{Index: i, Result: e.Result})
 		}
 	}
@@ -84,8 +104,6 @@ func (d *drive) known(known journal.Known) []batch.Event {
 	}
 	return events
 }
-
-func (d *drive) claims(i int) bool { return d.machine.Plan().Calls[i].Claims() }
 
 // isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive our
 // records; such a call is known by its place.
@@ -132,7 +150,7 @@ func (d *drive) storePlan(ctx context.Context, want batch.StorePlan) []batch.Eve
 func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	d.log.Warn("call ended from outside", "call", want.Index, "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
-	if !d.machine.Plan().Calls[want.Index].Claims() {
+	if !d.machine.Claims(want.Index) {
 		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(ctx, want.Index) {
 			return []batch.Event{batch.Late{}}
 		}
@@ -147,16 +165,24 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result,
 	}
+	q, asked := d.machine.Question(want.Index)
+	if q != nil {
+		record.ArgsHash, record.ToolDigest, record.Approval = q.ArgsHash, q.ToolDigest, bare(*q)
+		want.Result.Permission = permission(*q, "ask")
+	}
 	seq, err := d.journal.Write(ctx, key, record, want.Expect)
 	var lost *journal.Lost
 	switch {
 	case errors.As(err, &lost):
-		return []batch.Event{batch.Recorded{Index: want.Index, Record: lost.Newest.Record, Seq: lost.Newest.Seq}}
+		return []batch.Event{d.recorded(ctx, want.Index, lost.Newest.Record, lost.Newest.Seq)}
 	case err != nil:
 		d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
 		return nil
 	}
 	d.withdraw(ctx, want.Index)
+	if asked && want.Result.Err.Code == messages.CodeApprovalExpired {
+		d.audit(ctx, key, about(messages.AuditExpired, *q))
+	}
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 

@@ -40,8 +40,8 @@ func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
 		return
 	}
 	c.log.Info("control stored", "session", session, "tenant", tenant, "abort", len(control.Abort) > 0, "by", control.By)
-	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
 	c.respond(m, nil, messages.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
+	c.wake(ctx, tenant, session, c.waitsForPeople)
 }
 
 func (c *Coordinator) refuseControl(m bus.Msg, code string, refusal *messages.Refusal) {
@@ -82,12 +82,13 @@ func readControl(body []byte) (messages.Control, error) {
 	return control, fmt.Errorf("when is %.40q; want after_batch, between_groups or immediate", control.When)
 }
 
+const notHeard = "what was said to the session cannot be read; it is tried again at the next poll"
+
 // controls is what was said to the session, as far as it means this batch.
-func (d *drive) controls(ctx context.Context) []batch.Event {
+func (d *drive) controls(ctx context.Context) ([]batch.Event, error) {
 	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 	if err != nil {
-		d.log.Warn("what was said to the session cannot be read; it is tried again at the next poll", "err", err)
-		return nil
+		return nil, err
 	}
 	d.said = entries
 	var events []batch.Event
@@ -106,7 +107,7 @@ func (d *drive) controls(ctx context.Context) []batch.Event {
 			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})
 		}
 	}
-	return events
+	return events, nil
 }
 
 // steering is the messages that this batch's reply takes along, which no other reply does: it is noted down before

@@ -2,6 +2,7 @@
 // workers, collects what became of them and replies.
 //
 //	intake.go -> dispatch.go -> collect.go -> reply.go      and recover.go, where a batch was begun before
+//	                    rest.go, questions.go               while it only waits for people; approvals.go, where they answer
 //
 // No coordinator owns a session. Any of them may drive any batch, as long as it is the head of its
 // session's log; what may start next is decided by package batch from the records in the journal, which
@@ -22,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
@@ -34,7 +36,7 @@ type Config struct {
 	AckWait      time.Duration   // how long the broker waits for a sign of life of a driver. Default 10 s
 	Poll         time.Duration   // between looks into the journal of a batch that waits. Default AckWait/3
 	QueueTimeout time.Duration   // how long a call may wait for a worker. Default 60 s
-	BatchTTL     time.Duration   // past it nothing of a batch is started. Default 1 h
+	BatchTTL     time.Duration   // past it nothing of a batch is started; the time that people are given to answer is added, up to as much again. Default 1 h
 	Grace        time.Duration   // added to a lease before it is held to have lapsed. Default 2 s
 	StartWait    time.Duration   // how long a fleet without any tool is waited for. Default 30 s
 	Drain        time.Duration   // how long batches may go on after Run was told to end. Default 5 s
@@ -42,6 +44,7 @@ type Config struct {
 	Poison       int             // claims of a call that may be lost with their worker before it is given up. Default 5
 	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is unknown. Default Stop.
 	AfterUnknown AfterUnknown
+	Approvers    approval.Approvers // whose decisions are taken. Default: nobody's
 	Provision    bus.Provision
 	Logger       *slog.Logger // nil: silent
 	Metrics      *Metrics     // nil: silent
@@ -109,8 +112,8 @@ func (c Config) validate() error {
 	if c.AfterUnknown != Stop && c.AfterUnknown != Continue {
 		errs = append(errs, fmt.Errorf("coordinator: after_unknown is %q; want stop or continue", c.AfterUnknown))
 	}
-	if ttl := c.Provision.ReplyTTL; ttl != 0 && ttl < 2*c.BatchTTL {
-		errs = append(errs, fmt.Errorf("coordinator: reply_ttl is %v; it must be at least twice batch_ttl (%v), or a batch could be run again while its records are still there", ttl, c.BatchTTL))
+	if ttl := c.Provision.ReplyTTL; ttl != 0 && ttl < 3*c.BatchTTL {
+		errs = append(errs, fmt.Errorf("coordinator: reply_ttl is %v; it must be at least three times batch_ttl (%v), or a batch could be run again while its records are still there", ttl, c.BatchTTL))
 	}
 	return errors.Join(errs...)
 }
@@ -125,6 +128,8 @@ type Coordinator struct {
 	log     *slog.Logger
 	catalog *catalog
 	serving atomic.Bool // the doors are open
+	wakes   room        // of the drives of batches that were woken
+	refused *allowance  // of lines about refused decisions in the record for people
 
 	mu   sync.Mutex
 	live map[string]*drive // by batch key, what is driven here; guarded by mu
@@ -141,7 +146,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	}
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
+		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
 	}, nil
 }
 
@@ -207,6 +212,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		c.intake(work, d)
 	})
 	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver ends with work at the latest
+	c.wakes.fill(work)
 	cancel()
 	stopDoors()
 	return err
@@ -215,13 +221,15 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // Ready reports whether batches are taken: the connection is up, the tools are known, the doors are open.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
-// enter makes d the driver of its batch here, unless there is one: then it is returned.
+// enter makes d the driver of its batch here, unless there is one: then it is returned, and has a look, for it may be
+// about to rest.
 func (c *Coordinator) enter(d *drive) (other *drive) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := d.accepted.Key.String()
-	if c.live[key] != nil {
-		return c.live[key]
+	if other := c.live[key]; other != nil {
+		other.lookSoon()
+		return other
 	}
 	c.live[key] = d
 	c.cfg.Metrics.live.Set(float64(len(c.live)))
@@ -231,7 +239,9 @@ func (c *Coordinator) enter(d *drive) (other *drive) {
 func (c *Coordinator) leave(d *drive) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.live, d.accepted.Key.String())
+	if key := d.accepted.Key.String(); c.live[key] == d {
+		delete(c.live, key)
+	}
 	c.cfg.Metrics.live.Set(float64(len(c.live)))
 }
 

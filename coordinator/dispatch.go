@@ -34,6 +34,9 @@ type drive struct {
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
 	late     bool                   // another coordinator may have driven the batch before, or does now
+	minded   map[int]string         // questions to people that were seen to, by call
+	sure     bool                   // the leader was asked what was said since the newest record that we know
+	resting  time.Time              // set: the batch only waits for people, until then at most
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
@@ -44,7 +47,7 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
 		log:     c.log.With("batch", a.Key.Batch, "session", a.Key.Session, "tenant", a.Key.Tenant),
-		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{},
+		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{},
 	}
 }
 
@@ -61,8 +64,9 @@ func (d *drive) adopt(delivery *bus.Delivery) {
 	d.delivery = delivery
 }
 
-// letGo hands an unfinished batch back to the log: at once when we are told to end, else after a while
-// that grows, so that a batch that nobody can drive does not go round in circles.
+// letGo hands an unfinished batch back to the log: at once when we are told to end, when it is to be looked at again
+// where it waits for people, else after a while that grows, so that a batch that nobody can drive does not go round
+// in circles.
 func (d *drive) letGo(ctx context.Context, finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,8 +78,11 @@ func (d *drive) letGo(ctx context.Context, finished bool) {
 		return
 	}
 	wait := min(100*time.Millisecond<<min(d.delivery.Delivered, 10), 10*time.Second)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		wait = 0
+	case !d.resting.IsZero():
+		wait = d.restFor()
 	}
 	d.settle(d.log, d.delivery.Nak(wait))
 }
@@ -119,6 +126,9 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for d.reply == nil && d.fatal == nil {
+		if d.rest(ctx) {
+			return false
+		}
 		d.setTimer(timer)
 		select {
 		case n := <-d.notices:
@@ -179,25 +189,31 @@ func (d *drive) prepare(ctx context.Context) error {
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
-		NotAfter: d.conn.Local(ctx, d.notAfter()), Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
+		NotAfter: d.conn.Local(ctx, d.notAfter()), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
-	var said []batch.Event
-	var heard sync.WaitGroup
-	heard.Go(func() { said = d.controls(ctx) })
 	resumed, late, err := d.recall(ctx)
-	heard.Wait()
 	if err != nil {
 		return err
+	}
+	said, err := d.controls(ctx) // after the records: see rest
+	switch {
+	case err != nil && late:
+		return err
+	case err != nil:
+		d.log.Warn(notHeard, "err", err)
 	}
 	for _, event := range said {
 		d.machine.Step(d.began, event)
 	}
-	d.late = late
+	d.late, d.sure = late, late
 	d.step(ctx, batch.Begin{Resumed: resumed, Late: late})
+	for i := range d.in.calls {
+		d.mind(ctx, i)
+	}
 	return nil
 }
 
-// notAfter is by the server's clock.
+// notAfter is by the server's clock, and without the time that people were given.
 func (d *drive) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
 func (d *drive) setTimer(timer *time.Timer) {
@@ -210,12 +226,20 @@ func (d *drive) setTimer(timer *time.Timer) {
 
 // step tells the machine and carries out what it wants, in order, and then what it wants because of that.
 func (d *drive) step(ctx context.Context, ev batch.Event) {
+	heard := []batch.Event{ev}
 	wants := d.machine.Step(time.Now(), ev)
 	for len(wants) > 0 && d.fatal == nil {
 		want := wants[0]
 		wants = wants[1:]
 		for _, told := range d.perform(ctx, want) {
+			heard = append(heard, told)
 			wants = append(wants, d.machine.Step(time.Now(), told)...)
+		}
+	}
+	for _, told := range heard {
+		if record, ok := told.(batch.Recorded); ok {
+			d.sure = false
+			d.mind(ctx, record.Index)
 		}
 	}
 }
@@ -254,7 +278,7 @@ func (d *drive) dispatch(want batch.Dispatch) {
 		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.batch.Session, Batch: d.in.batch.ID,
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
-		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter(),
+		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)

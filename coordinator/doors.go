@@ -13,7 +13,7 @@ import (
 )
 
 // openDoors serves the request doors: run, which submits a batch and answers with its reply, get, which answers
-// with the reply of a batch again, and control. Every coordinator serves them; each request reaches one.
+// with the reply of a batch again, control, and those for people: decide, show and list. Every coordinator serves them; each request reaches one.
 // The doors are open until ctx ends; who is inside then may stay until work does.
 func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err error) {
 	return c.conn.Serve(ctx, bus.Service{
@@ -22,6 +22,9 @@ func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err err
 			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
 			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},
 			{Name: "control", Subject: c.names.EverySession(messages.VerbControl), Handle: func(m bus.Msg) { c.controlDoor(work, m) }},
+			{Name: "decide", Subject: c.names.EveryCall(messages.VerbDecide), Handle: func(m bus.Msg) { c.decideDoor(work, m) }},
+			{Name: "show", Subject: c.names.EveryCall(messages.VerbShow), Handle: func(m bus.Msg) { c.showDoor(work, m) }},
+			{Name: "list", Subject: c.names.OfTenant(messages.VerbList, "*"), Handle: func(m bus.Msg) { c.listDoor(work, m) }},
 		},
 	})
 }

@@ -66,25 +66,29 @@ func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sigh
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// driveLane drives a batch that is the head of its session, and then the next head, until there is none.
-func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) {
+// driveLane drives a batch that is the head of its session, and then the next head, until there is none. It reports
+// whether a drive was given up, so that the batch waits for whoever is next.
+func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (givenUp bool) {
 	for {
 		d := c.newDrive(accepted, delivery)
 		if live := c.enter(d); live != nil {
 			if delivery != nil {
 				live.adopt(delivery)
 			}
-			return
+			return false
 		}
 		finished := d.run(ctx)
 		c.leave(d)
 		d.letGo(ctx, finished)
 		if !finished || !c.serving.Load() {
-			return // what is in the log will be delivered to somebody
+			return !finished && d.resting.IsZero() // what is in the log will be delivered to somebody
 		}
-		next, found := c.nextHead(ctx, d.log, accepted.Key)
-		if !found {
-			return
+		next, found, err := c.nextHead(ctx, d.log, accepted.Key)
+		if err != nil {
+			d.log.Warn("the next batch of the session waits for its delivery", "err", err)
+		}
+		if err != nil || !found {
+			return false
 		}
 		accepted, delivery = next, nil
 	}
@@ -92,19 +96,19 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 
 // nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted
 // again, is answered and taken out of the way.
-func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey) (journal.Accepted, bool) {
+func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey) (next journal.Accepted, found bool, err error) {
 	for {
-		next, found, err := c.journal.Head(ctx, key.Tenant, key.Session)
+		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
 		if err != nil || !found {
-			return next, false
+			return next, false, err
 		}
 		reply, replied, err := c.journal.Reply(ctx, next.Key)
 		if err != nil || !replied {
-			return next, err == nil
+			return next, err == nil, err
 		}
 		c.again(ctx, log, next, reply)
 		if err := c.journal.Remove(ctx, next); err != nil {
-			return next, false
+			return next, false, err
 		}
 	}
 }

@@ -16,6 +16,8 @@ type Metrics struct {
 	calls   *prometheus.CounterVec
 	seconds prometheus.Histogram
 	refusal *prometheus.CounterVec
+
+	decisions, notDecided *prometheus.CounterVec
 }
 
 // UnknownTool is the label of every tool that is not in the catalog.
@@ -35,9 +37,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 3, 11)}),
 		refusal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toolfleet_batches_refused_total", Help: "Batches refused, by class."}, []string{"class"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toolfleet_approval_decisions_total", Help: "Decisions of people taken, by verdict."}, []string{"verdict"}),
+		notDecided: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "toolfleet_approval_decisions_refused_total", Help: "Decisions refused, by class."}, []string{"class"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.live, m.batches, m.calls, m.seconds, m.refusal)
+		reg.MustRegister(m.live, m.batches, m.calls, m.seconds, m.refusal, m.decisions, m.notDecided)
 	}
 	return m
 }

@@ -31,7 +31,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 		}
 		d.machine.Step(d.began, batch.Planned{Record: entry.Record, Seq: entry.Seq})
 	}
-	for _, event := range d.known(known) {
+	for _, event := range d.known(ctx, known) {
 		d.machine.Step(d.began, event)
 	}
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0

@@ -50,3 +50,20 @@ func (m *Machine) Waits() time.Duration {
 
 // notAfter is the end of the batch's life.
 func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
+
+// Answer is what became of a question that is not open any more: granted, denied, expired, or gone when the call ended
+// otherwise.
+func (m *Machine) Answer(i int) string {
+	c := &m.calls[i]
+	switch {
+	case c.result == nil:
+		return "granted"
+	case c.result.Err != nil && c.result.Err.Code == messages.CodeDeniedByUser:
+		return "denied"
+	case c.result.Err != nil && c.result.Err.Code == messages.CodeApprovalExpired:
+		return "expired"
+	case c.result.Attempt > 0: // it has run
+		return "granted"
+	}
+	return "gone"
+}

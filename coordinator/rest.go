@@ -1,0 +1,152 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A batch that only waits for people rests: its drive ends, its delivery goes back until the first question expires, and
+// no process holds anything of it. Whoever stores something that it waits for, a decision or a control, has the head of
+// its session driven at once. One that dies between the two leaves that to the broker, which delivers the batch again.
+
+// restAtMost bounds how long nobody looks at a batch that rests.
+const restAtMost = 5 * time.Minute
+
+// rest ends the drive when the batch only waits for people, and reports whether it did. Before that the leader is asked
+// once what was said and decided until then: later on, whoever says something sees that a call is parked, and wakes us.
+func (d *drive) rest(ctx context.Context) bool {
+	if _, rests := d.machine.Rest(); rests && !d.sure {
+		d.lookOnce(ctx)
+	}
+	until, rests := d.machine.Rest()
+	if !rests || d.fatal != nil || !time.Now().Before(until) || !d.retire(d) {
+		return false
+	}
+	d.resting = until
+	d.log.Debug("waits for people", "until", until)
+	return true
+}
+
+// restFor is how long the delivery of a batch that rests is put off.
+func (d *drive) restFor() time.Duration {
+	return min(max(time.Until(d.resting), 100*time.Millisecond), restAtMost)
+}
+
+// lookOnce is a look that no other follows for minutes, so it insists and asks the leader. Controls come second: what
+// was said before a call was parked is then heard.
+func (d *drive) lookOnce(ctx context.Context) {
+	var events []batch.Event
+	d.insist(ctx, "look whether the batch still rests", func() error {
+		known, err := d.journal.Calls(ctx, d.accepted.Key)
+		if err != nil {
+			return err
+		}
+		said, err := d.controls(ctx)
+		events = append(said, d.known(ctx, known)...)
+		return err
+	})
+	for _, told := range events {
+		d.step(ctx, told)
+	}
+	d.sure = d.fatal == nil
+}
+
+// retire takes d out of what is driven here, unless there is news for it. Whoever comes later finds nobody who drives
+// the batch, and does.
+func (c *Coordinator) retire(d *drive) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(d.nudge)+len(d.notices) > 0 {
+		return false
+	}
+	delete(c.live, d.accepted.Key.String())
+	c.cfg.Metrics.live.Set(float64(len(c.live)))
+	return true
+}
+
+// wake has the head of a session driven, which may rest, where it is due (nil: it is). It returns when that is done, by
+// us or by somebody else: a head that others say they drive may be about to rest, so it is looked at until it has left
+// the log, or they have left it. As many batches are driven this way as by deliveries; more wait for their turn.
+func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func(context.Context, messages.BatchKey) (bool, error)) {
+	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
+	log := c.log.With("session", session, "tenant", tenant)
+	lane := messages.BatchKey{Tenant: tenant, Session: session}
+	var first uint64
+	for wait := 100 * time.Millisecond; c.serving.Load() && ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
+		head, found, err := c.nextHead(ctx, log, lane)
+		done := false
+		switch {
+		case err != nil:
+		case !found, first > 0 && head.Seq != first:
+			return
+		default:
+			first = head.Seq
+			done, err = c.wakeHead(ctx, head, due)
+		}
+		if done {
+			return
+		}
+		if err != nil {
+			log.Warn("a batch was not woken; trying again", "err", err, "wait", wait)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Coordinator) wakeHead(ctx context.Context, head journal.Accepted, due func(context.Context, messages.BatchKey) (bool, error)) (done bool, err error) {
+	if due != nil {
+		if is, err := due(ctx, head.Key); err != nil || !is {
+			return err == nil, err
+		}
+	}
+	if c.drivenElsewhere(head.Key) {
+		return false, nil
+	}
+	if !c.wakes.enter(ctx) {
+		return true, nil
+	}
+	defer c.wakes.leave()
+	return !c.driveLane(ctx, head, nil), nil
+}
+
+// waitsForPeople reports whether a batch may rest: a call of it waits for an answer, or has one that nobody has followed.
+func (c *Coordinator) waitsForPeople(ctx context.Context, key messages.BatchKey) (bool, error) {
+	known, err := c.journal.Calls(ctx, key)
+	for _, e := range known.Records {
+		if s := e.Record.State; s == messages.Parked || s == messages.Granted {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// room is where a bounded number of drives are at the same time.
+type room chan struct{}
+
+// enter waits for a place, and reports false when ctx ended first.
+func (r room) enter(ctx context.Context) bool {
+	select {
+	case r <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (r room) leave() { <-r }
+
+// fill takes every place, so that all who were in have left, unless ctx ends first.
+func (r room) fill(ctx context.Context) {
+	for range cap(r) {
+		if !r.enter(ctx) {
+			return
+		}
+	}
+}

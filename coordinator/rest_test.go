@@ -1,0 +1,354 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// office is coordinators, people, and a worker that parks every call it is given and runs those that were granted.
+type office struct {
+	t       *testing.T
+	srv     *devserver.Server
+	conn    *bus.Conn
+	journal *journal.Journal
+	names   messages.Names
+	people  map[string]approval.Key
+	list    approval.Approvers
+	log     *slog.Logger
+	tool    schemas.Tool
+
+	ends    []func()
+	running sync.WaitGroup
+	runs    atomic.Int32
+	// ask shapes the questions that the worker asks. May be nil
+	ask func(*messages.Approval)
+}
+
+func newOffice(t *testing.T, srv *devserver.Server, kind messages.Kind) *office {
+	t.Helper()
+	o := &office{t: t, srv: srv, people: map[string]approval.Key{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	var list []messages.Approver
+	for _, name := range []string{"alice", "bob", "agent"} {
+		key, err := approval.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.people[name] = key
+		list = append(list, messages.Approver{Name: name, Key: key.Public(), ActsAs: map[string][]string{"agent": {messages.OneTenant}}[name]})
+	}
+	var err error
+	if o.list, err = approval.NewApprovers(list); err != nil {
+		t.Fatal(err)
+	}
+	o.conn = o.connect("test")
+	o.journal, o.names = journal.New(o.conn), o.conn.Names()
+	o.must(o.conn.Provision(t.Context(), bus.Provision{}))
+	tool := schemas.Tool{
+		Name: "refund", Kind: kind, InputSchema: []byte(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"],"additionalProperties":false}`),
+	}
+	o.tool, err = tool.WithDefaults()
+	o.must(err)
+	bucket, err := o.conn.Bucket(t.Context(), o.names.Stream(bus.BucketTools))
+	o.must(err)
+	o.must(bucket.Put(t.Context(), tool.Name, messages.MustMarshal(tool)))
+	return o
+}
+
+func (o *office) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *office) connect(name string) *bus.Conn {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := bus.Connect(ctx, bus.Options{InProcess: o.srv, Name: name, Logger: o.log})
+	o.must(err)
+	return conn
+}
+
+// run runs a daemon until stop, at the latest at the end of the test.
+func (o *office) run(conn *bus.Conn, daemon func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	o.running.Go(func() {
+		defer close(done)
+		if err := daemon(ctx); err != nil {
+			o.t.Errorf("a daemon ended with: %v", err)
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		conn.Close()
+	})
+	o.ends = append(o.ends, stop)
+	return stop
+}
+
+func (o *office) close() {
+	for _, end := range o.ends {
+		end()
+	}
+	o.running.Wait()
+	o.conn.Close()
+}
+
+func (o *office) coordinator(cfg Config) (*Coordinator, func()) {
+	o.t.Helper()
+	conn := o.connect("coordinator")
+	cfg.Logger, cfg.Approvers = o.log, o.list
+	c, err := New(conn, cfg)
+	o.must(err)
+	stop := o.run(conn, c.Run)
+	o.until("the coordinator is ready", time.Minute, c.Ready)
+	return c, stop
+}
+
+func (o *office) worker() (stop func()) {
+	o.t.Helper()
+	conn := o.connect("worker")
+	pool, err := conn.PoolConsumer(schemas.DefaultPool, 10*time.Second, 0)
+	o.must(err)
+	o.must(conn.EnsureConsumer(o.t.Context(), pool))
+	return o.run(conn, func(ctx context.Context) error {
+		slots := bus.NewSlots(100)
+		err := conn.Puller(pool.Stream, pool.Name).Run(ctx, slots, func(d *bus.Delivery) { o.work(conn, d) })
+		_ = slots.Wait(context.Background())
+		return err
+	})
+}
+
+// work parks a call, or runs it once somebody has granted it.
+func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
+	var job messages.Job
+	_ = json.Unmarshal(d.Data, &job)
+	key := messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	j := journal.New(conn)
+	newest, found, err := j.Newest(ctx, key)
+	if err != nil {
+		return
+	}
+	tell := func(n messages.Notice) {
+		n.Batch, n.Index = key.BatchKey.String(), key.Index
+		_ = conn.Publish(o.names.Notify(job.Notify), nil, messages.MustMarshal(n))
+		_ = d.Ack()
+	}
+	switch {
+	case !found:
+		q := o.question(conn.Now(ctx), job)
+		record := messages.CallRecord{State: messages.Parked, Nonce: fmt.Sprint(key, d.Delivered), ArgsHash: q.ArgsHash, Approval: &q}
+		if seq, err := j.Write(ctx, key, record, 0); err == nil {
+			tell(messages.Notice{Record: &record, Seq: seq})
+		}
+	case newest.Record.State == messages.Granted && job.TakeOver == newest.Seq:
+		now := conn.Now(ctx)
+		if err := o.list.Holds(*newest.Record.Approval, now); err != nil || now.After(job.NotAfter) {
+			o.t.Errorf("a granted call does not hold: %v, not after %v, now %v", err, job.NotAfter, now)
+		}
+		o.runs.Add(1)
+		result := messages.Result{V: 1, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: 1, Outcome: messages.Outcome{Output: newest.Record.Approval.Input}}
+		claim := newest.Record
+		claim.State, claim.Nonce, claim.Attempt, claim.LeaseMS = messages.Claimed, fmt.Sprint(key, "claim", d.Delivered), 1, 10_000
+		seq, err := j.Write(ctx, key, claim, newest.Seq)
+		if err != nil {
+			return
+		}
+		claim.State, claim.Nonce, claim.Fence, claim.Result = messages.Ended, claim.Nonce+"e", seq, &result
+		if _, err := j.Write(ctx, key, claim, seq); err == nil {
+			tell(messages.Notice{Result: &result})
+		}
+	default:
+		_ = d.Term("nothing to do")
+	}
+}
+
+func (o *office) question(now time.Time, job messages.Job) messages.Approval {
+	canonical, _ := messages.CanonicalJSON(job.Input)
+	q := messages.Approval{
+		V: 1, Tenant: job.Tenant, Session: job.Session, Batch: job.Batch, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind,
+		ToolDigest: job.ToolDigest, Input: job.Input, ArgsHash: messages.Digest(canonical), Line: approval.Line(job.Tool, job.Input),
+		Requester: string(job.Tenant), Rule: "large refunds", Tier: messages.High, Approvers: 1, Policy: "p1",
+		Asked: now.UTC(), Expires: now.UTC().Add(15 * time.Minute),
+	}
+	if o.ask != nil {
+		o.ask(&q)
+	}
+	q.ID = approval.ID(q)
+	return q
+}
+
+// until waits for something that becomes true by itself.
+func (o *office) until(what string, within time.Duration, is func() bool) {
+	o.t.Helper()
+	for deadline := time.Now().Add(within); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			o.t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// submit stores a batch with so many calls.
+func (o *office) submit(session, id string, calls int) messages.BatchKey {
+	o.t.Helper()
+	var list []map[string]any
+	for i := range calls {
+		list = append(list, map[string]any{"id": fmt.Sprint("c", i), "name": "refund", "input": map[string]any{"amount": 149.99 + float64(i)}})
+	}
+	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Message: messages.MustMarshal(map[string]any{"calls": list})}
+	key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
+	_, err := o.conn.Append(o.t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+	o.must(err)
+	return key
+}
+
+// rests waits until the call is parked and none of the coordinators drives its batch.
+func (o *office) rests(key messages.CallKey, all ...*Coordinator) messages.Approval {
+	o.t.Helper()
+	var q messages.Approval
+	o.until("the batch rests", time.Minute, func() bool {
+		entry, err := o.journal.Question(context.Background(), key)
+		if err != nil {
+			return false
+		}
+		q = *entry.Record.Approval
+		for _, c := range all {
+			if c.driving(key.BatchKey) != nil {
+				return false
+			}
+		}
+		return true
+	})
+	return q
+}
+
+// decision is what a person says, signed.
+func (o *office) decision(q messages.Approval, v messages.Verdict, by string, more ...func(*messages.Decision)) []byte {
+	o.t.Helper()
+	d := approval.Answer(q, v, by)
+	d.At = time.Now()
+	for _, f := range more {
+		f(&d)
+	}
+	d, err := o.people[by].Sign(d)
+	o.must(err)
+	return messages.MustMarshal(d)
+}
+
+func (o *office) decide(key messages.CallKey, body []byte) messages.DecisionAnswer {
+	o.t.Helper()
+	m, err := o.conn.Request(o.t.Context(), o.names.OfCall(messages.VerbDecide, key), nil, body)
+	o.must(err)
+	var answer messages.DecisionAnswer
+	o.must(json.Unmarshal(m.Data, &answer))
+	return answer
+}
+
+// grant stores what the door would, and wakes nobody: its coordinator dies there.
+func (o *office) grant(key messages.CallKey) {
+	o.t.Helper()
+	entry, err := o.journal.Question(o.t.Context(), key)
+	o.must(err)
+	var d messages.Decision
+	o.must(json.Unmarshal(o.decision(*entry.Record.Approval, messages.Approve, "alice"), &d))
+	q, state, refused := o.list.Take(*entry.Record.Approval, d, time.Now())
+	if refused != nil {
+		o.t.Fatal(refused)
+	}
+	_, err = o.journal.Write(o.t.Context(), key, answered(entry.Record, q, state), entry.Seq)
+	o.must(err)
+}
+
+// reply waits for the reply of a batch.
+func (o *office) reply(key messages.BatchKey, within time.Duration) (reply messages.Reply) {
+	o.t.Helper()
+	o.until("batch "+key.String()+" has its reply", within, func() bool {
+		body, found, err := o.journal.Reply(context.Background(), key)
+		return err == nil && found && json.Unmarshal(body, &reply) == nil
+	})
+	return reply
+}
+
+func (o *office) pending() []messages.Pending {
+	o.t.Helper()
+	m, err := o.conn.Request(o.t.Context(), o.names.OfTenant(messages.VerbList, messages.OneTenant), nil, nil)
+	o.must(err)
+	var list messages.PendingList
+	o.must(json.Unmarshal(m.Data, &list))
+	return list.Pending
+}
+
+func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRecord) {
+	o.t.Helper()
+	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(messages.VerbAudit))
+	o.must(err)
+	for _, m := range msgs {
+		var line messages.AuditRecord
+		o.must(json.Unmarshal(m.Data, &line))
+		types, lines = append(types, line.Type), append(lines, line)
+	}
+	return types, lines
+}
+
+// inOffice runs a test with a server in a bubble.
+func inOffice(t *testing.T, kind messages.Kind, test func(*office)) {
+	t.Helper()
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		o := newOffice(t, srv, kind)
+		defer o.close()
+		test(o)
+	})
+}
+
+// soon is far less than restAtMost, and than any poll of a batch that nobody wakes.
+const soon = 2 * time.Second
+
+func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
+	for _, kind := range []messages.Kind{messages.Write, messages.Read} {
+		for _, coordinators := range []int{1, 3} {
+			t.Run(fmt.Sprint(kind, coordinators), func(t *testing.T) {
+				inOffice(t, kind, func(o *office) {
+					var all []*Coordinator
+					for range coordinators {
+						c, _ := o.coordinator(Config{})
+						all = append(all, c)
+					}
+					o.worker()
+					key := o.submit("s", "b", 1)
+					o.rests(key.Call(0), all...)
+					time.Sleep(12 * time.Minute) // the broker has brought it again meanwhile
+					q := o.rests(key.Call(0), all...)
+					if answer := o.decide(key.Call(0), o.decision(q, messages.Approve, "alice")); answer.State != messages.DecisionGranted {
+						t.Fatalf("answered %+v", answer)
+					}
+					r := o.reply(key, soon)
+					if r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 || r.Results[0].CallID != "c0" {
+						t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
+					}
+					if got := o.pending(); len(got) != 0 {
+						t.Errorf("still in the list: %+v", got)
+					}
+				})
+			})
+		}
+	}
+}
