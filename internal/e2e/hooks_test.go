@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// What the hooks of a batch do is seen while it happens, stands in the results, and is summed up in the reply. One of them
+// wants the agent to stop, one denies, two cannot run.
+func TestHooksOfABatch(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	sawAll := everyMessageFits(t, f)
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	set, err := hook.NewSet(
+		hook.Hook{Name: "guard", Priority: 1, Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+			if strings.Contains(string(c.Input), "deny") {
+				return hook.Verdict{Opinion: hook.Deny, Reason: "not this one"}, nil
+			}
+			return hook.Verdict{}, nil
+		}},
+		hook.Hook{Name: "broken", Priority: 2, Class: hook.Observe, Before: func(context.Context, hook.Call) (hook.Verdict, error) {
+			return hook.Verdict{}, errors.New("SECRET")
+		}},
+		hook.Hook{Name: "close", Priority: 3, After: func(_ context.Context, c hook.Call, _ hook.Done) (hook.Change, error) {
+			if c.Index != 2 {
+				return hook.Change{}, nil
+			}
+			return hook.Change{Stop: true, StopReason: "enough", Context: "note", Output: json.RawMessage(`"other"`)}, nil
+		}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.worker(worker.Config{Hooks: set})
+	f.coordinator(coordinator.Config{})
+	var mu sync.Mutex
+	told := map[int][]messages.HookMessage{}
+	reply, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", `{}`}, call{"echo", `{"x":"deny"}`}, call{"echo", `{"n":2}`}, call{"nope", ``}), func(e messages.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if e.Type == messages.EventHook {
+			told[e.Index] = append(told[e.Index], *e.Hook)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.wantStatuses(reply, "ok denied ok unknown_tool")
+	broken := messages.HookMessage{Type: messages.HookErrorInExecution, Hook: "broken"}
+	denied := messages.HookMessage{Type: messages.HookPermissionDecision, Hook: "guard", Opinion: "deny", Text: "not this one"}
+	note := messages.HookMessage{Type: messages.HookAdditionalContext, Hook: "close", Text: "note"}
+	stops := messages.HookMessage{Type: messages.HookStoppedContinuation, Hook: "close", Text: "enough"}
+	want := map[int][]messages.HookMessage{0: {broken}, 1: {denied}, 2: {broken, note, stops}}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	counts := []int{3, 2, 3, 0} // guard, broken and close; guard and close; none of a tool that nobody knows
+	for i, r := range reply.Results {
+		var all messages.Hooks
+		if r.Hooks != nil {
+			all = *r.Hooks
+		}
+		if diff := cmp.Diff(want[i], all.Messages); diff != "" || all.Count != counts[i] || all.Opinion != "" || all.Context != nil {
+			t.Errorf("call %d: %+v, want %d hooks (-want +got):\n%s", i, r.Hooks, counts[i], diff)
+		}
+	}
+	summary := &messages.StopSummary{StopHookSummary: messages.StopHookSummary{
+		HookCount: 8, HookInfos: slices.Concat(want[0], want[1], want[2]), HookErrors: []messages.HookMessage{broken, broken},
+		PreventedContinuation: true, StopReason: "enough",
+	}}
+	if diff := cmp.Diff(summary, reply.Stop); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+	if written := string(messages.MustMarshal(reply)); strings.Contains(written, "SECRET") || !strings.Contains(written, `other`) || !strings.Contains(written, "note") {
+		t.Errorf("the reply: %s", written)
+	}
+	sawAll(messages.VerbEvent, messages.VerbReply, messages.VerbResult)
+}
+
+// A write whose worker is lost in the middle goes on with the input that its hooks had made. They are not asked again, and
+// what they had to say reaches the model.
+func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		kill := make(chan func(), 1)
+		pay := f.kept(schemas.Tool{Name: "pay", OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+			if n == 1 {
+				(<-kill)()
+				return hung(ctx)
+			}
+			return tool.Text("paid"), nil
+		})
+		var asked atomic.Int32
+		set := hooks(t, hook.Hook{Name: "round", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
+			n := asked.Add(1)
+			return hook.Verdict{Opinion: hook.Allow, Input: json.RawMessage(fmt.Sprintf(`{"amount":%d}`, n)), Context: fmt.Sprintf("rounded %d", n)}, nil
+		}})
+		kill <- f.doomed(worker.Config{Hooks: set})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", `{"amount":0.5}`})
+		f.submit(b)
+		f.until("the tool runs", func() bool { return len(pay.all()) == 1 })
+		f.workerWith(f.tools, worker.Config{Hooks: set})
+		reply := f.reply(b, 5*time.Minute)
+		f.wantStatuses(reply, "ok")
+		runs := pay.all()
+		if len(runs) != 2 || asked.Load() != 1 {
+			t.Fatalf("runs %+v, and the hook was asked %d times: want two runs and one question", runs, asked.Load())
+		}
+		for _, r := range runs {
+			if r.input != `{"amount":1}` || r.key != runs[0].key {
+				t.Errorf("run %+v, want the frozen input and one key", r)
+			}
+		}
+		if said := string(reply.Reinjection); !strings.Contains(said, "paid") || !strings.Contains(said, "rounded 1") {
+			t.Errorf("the model reads %s", said)
+		}
+		if h := reply.Results[0].Hooks; h == nil || h.Count != 1 || len(h.Messages) != 2 {
+			t.Errorf("hooks of the result: %+v, want those of the first attempt", h)
+		}
+	})
+}
