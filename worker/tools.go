@@ -112,7 +112,12 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Truncate = cmp.Or(said.Truncate, own.Truncate)
 	if own.ConcurrencySafe == nil || *own.ConcurrencySafe { // a builtin that may not overlap here knows why
 		own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
+		if said.SafeWhen != "" {
+			own.SafeWhen, own.ConcurrencySafe = said.SafeWhen, nil
+		}
 	}
+	own.Risk = cmp.Or(said.Risk, own.Risk)
+	own.Semantic = append(own.Semantic, said.Semantic...)
 	if said.InputSchema != nil {
 		own.InputSchema = said.InputSchema
 	}

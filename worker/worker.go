@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/lane"
@@ -113,7 +114,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 		HookFailed: cfg.Metrics.hookFailed, Audit: func(ctx context.Context, line messages.AuditRecord) error {
 			line.Writer = cfg.Name
-			return audit(ctx, conn, line)
+			return journal.New(conn).Audit(ctx, line)
 		},
 	})
 	errs = append(errs, err)
@@ -250,13 +251,6 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 			return
 		}
 	}
-}
-
-// audit stores a line of the record for people.
-func audit(ctx context.Context, conn *Conn, line messages.AuditRecord) error {
-	key := messages.KeyOf(string(line.Tenant), line.Session, line.Batch)
-	_, err := conn.Append(ctx, conn.Names().Of(messages.VerbAudit, key), nil, messages.MustMarshal(line))
-	return err
 }
 
 // served is the registry and the pipeline as the lane sees them.

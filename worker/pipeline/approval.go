@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -76,8 +77,6 @@ func (c *call) void(q messages.Approval, now time.Time) *messages.Refusal {
 		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: "The question was about " + what + "."}
 	}
 	switch {
-	case !now.Before(q.Expires.Add(approval.StartWithin)):
-		return &messages.Refusal{Class: messages.ApprovalExpired, Message: "The call did not start in time."}
 	case !c.isAbout(q):
 		return changed("another call")
 	case q.ArgsHash != c.frozen.ArgsHash:
@@ -88,8 +87,6 @@ func (c *call) void(q messages.Approval, now time.Time) *messages.Refusal {
 		return changed("another version of the policy")
 	case len(q.Decisions) < c.ruling.Approvers:
 		return &messages.Refusal{Class: messages.NotPending, Message: fmt.Sprintf("%d of %d people have agreed.", len(q.Decisions), c.ruling.Approvers)}
-	case c.ruling.Ticket && ticket(q) == "":
-		return &messages.Refusal{Class: messages.TicketMissing, Message: "Nobody has named a ticket."}
 	}
 	if err := c.cfg.Approvals.Holds(q, now); err != nil {
 		if refusal, ok := err.(*messages.Refusal); ok {
@@ -130,7 +127,7 @@ func (c *call) ask() error {
 		V: messages.Version, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index, CallID: c.job.CallID,
 		Tool: c.job.Tool, Kind: c.tool.Kind, ToolDigest: c.tool.Digest, Input: clone(c.input), ArgsHash: c.frozen.ArgsHash,
 		Line: approval.Line(c.job.Tool, c.input), Requester: string(c.job.Tenant),
-		Rule: c.ruling.Rule, Reason: c.ruling.Reason, Tier: c.ruling.Tier,
+		Rule: cmp.Or(c.ruling.Rule, c.ruling.Source), Reason: c.ruling.Reason, Tier: c.ruling.Tier,
 		Approvers: max(c.ruling.Approvers, 1), Ticket: c.ruling.Ticket, Policy: c.ruling.Policy,
 	}
 	if before := c.answered(); before != nil {
@@ -190,7 +187,7 @@ func (c *call) auditVoid(ctx context.Context, why *messages.Refusal) {
 func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *messages.Refusal) error {
 	p := *c.result.Permission
 	r := messages.AuditRecord{
-		V: messages.Version, Type: line, Time: time.Now(), Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
+		Type: line, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
 		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,
 		Permission: &p, Approval: p.Approval, Refusal: refusal,
 	}
@@ -206,8 +203,10 @@ func (c *call) tellOfEdit() {
 		return
 	}
 	who := "A person"
-	if by := c.result.Permission.By; len(by) > 0 {
-		who += " (" + by[0] + ")" // an edit starts the count anew, so it is the first
+	for _, d := range c.answered().Decisions {
+		if d.Verdict == messages.Edit && c.result.Permission.Approval != "" { // only then it is known to be true
+			who += " (" + d.By + ")"
+		}
 	}
 	input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
 	c.result.Outcome = withContext(c.result.Outcome, []string{who + " changed the arguments before this ran. It ran with: " + input})

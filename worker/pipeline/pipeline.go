@@ -191,8 +191,8 @@ type call struct {
 	input   json.RawMessage // as the hooks left it; nobody changes it after the freeze
 	frozen  Frozen
 	grant   Grant
-	hooks   hook.Result // of the pre-hooks
-	ruling  ruling      // of phase four
+	hooks   hook.Result       // of the pre-hooks
+	ruling  permission.Ruling // of phase four
 	tell    func(messages.Event)
 	started bool // the tool was started
 	ended   bool // and came back

@@ -98,9 +98,25 @@ func hooks(t testing.TB, list ...hook.Hook) hook.Set {
 	return set
 }
 
-func rules(t testing.TB, def permission.Effect, layer permission.Layer) permission.Rules {
+// rules is a policy of short forms such as "deny w(n=1)".
+func rules(t testing.TB, def permission.Effect, short ...string) permission.Rules {
 	t.Helper()
-	r, err := permission.New(permission.Config{Default: def, Layers: []permission.Layer{layer}})
+	layer := permission.Layer{Source: "platform"}
+	for _, line := range short {
+		effect, form, _ := strings.Cut(line, " ")
+		rule, err := schemas.ParseRule(form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := map[string]*[]schemas.RuleEntry{"deny": &layer.Rules.Deny, "ask": &layer.Rules.Ask, "allow": &layer.Rules.Allow}[effect]
+		*list = append(*list, rule)
+	}
+	return policy(t, permission.Config{Default: def, Version: "v1", Layers: []permission.Layer{layer}})
+}
+
+func policy(t testing.TB, cfg permission.Config) permission.Rules {
+	t.Helper()
+	r, err := permission.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +153,7 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 		{name: "check", check: errors.New("not there"), status: messages.StatusSemanticError, code: messages.CodeInvalidArguments, says: "not there"},
 		{name: "check with code", check: &messages.Error{Code: "path_outside_root", Message: "m", Retryable: true},
 			status: messages.StatusSemanticError, code: "path_outside_root"},
-		{name: "deny rule", rules: rules(t, "", permission.Layer{Source: "platform", Deny: []string{"w(n=1)"}}),
+		{name: "deny rule", rules: rules(t, "", "deny w(n=1)"),
 			status: messages.StatusDenied, code: messages.CodePolicyDenied, says: "deny w(n=1) (platform)"},
 		{name: "hook denies", hooks: []hook.Hook{verdict(hook.Verdict{Opinion: hook.Deny, Reason: "too late in the day"})},
 			status: messages.StatusDenied, code: messages.CodeHookDenied, says: "too late in the day"},
@@ -146,9 +162,9 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 		{name: "hook makes it invalid", hooks: []hook.Hook{verdict(hook.Verdict{Input: json.RawMessage(`{}`)})},
 			status: messages.StatusValidationError, code: messages.CodeInvalidArguments, says: "hook (h) changed"},
 		{name: "hook makes it denied", hooks: []hook.Hook{verdict(hook.Verdict{Input: json.RawMessage(`{"n":7}`)})},
-			rules:  rules(t, "", permission.Layer{Deny: []string{"w(n=7)"}}),
+			rules:  rules(t, "", "deny w(n=7)"),
 			status: messages.StatusDenied, code: messages.CodePolicyDenied},
-		{name: "ask", rules: rules(t, "", permission.Layer{Ask: []string{"w"}}), status: messages.StatusDenied, code: messages.CodeApprovalRequired, says: "ask w"},
+		{name: "ask", rules: rules(t, "", "ask w"), status: messages.StatusDenied, code: messages.CodeApprovalRequired, says: "ask w"},
 		{name: "aborted", ctxEnd: true, status: messages.StatusAborted, code: messages.CodeAborted},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -296,10 +312,11 @@ func TestHandBack(t *testing.T) {
 
 // One precedence: deny > ask > allow > default, whoever says it; a hook's allow lifts only a default's ask.
 func TestPermissionMatrix(t *testing.T) {
-	rule := map[permission.Effect]permission.Layer{
-		permission.Deny: {Deny: []string{"w"}}, permission.Ask: {Ask: []string{"w"}}, permission.Allow: {Allow: []string{"w"}}, "": {},
-	}
-	for effect, layer := range rule {
+	for _, effect := range []permission.Effect{permission.Deny, permission.Ask, permission.Allow, ""} {
+		var short []string
+		if effect != "" {
+			short = []string{string(effect) + " w"}
+		}
 		for _, def := range []permission.Effect{permission.Allow, permission.Ask, permission.Deny} {
 			for _, opinion := range []hook.Opinion{hook.None, hook.Allow, hook.Ask, hook.Deny} {
 				decided := effect
@@ -319,7 +336,7 @@ func TestPermissionMatrix(t *testing.T) {
 				}
 				p, asked := &probe{}, 0
 				h := before("h", func(hook.Call) hook.Verdict { asked++; return hook.Verdict{Opinion: opinion} })
-				r, err := run(t, t.Context(), Config{Hooks: hooks(t, h), Rules: rules(t, def, layer)}, write, p, jobFor(write, `{"n":1}`))
+				r, err := run(t, t.Context(), Config{Hooks: hooks(t, h), Rules: rules(t, def, short...)}, write, p, jobFor(write, `{"n":1}`))
 				if err != nil {
 					t.Fatal(err)
 				}
