@@ -131,7 +131,7 @@ func (r Rules) Decide(c Call) Decision {
 	d.Policy = r.version
 	d.Tier = messages.Low
 	if own := c.Tool.Risk; rank(own) > 0 {
-		d.Tier, d.Risk = own, Rule{Tier: own, Tool: c.Tool.Name, Name: "risk: " + string(own), Source: "tools file"}
+		d.Tier, d.Risk = own, Rule{Tier: own, Tool: c.Tool.Name, Name: "tool risk", Source: "tools file"}
 	}
 	for _, rule := range r.risks {
 		if rank(rule.Tier) <= rank(d.Tier) {

@@ -29,12 +29,14 @@ type Rule struct {
 	when *expression.Program // nil: always
 }
 
-func (r Rule) String() string {
-	s := string(r.Effect) + string(r.Tier) + " " + r.Name
+func (r Rule) String() string { return string(r.Effect) + string(r.Tier) + " " + r.place() }
+
+// place is the rule's name, and the layer that holds it.
+func (r Rule) place() string {
 	if r.Source == "" {
-		return s
+		return r.Name
 	}
-	return s + " (" + r.Source + ")"
+	return r.Name + " (" + r.Source + ")"
 }
 
 // compile checks a rule and makes its condition ready.

@@ -29,26 +29,26 @@ type Decision struct {
 // Reason says why the rules decide so, in words for the model and for people. It quotes no argument.
 func (d Decision) Reason() string {
 	if d.Matched {
-		return because("the rule", d.Rule, d.err)
+		return ruled(d.Rule, d.err)
 	}
 	reason := fmt.Sprintf("no rule matches, and the default is %s", d.Effect)
 	if d.err != nil {
-		reason += "; " + because("the rule", d.skipped, d.err)
+		reason += "; " + ruled(d.skipped, d.err)
 	}
 	return reason
 }
 
-// because names a rule, and says what it says for itself or what is wrong with it.
-func because(what string, r Rule, err error) string {
+// ruled names a rule, and says what it says for itself or what is wrong with it.
+func ruled(r Rule, err error) string {
 	if err != nil {
-		return fmt.Sprintf("%s %s could not be evaluated: %v", what, r, err)
+		return fmt.Sprintf("the rule %s could not be evaluated: %v", r, err)
 	}
-	return fmt.Sprintf("%s: %s", what, r) + words(r.Reason)
+	return "the rule: " + r.String() + words(r.Reason)
 }
 
 // words puts somebody's own words behind what is said of them.
 func words(reason string) string {
-	if reason = strings.TrimRight(reason, ". "); reason == "" {
+	if reason = strings.TrimRight(reason, ". \t\r\n"); reason == "" {
 		return ""
 	}
 	return ": " + reason
@@ -116,7 +116,11 @@ func (d Decision) byRule(e Effect) Ruling {
 }
 
 func (d Decision) byTier() Ruling {
-	r := d.ruling(Ask, "tier", d.Risk, because("the tier", d.Risk, d.riskErr))
+	reason := fmt.Sprintf("the tier is %s by %s", d.Tier, d.Risk.place()) + words(d.Risk.Reason)
+	if d.riskErr != nil {
+		reason = fmt.Sprintf("the tier is %s, because %s could not be evaluated: %v", d.Tier, d.Risk.place(), d.riskErr)
+	}
+	r := d.ruling(Ask, "tier", d.Risk, reason)
 	if d.Tier == messages.Critical {
 		r.Approvers, r.Ticket = 2, true
 	}
