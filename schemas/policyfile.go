@@ -39,7 +39,7 @@ func (m *mistakes) policy(root yamlNode) (p Policy) {
 	return p
 }
 
-// approvers have a name and a key each; one key under two names would be two people that are one.
+// approvers have a name and a key each, and share neither.
 func (m *mistakes) approvers(n yamlNode) (all []messages.Approver) {
 	names, keys := map[string]int{}, map[string]int{}
 	for _, item := range m.items(n, "approvers") {
@@ -51,7 +51,10 @@ func (m *mistakes) approvers(n yamlNode) (all []messages.Approver) {
 			},
 			"key": func(n yamlNode) {
 				a.Key = m.publicKey(n)
-				m.unique(n.position, keys, a.Key, "the key of an approver")
+				if line, twice := keys[a.Key]; twice {
+					m.add(n.position, "the key is there already, in line %d; two names of one key would be two people that are one", line)
+				}
+				keys[a.Key] = n.line
 			},
 			"acts_as": func(n yamlNode) {
 				for _, principal := range m.texts(n, "acts_as", "a list of principals such as [support]") {

@@ -114,7 +114,12 @@ type mistakesCase struct {
 }
 
 func (tt mistakesCase) check(t *testing.T) {
-	_, err := ParseToolsFile("f", []byte(tt.file))
+	tt.checkBy(t, "tools-file", func(data []byte) error { _, err := ParseToolsFile("f", data); return err })
+}
+
+// checkBy has a file read, and held against its schema.
+func (tt mistakesCase) checkBy(t *testing.T, schema string, parse func([]byte) error) {
+	err := parse([]byte(tt.file))
 	if err == nil {
 		t.Fatal("was accepted")
 	}
@@ -128,12 +133,12 @@ func (tt mistakesCase) check(t *testing.T) {
 	if tt.laxSchema {
 		return
 	}
-	s, err := For("tools-file")
+	s, err := For(schema)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Validate(asJSON(t, []byte(tt.file))) == nil {
-		t.Error("tools-file.json accepts it")
+		t.Errorf("%s.json accepts it", schema)
 	}
 }
 

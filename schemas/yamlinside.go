@@ -1,7 +1,6 @@
 package schemas
 
 import (
-	"bytes"
 	"strings"
 	"unicode"
 )
@@ -10,35 +9,39 @@ import (
 // lines and drops indentation, but keeps every character that is no white space in its order, so those are counted
 // in both. Where that leads nowhere, it is where the value starts.
 func (m *mistakes) inside(at position, text string, line, column int) position {
-	skip := 0 // characters of the value in front of the place
+	before, all := 0, 0 // characters of the value, in front of the place and altogether
 	for i, l := range strings.SplitAfter(text, "\n") {
-		runes := []rune(l)
-		if i == line-1 {
-			runes = runes[:min(column-1, len(runes))]
-		}
-		for _, c := range runes {
-			if !unicode.IsSpace(c) {
-				skip++
+		for j, c := range []rune(l) {
+			if unicode.IsSpace(c) {
+				continue
+			}
+			all++
+			if i < line-1 || i == line-1 && j < column-1 {
+				before++
 			}
 		}
-		if i == line-1 {
-			break
-		}
 	}
-	if found, ok := m.nth(at, skip); ok {
-		return found
+	if all == 0 {
+		return at
 	}
-	return at
+	// What is missing at the end is missing behind the last character.
+	found, ok := m.nth(at, min(before, all-1))
+	if !ok {
+		return at
+	}
+	if before == all {
+		found.column++
+	}
+	return found
 }
 
-// nth is where the character stands that has n characters before it in the value that starts at a position. Behind
-// the last one is a place too: what is missing is missing there.
+// nth is where the character stands that has n characters before it in the value that starts at a position.
 func (m *mistakes) nth(at position, n int) (position, bool) {
-	lines := bytes.Split(m.source, []byte("\n"))
+	lines := strings.Split(string(m.source), "\n")
 	if at.line < 1 || at.line > len(lines) {
 		return at, false
 	}
-	first := []rune(string(lines[at.line-1]))
+	first := []rune(lines[at.line-1])
 	if at.column < 1 || at.column > len(first) {
 		return at, false
 	}
@@ -50,27 +53,21 @@ func (m *mistakes) nth(at position, n int) (position, bool) {
 		quote = c
 		start++
 	}
-	behind, seen := at, 0
-	for i := at.line - 1; i < len(lines); i++ {
-		runes := []rune(strings.TrimSuffix(string(lines[i]), "\r"))
-		for ; start < len(runes); start++ {
-			if unicode.IsSpace(runes[start]) {
+	for i, line := range lines[at.line-1:] {
+		runes := []rune(line)
+		for j := start; j < len(runes); j++ {
+			if unicode.IsSpace(runes[j]) {
 				continue
 			}
-			here := position{i + 1, start + 1}
-			escape := quote == '"' && runes[start] == '\\' || quote == '\'' && runes[start] == '\''
-			if escape && start+1 < len(runes) {
-				start++
+			if n == 0 {
+				return position{at.line + i, j + 1}, true
 			}
-			if seen == n {
-				return here, true
-			}
-			behind = position{i + 1, start + 2}
-			if seen++; seen == n && start+1 == len(runes) {
-				return behind, true
+			n--
+			if quote == '"' && runes[j] == '\\' || quote == '\'' && runes[j] == '\'' { // it and the next one are one
+				j++
 			}
 		}
 		start = 0
 	}
-	return behind, seen == n
+	return at, false
 }

@@ -1,0 +1,235 @@
+package schemas
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const (
+	anasKey = "UBJS66RIKZMJ7THGX4BAAYZKFEDJ6IYNE5PRIQMQ6GE5KLQOOCD34X4A"
+	bosKey  = "UBCIGSTT7F2AMGS2H7GZN5WCAMXEQYSQD56MXYGFHQPQPOMEP77TXRLJ"
+)
+
+func parsePolicy(t testing.TB, text string) Policy {
+	t.Helper()
+	p, err := ParsePolicy("f", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestParsePolicy(t *testing.T) {
+	got := parsePolicy(t, string(readFile(t, filepath.Join("testdata", "policy-full.yaml"))))
+	if len(got.Version) != 64 {
+		t.Errorf("version %q, want a digest", got.Version)
+	}
+	got.Version = ""
+	want := Policy{
+		Default: "ask",
+		Rules: Rules{
+			Deny: []RuleEntry{
+				{Name: "Bash(rm:*)", Tool: "Bash", Argument: "rm:*", Line: 4},
+				{Name: "refunds are for support", Tool: "refund", When: `principal.id != "support"`, Reason: "Ask the support desk.", Line: 5},
+				{Name: `* when input.exists(k, k == "password") && tool.kind == "write"`, Tool: "*",
+					When: `input.exists(k, k == "password") && tool.kind == "write"`, Line: 6},
+			},
+			Ask: []RuleEntry{
+				{Name: "Bash(git push:*)", Tool: "Bash", Argument: "git push:*", Line: 9},
+				{Name: "mcp__*", Tool: "mcp__*", Reason: "Not looked at yet.", Line: 9},
+			},
+			Allow: []RuleEntry{
+				{Name: "Bash(git status:*)", Tool: "Bash", Argument: "git status:*", Line: 11},
+				{Name: "scratch files", Tool: "Write", Argument: "/tmp/**", Line: 12},
+			},
+			Risk: []RiskEntry{
+				{Name: "high: refund when input.amount > 50", Tool: "refund", When: "input.amount > 50", Tier: messages.High, Line: 15},
+				{Name: `critical: refund when input.amount > 5000 || input.currency != "EUR"`, Tool: "refund",
+					When: "input.amount > 5000 ||\ninput.currency != \"EUR\"\n", Reason: "Large, or foreign.", Tier: messages.Critical, Line: 16},
+				{Name: "medium: *", Tool: "*", Tier: messages.Medium, Line: 22},
+			},
+		},
+		Approvers: []messages.Approver{{Name: "ana", Key: anasKey, ActsAs: []string{"support"}}, {Name: "bo@example.com", Key: bosKey}},
+		Hooks: []HookEntry{
+			{Name: "fraud", Match: "refund|mcp__pay*", Priority: -1, Class: "gate", Budget: 2 * time.Second,
+				Before: &Exec{Command: []string{"./fraud", "--strict"}}, Env: []string{"FRAUD_URL"}, Line: 28},
+			{Name: "log", Class: "observe", Before: &Exec{Command: []string{"./log"}}, After: &Exec{Command: []string{"./log", "--done"}}, Line: 34},
+		},
+		Tests: []PolicyTest{
+			{Name: "small refund", Tool: "refund", Kind: messages.Write, Input: []byte(`{"amount":20.50,"currency":"EUR"}`), Principal: "support",
+				Hook: "none", Effect: "allow", Line: 36},
+			{Name: "refund", Tool: "refund", Input: []byte(`{"amount":51}`), Session: "s-1", Principal: "support", Hook: "allow", Effect: "ask",
+				Tier: messages.High, Rule: "high: refund when input.amount > 50", Line: 37},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestVersionIsOfWhatDecides: a granted call runs under the policy that it was granted under, and a comment is not another.
+func TestVersionIsOfWhatDecides(t *testing.T) {
+	base := "deny: [Bash]\nrisk: [{tier: high, tool: refund, when: input.amount > 50}]\n"
+	version := parsePolicy(t, base).Version
+	for _, same := range []string{
+		"# why\n\n" + base,
+		"deny:\n- Bash\nrisk:\n- tool: refund\n  when: 'input.amount > 50'\n  tier: high\n",
+		base + "tests: [{tool: refund, expect: {effect: allow}}]\n",
+	} {
+		if got := parsePolicy(t, same).Version; got != version {
+			t.Errorf("%q has another version", same)
+		}
+	}
+	seen := map[string]string{version: base}
+	for _, other := range []string{
+		"{}", "default: deny\n" + base, base + "ask: [x]", base + "allow: [x]", strings.Replace(base, "high", "critical", 1), strings.Replace(base, "> 50", "> 51", 1),
+		strings.Replace(base, "Bash", "Bash(rm:*)", 1), base + "approvers: [{name: ana, key: " + anasKey + "}]", base + "approvers: [{name: ana, key: " + bosKey + "}]",
+		base + "approvers: [{name: ana, key: " + anasKey + ", acts_as: [x]}]", base + "hooks: [{name: a, before: {command: [./a]}}]",
+		base + "hooks: [{name: a, before: {command: [./b]}}]", base + "hooks: [{name: a, after: {command: [./a]}}]",
+	} {
+		got := parsePolicy(t, other).Version
+		if before, twice := seen[got]; twice {
+			t.Errorf("%q has the version of %q", other, before)
+		}
+		seen[got] = other
+	}
+}
+
+func TestGoodPoliciesSatisfyTheSchema(t *testing.T) {
+	files, _ := filepath.Glob(filepath.Join("testdata", "policy-*.yaml"))
+	examples, _ := filepath.Glob(filepath.Join("..", "examples", "*policy*.yaml"))
+	s, err := For("policy-file")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, path := range append(files, examples...) {
+		body := readFile(t, path)
+		if _, err := ParsePolicy(path, body); err != nil {
+			t.Error(err)
+			continue
+		}
+		if err := s.Validate(asJSON(t, body)); err != nil {
+			t.Errorf("%s breaks policy-file.json: %v", path, err)
+		}
+	}
+}
+
+func checkPolicy(t *testing.T, tt mistakesCase) {
+	tt.checkBy(t, "policy-file", func(data []byte) error { _, err := ParsePolicy("f", data); return err })
+}
+
+func TestParsePolicyNamesEveryMistake(t *testing.T) {
+	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	hook := func(rest string) string { return "hooks:\n- {name: a, before: {command: [./a]}, " + rest + "}\n" }
+	for _, tt := range []mistakesCase{
+		{"empty", "", false, []string{"f: " + wantPolicy + ", got nothing"}},
+		{"a list", "- deny\n", false, []string{"f:1:1: " + wantPolicy + ", got a list"}},
+		{"unknown key", "denny: []\n", false, []string{`f:1:1: unknown key "denny"; ` + wantPolicy}},
+		{"default", "default: no\n", false, []string{`f:1:10: default: "no" is not one of allow, ask, deny`}},
+		{"rules are text", "deny: Bash\n", false, []string{"f:1:7: deny: want a list, got text"}},
+		{"a rule is a number", "ask: [7]\n", false, []string{"f:1:7: ask: " + wantRule + ", got a number"}},
+		{"a rule is nothing", "ask:\n-\n", false, []string{"f:2:3: ask: " + wantRule + ", got nothing"}},
+		{"short form", "allow: [Bash(]\n", false, []string{`f:1:9: allow: "Bash(": want Tool or Tool(pattern)`}},
+		{"short form of nothing", `allow: ["Bash( )"]`, true, []string{`f:1:9: allow: "Bash( )": want Tool or Tool(pattern)`}},
+		{"tool pattern", `deny: ["mcp__[", {tool: "a|b"}]`, true, []string{
+			`f:1:8: deny: "mcp__[" is no tool's name and no pattern such as mcp__*`, `f:1:25: tool: "a|b": want Tool or Tool(pattern)`}},
+		{"matches nothing", "deny: [{name: x}]\n", false, []string{"f:1:8: deny: the rule matches nothing; " + wantRule}},
+		{"both patterns", `deny: [{tool: "Bash(rm:*)", when: "true"}]`, true, []string{
+			"f:1:8: deny: a pattern in parentheses or when, not both; write the pattern into when"}},
+		{"unknown key of a rule", "deny: [{tool: x, if: y}]\n", false, []string{`f:1:18: unknown key "if"; deny: ` + wantRule}},
+		{"when is a number", "deny: [{when: 1}]\n", false, []string{"f:1:15: when: want an expression such as input.amount > 50, got a number"}},
+		{"when is empty", "deny: [{when: ''}]\n", false, []string{"f:1:15: when: is empty"}},
+		{"when", "deny:\n- tool: refund\n  when: input.amount > 50 && inptu.x\n", true, []string{"f:3:30: when: 'inptu' is not known" + known}},
+		{"when in quotes", "deny: [{when: 'tool.name == \"it''s\" && session.user == 1'}]\n", true, []string{"f:1:47: when: 'session.user' is not known" + known}},
+		{"when in double quotes", `deny: [{when: "tool.name == \"x\" && nope"}]`, true, []string{"f:1:38: when: 'nope' is not known" + known}},
+		{"when as a block", "deny:\n- when: |\n    tool.name == \"é\" &&\n\n      nope(1)\n", true, []string{"f:5:11: when: 'nope' is not known" + known}},
+		{"when as a folded block", "deny:\n- when: >-\n    tool.name == \"x\" &&\n    nope &&\n    true\n", true, []string{"f:4:5: when: 'nope' is not known" + known}},
+		{"when over lines", "deny:\n- when: tool.name == \"x\"\n    && nope\n", true, []string{"f:3:8: when: 'nope' is not known" + known}},
+		{"when ends too soon", "deny:\n- when: input.amount >\n- when: true\n", true, []string{
+			"f:2:23: when: Syntax error: mismatched input '<EOF>'", "f:3:9: when: want an expression such as input.amount > 50, got true or false"}},
+		{"when is no condition", "deny: [{when: input.amount + 1}]\n", true, []string{"f:1:15: when: results in int, want true or false"}},
+		{"names", "deny: [Bash, {name: b, tool: x}]\nask: [Bash]\nrisk: [{name: b, tier: low, tool: x}]\n", true, []string{
+			`f:2:7: a rule named "Bash" is there already, in line 1; give this one another name`,
+			`f:3:8: a rule named "b" is there already, in line 1; give this one another name`}},
+		{"label", "deny: [{tool: x, name: \"a\\nb\"}, {tool: x, name: ' '}]\n", true, []string{
+			"f:1:24: name: want one line of at most 100 bytes that can be printed", "f:1:49: name: is empty"}},
+		{"tier", "risk: [{tier: huge, tool: x}]\n", false, []string{`f:1:15: tier: "huge" is not one of low, medium, high, critical`}},
+		{"risk of nothing", "risk: [{tier: high}, {tool: x}, x]\n", false, []string{
+			"f:1:8: risk: tier and what it is about are needed; " + wantRisk, "f:1:22: risk: tier and what it is about are needed; " + wantRisk,
+			"f:1:33: risk: " + wantRisk + ", got text"}},
+		{"risk of an argument", "risk: [{tier: high, tool: Bash(rm:*)}]\n", false, []string{`f:1:27: tool: "Bash(rm:*)" is no tool's name and no pattern such as mcp__*`}},
+		{"approver", "approvers: [{}, ana]\n", false, []string{
+			"f:1:13: name is missing; " + wantApprover, "f:1:13: key is missing; " + wantApprover, "f:1:17: " + wantApprover + ", got text"}},
+		{"approver's name", "approvers: [{name: a b, key: " + anasKey + "}]\n", false, []string{`f:1:20: name: "a b" is not 1 to 64 of [A-Za-z0-9_.@-]`}},
+		{"approver's key", "approvers: [{name: a, key: " + anasKey[:55] + "B}]\n", true, []string{"f:1:28: key: want the public key of a user: U and 55 characters"}},
+		{"account's key", "approvers: [{name: a, key: AD7T64HSGHGFR3AISEERJA32SBDJLOQMGWL33BHY7M4PMQC647WBPU4P}]\n", false, []string{
+			"f:1:28: key: want the public key of a user: U and 55 characters"}},
+		{"a seed", "approvers: [{name: a, key: SUAKYRHVIOREXV7EUZTBHUHL7NUMHPMAS7QMDU3GTIUWEI5LDNOXD43IZY}]\n", false, []string{
+			"f:1:28: key: this looks like a seed, which is secret; want the public key, U and 55 characters"}},
+		{"approvers twice", "approvers:\n- {name: a, key: " + anasKey + "}\n- {name: a, key: " + bosKey + "}\n- {name: b, key: " + anasKey + "}\n", true, []string{
+			`f:3:10: an approver named "a" is there already, in line 2; give this one another name`,
+			`f:4:18: the key is there already, in line 2; two names of one key would be two people that are one`}},
+		{"acts_as", "approvers: [{name: a, key: " + anasKey + ", acts_as: [a.b, 1]}]\n", false, []string{
+			`f:1:96: acts_as: "a.b" is no principal: 1 to 64 of [A-Za-z0-9_-]`, "f:1:101: acts_as: want text (put it into quotes), got a number"}},
+		{"hook of nothing", "hooks: [{}]\n", false, []string{"f:1:9: name is missing; " + wantHook, "f:1:9: before or after is missing; " + wantHook}},
+		{"hook is text", "hooks: [./a]\n", false, []string{"f:1:9: " + wantHook + ", got text"}},
+		{"hook twice", "hooks:\n- {name: a, after: {command: [./a]}}\n- {name: a, after: {command: [./a]}}\n", true, []string{
+			`f:3:10: a hook named "a" is there already, in line 2; give this one another name`}},
+		{"hook's keys", hook("class: soft, budget: 0s, priority: high, match: a b, env: [TOOLFLEET_X]"), false, []string{
+			`f:2:46: class: "soft" is not one of gate, observe`, "f:2:60: budget: want at least 1ms",
+			"f:2:74: priority: want a whole number from -2147483648 to 2147483647",
+			`f:2:87: match: "a b" is no tool's name and no pattern such as mcp__*`, "f:2:98: env: TOOLFLEET_X is set by toolfleet itself"}},
+		{"hook that matches nothing", hook("match: 'a||b'"), false, []string{`f:2:46: match: "" is no tool's name and no pattern such as mcp__*`}},
+		{"hook's program", "hooks: [{name: a, before: ./a, after: {}}]\n", false, []string{
+			"f:1:27: before: " + wantProgram + ", got text", "f:1:39: command is missing; after: " + wantProgram}},
+		{"test of nothing", "tests: [{}]\n", false, []string{"f:1:9: tool is missing; " + wantTest, "f:1:9: expect is missing; " + wantTest}},
+		{"test's keys", "tests: [{tool: a*, kind: w, hook: maybe, input: [], session: '', expect: {tier: x, rule: ''}}]\n", false, []string{
+			`f:1:16: tool: "a*" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:1:26: kind: "w" is not one of read, write, compute`,
+			`f:1:35: hook: "maybe" is not one of none, allow, ask, deny`, "f:1:49: input: want a mapping, got a list", "f:1:62: session: is empty",
+			"f:1:74: effect is missing; " + wantExpect, `f:1:81: tier: "x" is not one of low, medium, high, critical`, "f:1:90: rule: is empty"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { checkPolicy(t, tt) })
+	}
+}
+
+// FuzzParsePolicy: no file gets a panic through; one that is accepted satisfies its schema, and is the same when
+// read again.
+func FuzzParsePolicy(f *testing.F) {
+	files, _ := filepath.Glob(filepath.Join("testdata", "policy-*.yaml"))
+	for _, path := range files {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(body))
+	}
+	f.Add("deny: [' a ', \"b(\\n)\", {when: \"\\x41 &&\\\n b\"}]\n")
+	f.Add("hooks: [{name: x, match: '', after: {command: [a]}, priority: -0}]\ntests: [{tool: x, input: {a: 1e3}, expect: {effect: deny}}]\n")
+	s, err := For("policy-file")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data string) {
+		p, err := ParsePolicy("f", []byte(data))
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without words")
+			}
+			return
+		}
+		if err := s.Validate(asJSON(t, []byte(data))); err != nil {
+			t.Errorf("accepted, but breaks policy-file.json: %v", err)
+		}
+		again, err := ParsePolicy("f", []byte(data))
+		if diff := cmp.Diff(p, again); err != nil || diff != "" {
+			t.Errorf("read again: %v\n%s", err, diff)
+		}
+	})
+}
