@@ -6,22 +6,28 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type coordinatorCmd struct {
 	server
+	governed
 	listens
 }
 
 // Help is shown below the command's usage.
 func (coordinatorCmd) Help() string {
 	return `Any number of coordinators share the work: no session belongs to one. Without --nats it looks for a server at
-nats://127.0.0.1:4222. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.
+nats://127.0.0.1:4222. Of the policy it needs to know whose decisions count. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.
 A second one hands them over at once.`
 }
 
 func (coordinatorCmd) Run(a *app) error {
 	cfg, log, err := a.load()
+	if err != nil {
+		return err
+	}
+	policy, err := policyOf(cfg, schemas.Rules{})
 	if err != nil {
 		return err
 	}
@@ -34,7 +40,10 @@ func (coordinatorCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	own := cfg.Coordinator(log, coordinator.NewMetrics(reg))
+	own, err := cfg.Coordinator(policy, log, coordinator.NewMetrics(reg))
+	if err != nil {
+		return usage{err}
+	}
 	own.Hurry = a.hurry()
 	c, err := coordinator.New(conn, own)
 	if err != nil {

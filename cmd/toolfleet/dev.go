@@ -3,13 +3,18 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"path/filepath"
 
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 type devCmd struct {
 	general
 	served
+	governed
 	embedded
 	listens
 	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
@@ -18,7 +23,9 @@ type devCmd struct {
 // Help is shown below the command's usage.
 func (devCmd) Help() string {
 	return `NATS server, coordinator and worker in one process. The worker serves the tools file and the builtin Read, Glob, Grep,
-Write, Edit and Bash on --root, by default the current folder. The server has no passwords.`
+Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
+
+Where the policy names no approvers, whoever runs dev is one: their key is made beside the data, and stays there.`
 }
 
 func (devCmd) Run(a *app) error {
@@ -27,7 +34,7 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg, a.hurry())
+	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg, a.hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
 	if err != nil {
 		return err
@@ -43,6 +50,37 @@ func (devCmd) Run(a *app) error {
 	})
 }
 
+// letOwnerDecide makes whoever runs this fleet an approver, where the policy names none.
+func (f *fleet) letOwnerDecide() error {
+	if len(f.policy.Approvers) > 0 {
+		return nil
+	}
+	file := f.ownKey()
+	key, err := approval.ReadKey(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if key, err = approval.NewKey(); err == nil {
+			err = key.Write(file)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	f.owner = messages.Approver{Name: approverName(f.cfg), Key: key.Public()}
+	f.policy.Approvers = []messages.Approver{f.owner}
+	return nil
+}
+
+func (f *fleet) ownKey() string { return filepath.Join(f.server.DataDir(), "approver.key") }
+
+// howToDecide is a command that waits for questions and answers them.
+func (f *fleet) howToDecide() string {
+	watch := "toolfleet approvals watch --nats " + f.server.URL()
+	if f.owner.Name == "" {
+		return watch + " --key FILE, as one whom the policy names"
+	}
+	return watch + " --key " + f.ownKey()
+}
+
 // greet says how to reach the fleet.
 func (f *fleet) greet(a *app) {
 	url := f.server.URL()
@@ -53,7 +91,8 @@ toolfleet is ready at %s, with %s on %s.
   From an agent:    publish a batch to %s.batch._.<session>.<batch>
                     its reply comes on %s.reply._.<session>.<batch>
   Look at it:       toolfleet status --nats %s
+  Answer questions: %s
 
 Data is in %s. Ctrl-C ends it.
-`, url, count(len(f.serving.registry.Promises()), "tool"), f.serving.roots[0], url, f.cfg.Prefix, f.cfg.Prefix, url, f.server.DataDir())
+`, url, count(len(f.serving.registry.Promises()), "tool"), f.serving.roots[0], url, f.cfg.Prefix, f.cfg.Prefix, url, f.howToDecide(), f.server.DataDir())
 }

@@ -21,11 +21,13 @@ type display struct {
 	app    *app
 	events bool // as NDJSON
 	live   bool
+	asks   bool // a person is asked here, so nobody need be told how to answer
 
 	mu    sync.Mutex
 	heard bool  // of the batch; guarded by mu
 	board board // guarded by mu
 	drawn int   // lines of the board on the screen; guarded by mu
+	asked bool  // a person is being asked below the board, which stands still meanwhile; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
 	quiet *time.Timer // until it is said that nothing happens
@@ -71,11 +73,31 @@ func (d *display) take(e messages.Event) {
 		return
 	}
 	d.board.apply(e, time.Now())
-	if d.live {
-		d.draw()
-	} else if line := d.board.plain(e); line != "" {
+	line := d.board.plain(e)
+	switch {
+	case d.asked, d.asks && e.Type == messages.EventAwaiting:
+	case !d.live && line != "":
 		d.app.say("%s", line)
+	case d.live && e.Type == messages.EventAwaiting && line != "":
+		d.erase()
+		d.app.say("%s", line)
+		d.draw()
+	case d.live:
+		d.draw()
 	}
+}
+
+// ask does something with the terminal to itself.
+func (d *display) ask(do func()) {
+	d.mu.Lock()
+	d.draw()
+	d.asked = true
+	d.mu.Unlock()
+	do()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked, d.drawn = false, 0
+	d.draw()
 }
 
 // close draws for the last time.
@@ -85,9 +107,7 @@ func (d *display) close() {
 	d.ended.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.live {
-		d.draw()
-	}
+	d.draw()
 }
 
 func (d *display) keepDrawing() {
@@ -105,9 +125,20 @@ func (d *display) keepDrawing() {
 	}
 }
 
+// erase takes the board off the screen. It needs mu.
+func (d *display) erase() {
+	if d.drawn > 0 {
+		fmt.Fprintf(d.app.stderr, "\x1b[%dA\r\x1b[J", d.drawn)
+	}
+	d.drawn = 0
+}
+
 // draw needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
 // be redrawn.
 func (d *display) draw() {
+	if !d.live || d.asked {
+		return
+	}
 	width, height := 80, 24
 	if f, ok := d.app.stderr.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {

@@ -38,6 +38,11 @@ type served struct {
 	Root  string `setting:"root" placeholder:"DIR" help:"${root}"`
 }
 
+// governed is the flag that says who may do what.
+type governed struct {
+	Policy string `setting:"policy" placeholder:"FILE" help:"${policy}"`
+}
+
 // embedded is the flags of the NATS server in our own process.
 type embedded struct {
 	Listen string `setting:"server.listen" placeholder:"ADDR" help:"${server_listen}"`

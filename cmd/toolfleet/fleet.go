@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker"
 )
 
@@ -34,14 +35,17 @@ type fleet struct {
 	server  *devserver.Server
 	conn    *bus.Conn
 	serving *serving
+	policy  *config.Policy
+	owner   messages.Approver // who runs this fleet, where they are its approver
 	parts   struct {
 		coordinator *coordinator.Coordinator
 		worker      *worker.Worker
 	}
 }
 
-// newFleet starts the server and puts the rest together. Whoever gets a fleet closes it.
-func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer, hurry <-chan struct{}) (f *fleet, err error) {
+// newFleet starts the server and puts the rest together. people settles who answers questions, by the policy's list of
+// approvers. Whoever gets a fleet closes it.
+func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, log: log}
 	defer func() {
 		if err != nil {
@@ -49,6 +53,9 @@ func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devse
 		}
 	}()
 	if f.serving, err = openTools(cfg, here); err != nil {
+		return f, err
+	}
+	if f.policy, err = f.serving.policy(cfg); err != nil {
 		return f, err
 	}
 	if f.server, err = devserver.Start(o); err != nil {
@@ -59,18 +66,24 @@ func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devse
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
 	}
-	coordinating := cfg.Coordinator(log, coordinator.NewMetrics(reg))
+	if err = people(f); err != nil {
+		return f, err
+	}
+	coordinating, err := cfg.Coordinator(f.policy, log, coordinator.NewMetrics(reg))
+	if err != nil {
+		return f, usage{err}
+	}
 	coordinating.Hurry = hurry
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err
 	}
-	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, log, reg, hurry)
+	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, f.policy, log, reg, hurry)
 	return f, err
 }
 
 // newWorker is a worker of this process.
-func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, log *slog.Logger, reg prometheus.Registerer, hurry <-chan struct{}) (*worker.Worker, error) {
-	c, err := cfg.Worker(log, worker.NewMetrics(reg), s.roots...)
+func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy, log *slog.Logger, reg prometheus.Registerer, hurry <-chan struct{}) (*worker.Worker, error) {
+	c, err := cfg.Worker(p, log, worker.NewMetrics(reg), s.roots...)
 	if err != nil {
 		return nil, usage{err}
 	}

@@ -42,6 +42,8 @@ type cli struct {
 	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
 	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
 	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
+	Approvals   approvalsCmd   `cmd:"" help:"Answer the calls that wait for a person."`
+	Policy      policyCmd      `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
 	Abort       abortCmd       `cmd:"" help:"Abort a batch, or every batch of a session."`
 	Steer       steerCmd       `cmd:"" help:"Say something to a session: its next reply takes it along."`
 	Status      statusCmd      `cmd:"" help:"Show workers, tools, pools and what waits."`

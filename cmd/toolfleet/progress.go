@@ -23,7 +23,8 @@ type callState struct {
 	since    time.Time // of running, by our own clock
 	attempt  int
 	progress messages.Progress
-	result   *messages.Result // once it has ended
+	asked    *messages.Pending // what people are asked, while they are
+	result   *messages.Result  // once it has ended
 }
 
 // apply takes an event that came in at a moment. News that is late changes nothing.
@@ -40,7 +41,9 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	}
 	switch e.Type {
 	case messages.EventRunning:
-		c.running, c.since, c.attempt, c.progress = true, now, c.attempt+1, messages.Progress{}
+		c.running, c.since, c.attempt, c.progress, c.asked = true, now, c.attempt+1, messages.Progress{}, nil
+	case messages.EventAwaiting:
+		c.running, c.asked = false, e.Approval
 	case messages.EventProgress:
 		if e.Progress != nil {
 			c.progress = *e.Progress
@@ -89,6 +92,8 @@ func (c callState) words(now time.Time) (mark, state, rest string) {
 			rest = strings.TrimSpace(fmt.Sprintf("%2.0f %% %s", 100*min(c.progress.Fraction, 1), rest))
 		}
 		return "▸", state, rest
+	case c.asked != nil:
+		return "?", "awaiting approval", fmt.Sprintf("%s, %s", clean(string(c.asked.Tier), 20), untilExpiry(*c.asked, now))
 	}
 	return "·", "queued", ""
 }
@@ -105,6 +110,8 @@ func (b *board) paint(c callState, line string) string {
 		code = "32"
 	case c.running:
 		code = "36"
+	case c.asked != nil:
+		code = "33"
 	}
 	mark, rest, _ := strings.Cut(line, " ")
 	return "\x1b[" + code + "m" + mark + "\x1b[0m " + rest
@@ -120,6 +127,8 @@ func (b *board) plain(e messages.Event) string {
 	switch {
 	case e.Type == messages.EventRunning:
 		return fmt.Sprintf("call %d %s: running", e.Index, tool)
+	case e.Type == messages.EventAwaiting && e.Approval != nil:
+		return fmt.Sprintf("call %d %s: awaiting approval: %s", e.Index, tool, asking(*e.Approval))
 	case e.Type == messages.EventEnd && e.Result != nil:
 		line := fmt.Sprintf("call %d %s: %s", e.Index, tool, outcome(e.Result))
 		if e.Result.Failure() {
@@ -128,6 +137,20 @@ func (b *board) plain(e messages.Event) string {
 		return line
 	}
 	return ""
+}
+
+// asking is a question on one line, and how to answer it.
+func asking(p messages.Pending) string {
+	return fmt.Sprintf("%s (%s, expires in %s): toolfleet approvals approve %s",
+		clean(p.Line, 400), clean(string(p.Tier), 20), span(p.Expires.Sub(p.Asked)), short(p.ID))
+}
+
+// untilExpiry is how long people have left to decide.
+func untilExpiry(p messages.Pending, now time.Time) string {
+	if left := p.Expires.Sub(now); left > 0 {
+		return "expires in " + span(left)
+	}
+	return "expired"
 }
 
 // summary is the last word on a reply.
@@ -181,6 +204,20 @@ func brief(d time.Duration) string {
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
 	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+}
+
+// span is how long something is ago or away, as people say it: 45s, 14m20s, 3h05m, 2d.
+func span(d time.Duration) string {
+	d = max(0, d.Round(time.Second))
+	switch hours := int(d.Hours()); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case hours >= 48:
+		return fmt.Sprintf("%dd", hours/24)
+	case hours > 0:
+		return strings.TrimSuffix(fmt.Sprintf("%dh%02dm", hours, int(d.Minutes())%60), "00m")
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60), "00s")
 }
 
 // clean makes text from outside safe to show: on one line, without control characters, of bounded length.

@@ -39,6 +39,14 @@ func ended(index int, status messages.Status, ms float64, err *messages.Error) m
 	return messages.Event{Type: messages.EventEnd, Index: index, Result: &r}
 }
 
+func asked(index int) messages.Event {
+	p := messages.Pending{
+		ID: "3fa9c1d200ff3fa9c1d2", Tool: "issue_refund", Line: "issue_refund amount=149.99", Tier: messages.High, Approvers: 1,
+		Asked: time.Unix(142, 0), Expires: time.Unix(142+900, 0),
+	}
+	return messages.Event{Type: messages.EventAwaiting, Index: index, Tool: p.Tool, Approval: &p}
+}
+
 // story is a batch with everything that may happen in one.
 var story = []told{
 	{0, start(0, "Grep")}, {0, start(1, "deploy_to_production_and_everywhere_else")}, {0, start(2, "Bash")}, {0, start(3, "nope")},
@@ -52,8 +60,12 @@ var story = []told{
 	{72 * time.Second, progress(1, 0, "waiting for the lock")},
 	{140 * time.Second, ended(1, messages.StatusError, 69_000, &messages.Error{Code: messages.CodeToolError, Message: "exit status 1\nno space left \x07on device"})},
 	{141 * time.Second, ended(2, messages.StatusOutcomeUnknown, 71_000, &messages.Error{Code: messages.CodeOutcomeUnknown, Message: strings.Repeat("long ", 100)})},
-	{141 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},
-	{141 * time.Second, messages.Event{Type: messages.EventEnd, Index: 1 << 30}},
+	{142 * time.Second, asked(4)},
+	{142 * time.Second, messages.Event{Type: messages.EventHook, Index: 4, Hook: &messages.HookMessage{Type: messages.HookPermissionDecision, Hook: "fraud"}}},
+	{200 * time.Second, running(4)},
+	{201 * time.Second, ended(4, messages.StatusOK, 900, nil)},
+	{201 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},
+	{201 * time.Second, messages.Event{Type: messages.EventEnd, Index: 1 << 30}},
 }
 
 func TestBoard(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 type runCmd struct {
 	server
 	served
+	governed
 	input
 	Timeout time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
 	Events  bool          `help:"Write the events of the batch to stderr, one JSON object a line, instead of the progress."`
@@ -28,7 +29,10 @@ type runCmd struct {
 func (runCmd) Help() string {
 	return `Without --nats and NATS_URL a fleet is started in this process and goes with it. It serves the tools file and the builtin
 Read, Glob, Grep, Write, Edit and Bash on --root, by default the current folder. With a server, the workers of that fleet
-run the calls, and --tools and --root have no meaning.
+run the calls, and --tools, --root and --policy have no meaning.
+
+A call for which the policy wants a person is shown and asked about, when this is a terminal and the fleet is in this
+process. A fleet elsewhere is answered with "toolfleet approvals". Where nobody can be asked, such a call is refused.
 
 stdout holds the reinjection or the reply and nothing else; progress and events go to stderr. The exit status is 0 when
 every call was answered, failed calls included, and 1 when the batch was refused or aborted.`
@@ -82,12 +86,16 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	}
 	if cfg.NATS.URL == "" {
 		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
-		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, nil)
+		asks := &asker{app: a, person: a.person(), display: d}
+		if r.Events {
+			asks.person = nil
+		}
+		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, nil, asks.settle)
 		defer f.close()
 		if err != nil {
 			return messages.Reply{}, err
 		}
-		return f.once(a.ctx, body, d)
+		return f.once(a.ctx, body, asks)
 	}
 	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
 	if err != nil {
@@ -102,15 +110,16 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 }
 
 // once runs the fleet for one batch.
-func (f *fleet) once(ctx context.Context, body []byte, d *display) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, body []byte, asks *asker) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return f.run(running, func() { close(open) }) })
+	group.Go(func() error { return asks.run(running, f) })
 	select {
 	case <-open:
-		reply, err = client.Over(f.conn, f.cfg.Tenant).RunBody(running, body, d.take)
+		reply, err = client.Over(f.conn, f.cfg.Tenant).RunBody(running, body, asks.take)
 	case <-running.Done():
 		err = running.Err()
 	}

@@ -37,6 +37,18 @@ type serving struct {
 	registry *tool.Registry
 	roots    []string // the folder of the file tools, for the permissions
 	root     *builtin.Root
+	rules    schemas.Rules // of the tools file
+}
+
+// policy is the policy of the settings, with the rules of the tools file.
+func (s *serving) policy(cfg *config.Config) (*config.Policy, error) { return policyOf(cfg, s.rules) }
+
+func policyOf(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
+	p, err := cfg.ReadPolicy(string(cfg.Tools), tools)
+	if err != nil {
+		return nil, usage{err}
+	}
+	return p, nil
 }
 
 // openTools opens the tools file of the settings and the file tools on their root, or on standard where
@@ -46,7 +58,7 @@ func openTools(cfg *config.Config, standard string) (*serving, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &serving{registry: &tool.Registry{}}
+	s := &serving{registry: &tool.Registry{}, rules: file.Rules}
 	if root := rootOf(cfg, standard); root != "" {
 		if s.root, err = builtin.OpenRoot(root); err != nil {
 			return nil, wrong("%w; --root names a folder that is there", err)

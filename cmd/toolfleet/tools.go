@@ -45,12 +45,13 @@ func (t toolsLsCmd) Run(a *app) error {
 type toolsExportCmd struct {
 	server
 	served
+	governed
 	Provider string `required:"" placeholder:"NAME" help:"anthropic, openai-chat, openai-responses, bedrock, gemini or canonical."`
 }
 
 // Help is shown below the command's usage.
 func (toolsExportCmd) Help() string {
-	return `Tools that a rule of the settings denies altogether are left out: a model need not know of them.`
+	return `Tools that a rule of the policy, the settings or the tools file denies altogether are left out: a model need not know of them.`
 }
 
 func (t toolsExportCmd) Run(a *app) error {
@@ -66,7 +67,15 @@ func (t toolsExportCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	rules, err := cfg.Rules()
+	file, _, err := toolsFile(cfg)
+	if err != nil {
+		return err
+	}
+	policy, err := policyOf(cfg, file.Rules)
+	if err != nil {
+		return err
+	}
+	rules, err := policy.Permissions()
 	if err != nil {
 		return usage{err}
 	}

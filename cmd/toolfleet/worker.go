@@ -10,6 +10,7 @@ import (
 type workerCmd struct {
 	server
 	served
+	governed
 	listens
 	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
 	Name  string `setting:"name" placeholder:"TEXT" help:"${name}"`
@@ -33,6 +34,10 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	defer tools.close()
+	policy, err := tools.policy(cfg)
+	if err != nil {
+		return err
+	}
 	conn, err := connect(a.ctx, cfg, "toolfleet worker", log)
 	if err != nil {
 		return err
@@ -42,7 +47,7 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	w, err := newWorker(cfg, conn, tools, log, reg, a.hurry())
+	w, err := newWorker(cfg, conn, tools, policy, log, reg, a.hurry())
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,7 @@ type Config struct {
 	QueueTimeout, StartWait      time.Duration
 	BatchTTL, ReplyTTL, AuditTTL time.Duration
 	DeadTTL, WorkerTTL           time.Duration
+	ApprovalTTL                  time.Duration
 	Window, CoordinatorSlots     int
 	CoordinatorDrain             time.Duration
 	Replicas, MaxBatches         int
@@ -82,9 +84,14 @@ type Config struct {
 	Announce, Drain time.Duration
 	Tools, Root     Path
 	Pools           map[string]Pool
+	Policy          Path
 	Permissions     struct {
 		Default          string
 		Deny, Ask, Allow []string
+	}
+	Approver struct {
+		Key  Path
+		Name string
 	}
 
 	Log    struct{ Level, Format string }
@@ -240,12 +247,21 @@ func (c *Config) derive() {
 	if c.Grace == 0 {
 		c.Grace = min(2*time.Second, c.Lease/5)
 	}
+	if c.ApprovalTTL == 0 {
+		c.ApprovalTTL = min(15*time.Minute, c.BatchTTL)
+	}
 }
 
 // validate checks what no single setting can say.
 func (c *Config) validate() (errs []error) {
 	if c.Grace > c.Lease/3 {
 		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", c.Grace, c.Lease))
+	}
+	if c.ApprovalTTL > c.BatchTTL {
+		errs = append(errs, fmt.Errorf("approval_ttl is %v and batch_ttl is %v: nobody is asked for longer than a batch lives", c.ApprovalTTL, c.BatchTTL))
+	}
+	if c.Approver.Name != "" && !approverName.MatchString(c.Approver.Name) {
+		errs = append(errs, fmt.Errorf("approver.name %.80q: want 1 to 64 of [A-Za-z0-9_.@-]", c.Approver.Name))
 	}
 	if !messages.IsToken(c.Tenant) {
 		errs = append(errs, fmt.Errorf("tenant %.80q: want 1 to 64 of [A-Za-z0-9_-]", c.Tenant))
@@ -261,11 +277,13 @@ func (c *Config) validate() (errs []error) {
 			errs = append(errs, fmt.Errorf("pools: %.80q is no name of a pool; want 1 to 64 of [A-Za-z0-9_-]", name))
 		}
 	}
-	if _, err := c.rules(); err != nil {
+	if _, err := c.shortForms(); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
 }
+
+var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
 // resolve makes a path that a file names relative to that file.
 func resolve(file string, p Path) Path {

@@ -95,7 +95,7 @@ func TestFileIsStrict(t *testing.T) {
 		"no mapping":        {"- slots\n", "toolfleet.yaml:1:1: want settings such as queue_timeout: 60s, got a list"},
 		"alias":             {"slots: &x 3\n", "toolfleet.yaml:1:8: slots: want a whole number from 1, got something that is not read here"},
 		"two documents":     {"slots: 3\n---\nslots: 4\n", "toolfleet.yaml: not valid YAML: there is more than one document"},
-		"bad rule":          {"permissions: {deny: [\"Bash(\"]}\n", "deny rule \"Bash(\": want Tool or Tool(pattern)"},
+		"bad rule":          {"permissions: {deny: [\"Bash(\"]}\n", "permissions.deny: \"Bash(\": want Tool or Tool(pattern)"},
 		"number as a rule":  {"permissions: {deny: [1]}\n", "toolfleet.yaml:1:22: permissions.deny: want text (put it into quotes), got the number 1"},
 		"grace over lease":  {"lease: 3s\ngrace: 2s\n", "grace is 2s and lease is 3s"},
 	} {

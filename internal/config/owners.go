@@ -8,7 +8,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/worker"
-	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
 // Bus is how to connect, under a name for the server's list of connections.
@@ -34,14 +33,19 @@ func (c *Config) Provision() bus.Provision {
 	return p
 }
 
-// Coordinator is the tunables of a coordinator.
-func (c *Config) Coordinator(log *slog.Logger, metrics *coordinator.Metrics) coordinator.Config {
+// Coordinator is the tunables of a coordinator under a policy.
+func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.Metrics) (coordinator.Config, error) {
+	approvers, err := p.approvers()
+	if err != nil {
+		return coordinator.Config{}, err
+	}
 	return coordinator.Config{
 		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
 		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
 		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
+		Approvers: approvers,
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
-	}
+	}, nil
 }
 
 // Devserver is the NATS server of dev and nats.
@@ -52,30 +56,23 @@ func (c *Config) Devserver(log *slog.Logger) devserver.Options {
 	}
 }
 
-// Rules is the policy of the permissions, for tools that start from root ("": none of them does).
-func (c *Config) Rules(roots ...string) (permission.Rules, error) {
-	source := c.file
-	if source == "" {
-		source = "settings"
+// Worker is the tunables of a worker under a policy, whose file tools start from roots, the canonical spelling first.
+func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
+	rules, err := p.Permissions(roots...)
+	if err != nil {
+		return worker.Config{}, err
 	}
-	p := c.Permissions
-	return permission.New(permission.Config{
-		Default: permission.Effect(p.Default), Roots: roots,
-		Layers: []permission.Layer{{Source: source, Deny: p.Deny, Ask: p.Ask, Allow: p.Allow}},
-	})
-}
-
-func (c *Config) rules() (permission.Rules, error) { return c.Rules() }
-
-// Worker is the tunables of a worker whose file tools start from roots, the canonical spelling first.
-func (c *Config) Worker(log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
-	rules, err := c.Rules(roots...)
+	hooks, err := p.Hooks(log)
+	if err != nil {
+		return worker.Config{}, err
+	}
+	approvers, err := p.approvers()
 	if err != nil {
 		return worker.Config{}, err
 	}
 	w := worker.Config{
 		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Poison: c.Poison, Rules: rules, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, ApprovalTTL: c.ApprovalTTL, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 	for name, pool := range c.Pools {
 		w.Pools[name] = pool.MaxInFlight

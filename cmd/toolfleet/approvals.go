@@ -1,0 +1,278 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type approvalsCmd struct {
+	Ls      approvalsLsCmd      `cmd:"" help:"List the open questions, the most urgent first."`
+	Show    approvalsShowCmd    `cmd:"" help:"Show a question, with all of its arguments."`
+	Approve approvalsApproveCmd `cmd:"" help:"Let the call run, with exactly the arguments that are shown."`
+	Deny    approvalsDenyCmd    `cmd:"" help:"Never let the call run. The model reads why."`
+	Edit    approvalsEditCmd    `cmd:"" help:"Let the call run with other arguments. The model is told."`
+	Watch   approvalsWatchCmd   `cmd:"" help:"Wait for questions; on a terminal, with a key, answer them one after the other."`
+	Key     approvalsKeyCmd     `cmd:"" help:"Make a key to sign decisions with, and print the policy's entry for it."`
+}
+
+// Help is shown below the command's usage.
+func (approvalsCmd) Help() string {
+	return `A call for which the policy wants a person waits until somebody answers, for approval_ttl. An id may be shortened to a
+beginning that no other open question shares. Decisions are signed with the key of an approver whom the policy names.`
+}
+
+// bureau is the flags of every command about approvals.
+type bureau struct {
+	server
+	shape
+	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"${tenant}"`
+}
+
+// signs is the flags of those that decide.
+type signs struct {
+	Key string `setting:"approver.key" placeholder:"FILE" help:"${approver_key}"`
+	As  string `setting:"approver.name" placeholder:"NAME" help:"${approver_name}"`
+}
+
+type approvalsLsCmd struct{ bureau }
+
+func (c approvalsLsCmd) Run(a *app) error {
+	return a.withDesk(false, func(d *desk) error {
+		list, err := d.open(a.ctx)
+		if err != nil {
+			return err
+		}
+		if c.json() {
+			return a.print(messages.PendingList{V: messages.Version, Pending: append([]messages.Pending{}, list...)})
+		}
+		if len(list) == 0 {
+			a.say("no question is open")
+			return nil
+		}
+		return a.table(pendingRows(list, time.Now()))
+	})
+}
+
+func pendingRows(list []messages.Pending, now time.Time) [][]string {
+	rows := [][]string{{"ID", "TIER", "AGE", "EXPIRES IN", "ASKED BY", "AGREED", "CALL"}}
+	ids := shortIDs(list)
+	for i, p := range list {
+		rows = append(rows, []string{
+			ids[i], clean(string(p.Tier), 20), span(now.Sub(p.Asked)), span(p.Expires.Sub(now)), clean(p.Requester+"/"+string(p.Session), 40),
+			fmt.Sprintf("%d of %d", len(p.Agreed), p.Approvers), clean(p.Line, 160),
+		})
+	}
+	return rows
+}
+
+type approvalsShowCmd struct {
+	bureau
+	ID string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+}
+
+func (c approvalsShowCmd) Run(a *app) error {
+	return a.withDesk(false, func(d *desk) error {
+		p, err := d.find(a.ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		q, err := d.show(a.ctx, p)
+		if err != nil {
+			return err
+		}
+		if c.json() {
+			return a.print(q)
+		}
+		_, err = fmt.Fprint(a.stdout, card(q, time.Now(), colours(a.stdout)))
+		return err
+	})
+}
+
+type approvalsApproveCmd struct {
+	bureau
+	signs
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Ticket string `placeholder:"TEXT" help:"The ticket that a critical call needs."`
+	Yes    bool   `help:"Do not ask. Needed without a terminal, and then with an ID."`
+}
+
+func (c approvalsApproveCmd) Run(a *app) error {
+	return a.withDesk(true, func(d *desk) error {
+		q, person, err := d.pick(c.ID, c.Yes)
+		if err != nil {
+			return err
+		}
+		s := said{verdict: messages.Approve, ticket: c.Ticket}
+		if person != nil {
+			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+			if s.ticket, err = person.ticket(a.ctx, q, c.Ticket); err != nil {
+				return err
+			}
+			if err := agreesTo(person.yes(a.ctx, "approve?")); err != nil {
+				return err
+			}
+		}
+		return d.answer(q, s, c.json())
+	})
+}
+
+type approvalsDenyCmd struct {
+	bureau
+	signs
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Reason string `placeholder:"TEXT" help:"Why. The model reads it."`
+}
+
+func (c approvalsDenyCmd) Run(a *app) error {
+	return a.withDesk(true, func(d *desk) error {
+		q, person, err := d.pick(c.ID, c.Reason != "")
+		if err != nil {
+			return err
+		}
+		if person != nil {
+			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+			if c.Reason, err = person.ask(a.ctx, "why not? The model reads it: "); err != nil {
+				return err
+			}
+		}
+		if c.Reason == "" {
+			return wrong("say why with --reason: the model reads it")
+		}
+		return d.answer(q, said{verdict: messages.Deny, reason: c.Reason}, c.json())
+	})
+}
+
+type approvalsEditCmd struct {
+	bureau
+	signs
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Input  string `placeholder:"JSON" help:"All of the new arguments. Without them $EDITOR is opened on a terminal."`
+	Reason string `placeholder:"TEXT" help:"Why. It is kept with the decision."`
+	Ticket string `placeholder:"TEXT" help:"The ticket that a critical call needs."`
+	Yes    bool   `help:"Do not ask. Needed without a terminal, and then with an ID and --input."`
+}
+
+// Help is shown below the command's usage.
+func (approvalsEditCmd) Help() string {
+	return `The new arguments have to fit the tool, and the policy looks at them again. What was asked at first is kept beside them.
+Where two people have to agree, an edit counts as yours, and the other one agrees to the new arguments.`
+}
+
+func (c approvalsEditCmd) Run(a *app) error {
+	return a.withDesk(true, func(d *desk) error {
+		q, person, err := d.pick(c.ID, c.Yes)
+		if err != nil {
+			return err
+		}
+		if person == nil && c.Input == "" {
+			return wrong("there is no terminal for an editor: give the new arguments with --input")
+		}
+		s := said{verdict: messages.Edit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
+		if person != nil {
+			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+		}
+		if c.Input == "" {
+			if s.input, err = person.edit(a.ctx, q.Input); err != nil {
+				return err
+			}
+		}
+		if err := newArguments(q.Input, s.input); err != nil {
+			return usage{err}
+		}
+		if person != nil {
+			a.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(a.stderr)))
+			if s.ticket, err = person.ticket(a.ctx, q, c.Ticket); err != nil {
+				return err
+			}
+			if err := agreesTo(person.yes(a.ctx, "approve these arguments?")); err != nil {
+				return err
+			}
+		}
+		return d.answer(q, s, c.json())
+	})
+}
+
+// leastID is how much of an id has to be given where nobody looks at what it stands for.
+const leastID = 8
+
+// pick is the question that is meant, and who is to be asked about it: nobody, when they need not be.
+func (d *desk) pick(id string, yes bool) (messages.Approval, *person, error) {
+	var someone *person
+	if !yes {
+		if someone = d.app.person(); someone == nil {
+			return messages.Approval{}, nil, wrong("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then say all of it: `toolfleet %s ID`, with --yes, or to deny with --reason", d.app.command)
+		}
+	} else if len(id) < leastID {
+		return messages.Approval{}, nil, wrong("name the question by %d characters of its id or more: nobody is asked whether it is the right one", leastID)
+	}
+	p, err := d.find(d.app.ctx, id)
+	if err != nil {
+		return messages.Approval{}, nil, err
+	}
+	q, err := d.show(d.app.ctx, p)
+	return q, someone, err
+}
+
+// agreesTo is the error of a command to which the person did not say yes.
+func agreesTo(yes bool, err error) error {
+	if err == nil && !yes {
+		err = errors.New("nothing was decided: the question stays open")
+	}
+	return err
+}
+
+// answer decides, and prints the answer for programs.
+func (d *desk) answer(q messages.Approval, s said, asJSON bool) error {
+	answer, err := d.decide(d.app.ctx, q, s)
+	if err != nil || !asJSON {
+		return err
+	}
+	return d.app.print(answer)
+}
+
+type approvalsKeyCmd struct {
+	general
+	shape
+	As   string `setting:"approver.name" placeholder:"NAME" help:"${approver_name}"`
+	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its entry is printed."`
+}
+
+// Help is shown below the command's usage.
+func (approvalsKeyCmd) Help() string {
+	return `The file is the approver's own: whoever has it decides in their name. The entry goes into the policy file of the fleet.
+The same key can be the person's identity at the NATS server (--nkey).`
+}
+
+func (c approvalsKeyCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	key, err := approval.ReadKey(c.File)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if key, err = approval.NewKey(); err == nil {
+			err = key.Write(c.File)
+		}
+		if err != nil {
+			return err
+		}
+		a.say("%s holds the key: keep it to yourself. For the policy file of the fleet:\n", c.File)
+	case err != nil:
+		return usage{err}
+	default:
+		a.say("%s was there already. For the policy file of the fleet:\n", c.File)
+	}
+	name := approverName(cfg)
+	if c.json() {
+		return a.print(messages.Approver{Name: name, Key: key.Public()})
+	}
+	_, err = fmt.Fprintf(a.stdout, "approvers:\n  - name: %s\n    key: %s\n", name, key.Public())
+	return err
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// shortID is how many characters of an id are shown: enough to tell open questions apart.
+const shortID = 12
+
+// short is the beginning of an id.
+func short(id string) string { return clean(id[:min(len(id), shortID)], shortID) }
+
+// card is a question as a person reads it before they answer: all of the arguments, with everything spelt out that
+// could make them look like others.
+func card(q messages.Approval, now time.Time, colour bool) string {
+	paint := func(code, text string) string {
+		if !colour {
+			return text
+		}
+		return "\x1b[" + code + "m" + text + "\x1b[0m"
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s  %s\n\n", paint("1", word(q.Tool)), paint(tierColour(q.Tier), word(q.Tier)))
+	for _, line := range argumentLines(q.Input) {
+		out.WriteString("    " + line + "\n")
+	}
+	out.WriteByte('\n')
+	p := q.Pending()
+	fact := func(name, text string) {
+		fmt.Fprintf(&out, "  %-10s %s\n", paint("2", fmt.Sprintf("%-10s", name)), text)
+	}
+	fact("approval", word(q.ID))
+	fact("asked by", fmt.Sprintf("%s, session %s, batch %s, call %s", who(q.Requester), word(q.Session), word(q.Batch), word(q.CallID)))
+	fact("because of", ruled(q))
+	fact("needs", needs(p))
+	if len(p.Agreed) > 0 {
+		fact("agreed", agreed(q))
+	}
+	if q.Original != nil {
+		fact("edited", "what was asked at first: "+word(string(compact(q.Original.Input))))
+	}
+	fact("expires", fmt.Sprintf("in %s, at %s", span(q.Expires.Sub(now)), q.Expires.UTC().Format(time.RFC3339)))
+	fact("hash", word(q.ArgsHash))
+	return out.String()
+}
+
+// word is an id from outside as part of a sentence.
+func word[T ~string](id T) string { return strings.ReplaceAll(spelled(string(id)), "\n", `\u000a`) }
+
+// who is a principal; the only one of a fleet has no name.
+func who(principal string) string {
+	if principal == messages.OneTenant {
+		return "the fleet's only tenant"
+	}
+	return word(principal)
+}
+
+// ruled is the rule that asks, with its own words.
+func ruled(q messages.Approval) string {
+	if q.Reason == "" {
+		return word(q.Rule)
+	}
+	return word(q.Rule) + ": " + word(q.Reason)
+}
+
+// needs is what it takes to let a call run.
+func needs(p messages.Pending) string {
+	text := "1 person who agrees"
+	if p.Approvers > 1 {
+		text = fmt.Sprintf("%d people who agree", p.Approvers)
+	}
+	if p.Ticket {
+		text += ", and a ticket"
+	}
+	return text
+}
+
+func agreed(q messages.Approval) string {
+	var people []string
+	for _, d := range q.Decisions {
+		text := word(d.By)
+		if d.Verdict == messages.Edit {
+			text += " (who edited it)"
+		}
+		if d.Ticket != "" {
+			text += " (ticket " + word(d.Ticket) + ")"
+		}
+		people = append(people, text)
+	}
+	return strings.Join(people, ", ")
+}
+
+func tierColour(t messages.Tier) string {
+	switch t {
+	case messages.Critical:
+		return "1;31"
+	case messages.High:
+		return "33"
+	}
+	return "36"
+}
+
+// argumentLines is every argument on a line of its own, nested ones on several.
+func argumentLines(input json.RawMessage) []string {
+	members, err := messages.Object(input)
+	if err != nil {
+		return []string{word(string(input))}
+	}
+	if len(members) == 0 {
+		return []string{"(no arguments)"}
+	}
+	width := 0
+	for name := range members {
+		width = max(width, len([]rune(plainName(name))))
+	}
+	var lines []string
+	for _, name := range messages.SortedKeys(members) {
+		value := strings.Split(jsonText(members[name]), "\n")
+		lines = append(lines, fmt.Sprintf("%-*s  %s", min(width, 24), plainName(name), value[0]))
+		lines = append(lines, value[1:]...)
+	}
+	return lines
+}
+
+var wordLike = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+
+// plainName is the name of an argument as it is, or as JSON where it could be taken for something else.
+func plainName(name string) string {
+	if wordLike.MatchString(name) {
+		return name
+	}
+	return jsonText(messages.Quote(name))
+}
+
+// jsonText is a JSON value for people, still as JSON: keys sorted, indented, and what is not printable escaped.
+func jsonText(raw json.RawMessage) string {
+	canonical, err := messages.CanonicalJSON(raw)
+	if err != nil {
+		return word(string(raw))
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, canonical, "", "  "); err != nil {
+		return word(string(raw))
+	}
+	return spelled(indented.String())
+}
+
+// spelled is text in which every character is seen for what it is: the others are written as escapes of JSON.
+func spelled(text string) string {
+	var out strings.Builder
+	marks := mostMarks
+	for _, r := range text {
+		switch {
+		case unicode.IsMark(r):
+			marks++
+		case unicode.IsLetter(r):
+			marks = 0
+		default:
+			marks = mostMarks
+		}
+		if r == '\n' || marks <= mostMarks && unicode.IsPrint(r) && !unicode.In(r, unseen...) {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	return out.String()
+}
+
+// mostMarks is how many combining marks a letter may carry: more of them hide what is around.
+const mostMarks = 3
+
+// unseen is what counts as printable and leaves nothing to see, or turns the direction of the text.
+var unseen = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, unicode.Bidi_Control}
+
+// compact is a JSON value on one line, keys sorted.
+func compact(raw json.RawMessage) []byte {
+	canonical, err := messages.CanonicalJSON(raw)
+	if err != nil {
+		return raw
+	}
+	return canonical
+}
+
+// checked is a question whose parts fit together, with the line that its arguments make: what is shown to a person is
+// what the signature will be bound to, whoever sent it.
+func checked(q messages.Approval) (messages.Approval, error) {
+	if err := messages.Check(q.Input); err != nil {
+		return q, fmt.Errorf("the arguments cannot be shown: %w", err)
+	}
+	canonical, err := messages.CanonicalJSON(q.Input)
+	if err != nil {
+		return q, fmt.Errorf("the arguments cannot be shown: %w", err)
+	}
+	if messages.Digest(canonical) != q.ArgsHash || approval.ID(q) != q.ID {
+		return q, fmt.Errorf("the question does not fit its own id, so it is not one that may be answered: tell whoever runs the fleet")
+	}
+	q.Line = approval.Line(q.Tool, q.Input)
+	return q, nil
+}
+
+// difference is what was changed between two texts, line by line.
+func difference(before, after string, colour bool) string {
+	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
+	paint := func(code, text string) string {
+		if !colour {
+			return text
+		}
+		return "\x1b[" + code + "m" + text + "\x1b[0m"
+	}
+	var out strings.Builder
+	i, j := 0, 0
+	for _, match := range append(common(a, b), [2]int{len(a), len(b)}) {
+		for ; i < match[0]; i++ {
+			fmt.Fprintln(&out, paint("31", "- "+a[i]))
+		}
+		for ; j < match[1]; j++ {
+			fmt.Fprintln(&out, paint("32", "+ "+b[j]))
+		}
+		if i < len(a) && j < len(b) {
+			fmt.Fprintln(&out, "  "+a[i])
+			i, j = i+1, j+1
+		}
+	}
+	return out.String()
+}
+
+// common is the pairs of places of the longest sequence of lines that two texts share. Of very long ones it finds the
+// shared beginning alone.
+func common(a, b []string) (pairs [][2]int) {
+	start := 0
+	for start < min(len(a), len(b)) && a[start] == b[start] {
+		pairs = append(pairs, [2]int{start, start})
+		start++
+	}
+	if (len(a)-start)*(len(b)-start) > 4<<20 {
+		return pairs
+	}
+	longest := make([][]int, len(a)+1) // from i and j on
+	for i := range longest {
+		longest[i] = make([]int, len(b)+1)
+	}
+	for i := range slices.Backward(a[start:]) {
+		for j := range slices.Backward(b[start:]) {
+			i, j := i+start, j+start
+			if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); a[i] == b[j] {
+				longest[i][j] = longest[i+1][j+1] + 1
+			}
+		}
+	}
+	for i, j := start, start; i < len(a) && j < len(b); {
+		switch {
+		case a[i] == b[j]:
+			pairs = append(pairs, [2]int{i, j})
+			i, j = i+1, j+1
+		case longest[i+1][j] >= longest[i][j+1]:
+			i++
+		default:
+			j++
+		}
+	}
+	return pairs
+}

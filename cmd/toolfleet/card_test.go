@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// questionAbout is a question that fits its own id.
+func questionAbout(input string) messages.Approval {
+	canonical, err := messages.CanonicalJSON([]byte(input))
+	if err != nil {
+		panic(err)
+	}
+	q := messages.Approval{
+		V: 1, Tenant: "_", Session: "s", Batch: "b", Index: 1, CallID: "call-2", Tool: "issue_refund", Kind: messages.Write, Input: json.RawMessage(input),
+		ArgsHash: messages.Digest(canonical), Requester: "_", Rule: "a large refund", Reason: "Money leaves.\x1b[2J", Tier: messages.Critical, Approvers: 2, Ticket: true,
+		Policy: "p1", Asked: time.Unix(100, 0).UTC(), Expires: time.Unix(1000, 0).UTC(),
+	}
+	q.ID = approval.ID(q)
+	return q
+}
+
+func TestCard(t *testing.T) {
+	q := questionAbout(`{"reason":"bad\nmelon\u202e\u0007","amount":149.990,"to":{"name":"Ann","iban":["DE1","DE2"]},"a b":1,"e\u0301\u0301\u0301\u0301\u0301":true}`)
+	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
+	golden(t, "card.txt", strings.ReplaceAll(card(q, time.Unix(400, 0), true), "\x1b", "ESC"))
+}
+
+// Whatever the arguments hold, the card has no character that does something to a terminal or hides.
+func TestCardHidesNothing(t *testing.T) {
+	for _, evil := range []string{"\x1b[2J", "\u202e", "\u200b", "\r", "\x7f", "\u034f", "\ufe0f", "\u115f", "a\u0301\u0301\u0301\u0301", "\U000e0041", "\u2028"} {
+		input, _ := messages.Marshal(map[string]any{"note" + evil: evil, "list": []string{evil}})
+		q := questionAbout(string(input))
+		q.Rule, q.Session, q.Requester, q.Tool = evil, messages.SessionID(evil), evil, evil
+		shown := card(q, time.Unix(0, 0), false)
+		if strings.Contains(shown, evil) {
+			t.Errorf("the card shows %q as it is:\n%s", evil, shown)
+		}
+	}
+}
+
+func TestCheckedQuestions(t *testing.T) {
+	good := questionAbout(`{"amount":1}`)
+	good.Line = "read_a_file path=harmless"
+	good.ID = approval.ID(good)
+	q, err := checked(good)
+	if err != nil || q.Line != approval.Line("issue_refund", []byte(`{"amount":1}`)) {
+		t.Errorf("a good question: %v, line %q; want the line that its arguments make", err, q.Line)
+	}
+	for name, change := range map[string]func(*messages.Approval){
+		"other arguments": func(q *messages.Approval) { q.Input = json.RawMessage(`{"amount":2}`) },
+		"other tool":      func(q *messages.Approval) { q.Tool = "read" },
+		"no JSON":         func(q *messages.Approval) { q.Input = json.RawMessage(`{"amount":`) },
+	} {
+		q := questionAbout(`{"amount":1}`)
+		change(&q)
+		if _, err := checked(q); err == nil {
+			t.Errorf("%s: the question is taken", name)
+		}
+	}
+}
+
+func TestDifference(t *testing.T) {
+	got := difference("{\n  \"a\": 1,\n  \"b\": 2,\n  \"c\": 3\n}", "{\n  \"a\": 1,\n  \"b\": 20,\n  \"c\": 3,\n  \"d\": 4\n}", false)
+	want := "  {\n    \"a\": 1,\n-   \"b\": 2,\n-   \"c\": 3\n+   \"b\": 20,\n+   \"c\": 3,\n+   \"d\": 4\n  }\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	long := strings.Repeat("x\n", 5000)
+	if got := difference("a\n"+long, "b\n"+long, false); strings.Count(got, "- ") < 5000 {
+		t.Error("texts that are too long are not shown in full")
+	}
+}
+
+func TestPendingRows(t *testing.T) {
+	first := questionAbout(`{"amount":1}`).Pending()
+	first.Line = "issue_refund amount=1"
+	second := first
+	second.ID = first.ID[:14] + "0000"
+	second.Agreed = []string{"ann"}
+	rows := pendingRows([]messages.Pending{first, second}, time.Unix(160, 0))
+	want := []string{second.ID[:16], "critical", "1m", "14m", "_/s", "1 of 2", "issue_refund amount=1"}
+	if diff := cmp.Diff(want, rows[2]); diff != "" {
+		t.Error(diff)
+	}
+	if len(rows[1][0]) != 16 {
+		t.Errorf("the id %s is not as long as it takes to tell it from %s", rows[1][0], rows[2][0])
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 1600 * time.Millisecond: "2s", 14*time.Minute + 20*time.Second: "14m20s", 15 * time.Minute: "15m", 3*time.Hour + 5*time.Minute: "3h05m", 3 * time.Hour: "3h", 50 * time.Hour: "2d",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("span(%v) = %s, want %s", d, got, want)
+		}
+	}
+}
+
+// A question is told once, does not open again, and its asking ends with it.
+func TestWatched(t *testing.T) {
+	w := newWatched()
+	var told []string
+	w.each = func(p messages.Pending) { told = append(told, fmt.Sprintf("%s%s", p.ID, p.State)) }
+	say := func(id, state string) { w.take(messages.Pending{ID: id, State: state}) }
+	say("1", "")
+	say("1", "")
+	say("2", "")
+	say("2", "granted")
+	say("2", "")
+	p, open, done, found := w.next(context.Background())
+	if !found || p.ID != "1" || open.Err() != nil {
+		t.Fatalf("next: %v, %v, %v", p.ID, found, open.Err())
+	}
+	say("1", "expired")
+	if context.Cause(open) != errClosed {
+		t.Error("the question is closed, and its asking goes on")
+	}
+	done()
+	if p, _, _, found := w.next(context.Background()); found {
+		t.Errorf("next is %s, which is closed", p.ID)
+	}
+	if diff := cmp.Diff([]string{"1", "2", "2granted", "1expired"}, told); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/user"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// desk is where a person answers questions: the doors of a fleet, and a key to sign with.
+type desk struct {
+	app    *app
+	client *client.Client
+	tenant string
+	key    approval.Key
+	name   string // whose key it is, as the policy has it
+}
+
+// withDesk connects, and does something at a desk. One that decides needs a key.
+func (a *app) withDesk(decides bool, do func(*desk) error) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	d := &desk{app: a, tenant: cfg.Tenant}
+	if decides {
+		if d.key, d.name, err = signer(cfg); err != nil {
+			return err
+		}
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	d.client = client.Over(conn, cfg.Tenant)
+	return do(d)
+}
+
+// signer is the key and the name of the settings.
+func signer(cfg *config.Config) (approval.Key, string, error) {
+	if cfg.Approver.Key == "" {
+		return approval.Key{}, "", wrong("a decision is signed, and there is no key: --key names its file; `toolfleet approvals key FILE` makes one")
+	}
+	key, err := approval.ReadKey(string(cfg.Approver.Key))
+	if err != nil {
+		return key, "", usage{err}
+	}
+	return key, approverName(cfg), nil
+}
+
+// approverName is the name of the settings, or that of the user.
+func approverName(cfg *config.Config) string { return cmp.Or(cfg.Approver.Name, userName(cfg.Tenant)) }
+
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.@-]+`)
+
+// userName is the user's name at the operating system, as a name of an approver. It is never that of the tenant: one
+// who asks does not answer.
+func userName(tenant string) string {
+	name := "someone"
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	name = notInNames.ReplaceAllString(name, "-")
+	name = name[:min(len(name), 50)]
+	if name == tenant {
+		name += "@terminal"
+	}
+	return name
+}
+
+// open is the open questions, the one that expires first before all others.
+func (d *desk) open(ctx context.Context) ([]messages.Pending, error) {
+	list, err := d.client.List(ctx, d.tenant)
+	slices.SortStableFunc(list, func(a, b messages.Pending) int {
+		return cmp.Or(a.Expires.Compare(b.Expires), cmp.Compare(a.ID, b.ID))
+	})
+	return list, refusedAtDesk(err)
+}
+
+// find is the open question whose id begins so; "" is the only one.
+func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
+	list, err := d.open(ctx)
+	if err != nil {
+		return messages.Pending{}, err
+	}
+	list = slices.DeleteFunc(list, func(p messages.Pending) bool { return !strings.HasPrefix(p.ID, strings.ToLower(id)) })
+	switch {
+	case len(list) == 1:
+		return list[0], nil
+	case len(list) > 1 && id == "":
+		return messages.Pending{}, wrong("%d questions are open; name one: %s", len(list), some(list))
+	case len(list) > 1:
+		return messages.Pending{}, wrong("%s is the beginning of %d questions: %s", clean(id, 80), len(list), some(list))
+	case id == "":
+		return messages.Pending{}, errors.New("no question is open")
+	}
+	return messages.Pending{}, fmt.Errorf("no question %s is open: it was answered, or has expired; `toolfleet approvals ls` lists what is open", clean(id, 80))
+}
+
+// some is the ids of a few.
+func some(list []messages.Pending) string {
+	ids := shortIDs(list)
+	if len(ids) > 5 {
+		ids = append(ids[:5], "...")
+	}
+	return strings.Join(ids, ", ")
+}
+
+// shortIDs is the beginnings of the ids, long enough to tell them apart.
+func shortIDs(list []messages.Pending) []string {
+	for n := shortID; ; n += 4 {
+		seen, ids := map[string]bool{}, make([]string, len(list))
+		for i, p := range list {
+			ids[i] = clean(p.ID[:min(n, len(p.ID))], n)
+			seen[ids[i]] = true
+		}
+		if len(seen) == len(list) || n >= 64 {
+			return ids
+		}
+	}
+}
+
+// show is the whole of an open question. It fits its own id, and is the very one that was meant.
+func (d *desk) show(ctx context.Context, p messages.Pending) (messages.Approval, error) {
+	q, err := d.client.Show(ctx, client.CallOf(p))
+	if err != nil {
+		return q, refusedAtDesk(err)
+	}
+	if q, err = checked(q); err != nil {
+		return q, err
+	}
+	if q.ID != p.ID {
+		return q, fmt.Errorf("the question %s is another one by now, %s: somebody else was faster. Look at it with `toolfleet approvals show %s`", short(p.ID), short(q.ID), short(q.ID))
+	}
+	return q, nil
+}
+
+// said is what a person says to a question.
+type said struct {
+	verdict        messages.Verdict
+	input          json.RawMessage // of an edit
+	reason, ticket string
+}
+
+// decide hands in what the person says to q, signed, and tells what became of it. It is bound to q as it is: if the
+// question has become another one since it was shown, the decision is refused.
+func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (messages.DecisionAnswer, error) {
+	decision := approval.Answer(q, s.verdict, d.name)
+	decision.At, decision.Input, decision.Reason, decision.Ticket = time.Now().UTC(), s.input, s.reason, s.ticket
+	decision, err := d.key.Sign(decision)
+	if err != nil {
+		return messages.DecisionAnswer{}, err
+	}
+	answer, err := d.client.Decide(ctx, decision)
+	if err != nil {
+		return answer, refusedAtDesk(err)
+	}
+	line := q.Line
+	if s.verdict == messages.Edit {
+		line = approval.Line(q.Tool, s.input)
+	}
+	switch answer.State {
+	case messages.DecisionGranted:
+		d.app.say("approved, it runs: %s", line)
+	case messages.DecisionWaiting:
+		d.app.say("you agree; another person has to agree too: %s", line)
+	default:
+		d.app.say("denied, it will not run: %s", line)
+	}
+	return answer, nil
+}
+
+// refusedAtDesk adds to a refusal what to do about it.
+func refusedAtDesk(err error) error {
+	var r *messages.Refusal
+	if !errors.As(err, &r) {
+		return err
+	}
+	text := fmt.Sprintf("refused (%s): %s.", clean(string(r.Class), 40), strings.TrimSuffix(clean(r.Message, 400), "."))
+	switch r.Class {
+	case messages.NotPending:
+		text += " `toolfleet approvals ls` lists what is open"
+	case messages.ApprovalExpired:
+		text += " The model reads that nobody answered, and may ask again"
+	case messages.ApprovalMismatch:
+		text += " Look at it again: `toolfleet approvals ls`, `toolfleet approvals show`"
+	case messages.BadSignature:
+		text += " Does the fleet's policy name you (--as) with this key (--key)? `toolfleet approvals key FILE --as NAME` prints the entry"
+	case messages.SelfApproval:
+		text += " Somebody else has to decide"
+	case messages.SameApprover:
+		text += " `toolfleet approvals show` says who has agreed"
+	case messages.TicketMissing:
+		text += " Name one with --ticket"
+	}
+	return errors.New(text)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// errClosed is why a person is not asked on: the question has its answer from elsewhere, or its time is over.
+var errClosed = errors.New("the question is closed")
+
+// interview shows a question to the person and does what they say. Alone means that there is nobody else: it then is
+// not left open, and more than one person cannot agree.
+func (d *desk) interview(ctx context.Context, someone *person, q messages.Approval, alone bool) error {
+	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(time.Until(q.Expires)), errClosed)
+	defer cancel()
+	d.app.say("\n%s", card(q, time.Now(), colours(d.app.stderr)))
+	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
+	if alone {
+		choices = "[a]pprove, [d]eny, [e]dit? "
+	}
+	if alone && q.Approvers > 1 {
+		d.app.say("%d people have to agree, and here is only you.", q.Approvers)
+		choices = "[d]eny? "
+	}
+	for {
+		answer, err := someone.ask(ctx, choices)
+		if err != nil {
+			return err
+		}
+		word := strings.ToLower(answer)
+		if word == "" || !strings.Contains(choices, "["+word[:1]+"]") {
+			if word == "" && !alone {
+				return nil
+			}
+			continue
+		}
+		s, err := d.hear(ctx, someone, q, word[0])
+		if err == nil {
+			_, err = d.decide(ctx, q, s)
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errNoAnswer) {
+			d.app.say("%v", err)
+			continue
+		}
+		return err
+	}
+}
+
+// hear asks for what belongs to a choice.
+func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, choice byte) (s said, err error) {
+	switch choice {
+	case 'a':
+		s.verdict = messages.Approve
+		s.ticket, err = someone.ticket(ctx, q, "")
+	case 'd':
+		s.verdict = messages.Deny
+		s.reason, err = someone.ask(ctx, "why not? The model reads it: ")
+	case 'e':
+		s.verdict = messages.Edit
+		if s.input, err = someone.edit(ctx, q.Input); err != nil {
+			return s, err
+		}
+		d.app.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(d.app.stderr)))
+		if err = agreesTo(someone.yes(ctx, "approve these arguments?")); err == nil {
+			s.ticket, err = someone.ticket(ctx, q, "")
+		}
+	}
+	if err == nil && s.verdict == messages.Deny && s.reason == "" {
+		err = fmt.Errorf("a denial needs a reason: the model reads it")
+	}
+	return s, err
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/permission"
+)
+
+type policyCmd struct {
+	Test    policyTestCmd    `cmd:"" help:"Run the tests of a policy file."`
+	Explain policyExplainCmd `cmd:"" help:"Say what the policy decides about a call, and why."`
+}
+
+// judge is a policy and the tools that it is about.
+type judge struct {
+	policy *config.Policy
+	rules  permission.Rules
+	tools  map[string]schemas.Tool
+}
+
+// judge reads the policy of the settings. The rules and tiers of the tools file count where there is one.
+func (a *app) judge(cfg *config.Config) (*judge, error) {
+	file, _, err := toolsFile(cfg)
+	if err != nil {
+		return nil, err
+	}
+	j := &judge{tools: map[string]schemas.Tool{}}
+	if j.policy, err = policyOf(cfg, file.Rules); err != nil {
+		return nil, err
+	}
+	if j.rules, err = j.policy.Permissions(); err != nil {
+		return nil, usage{err}
+	}
+	tools, err := promises(cfg, here)
+	for _, t := range tools {
+		j.tools[t.Name] = t
+	}
+	return j, err
+}
+
+// decide is what holds for a call, given what the hooks think of it.
+func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
+	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
+}
+
+// tool is the promise of a tool; one that is not known is a write, or what the test says.
+func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
+	if t, known := j.tools[name]; known {
+		return t
+	}
+	return schemas.Tool{Name: name, Kind: cmp.Or(kind, messages.Write)}
+}
+
+type policyTestCmd struct {
+	general
+	served
+	governed
+	shape
+	File string `arg:"" optional:"" help:"The policy file. Default: that of the settings."`
+}
+
+// Help is shown below the command's usage.
+func (policyTestCmd) Help() string {
+	return `A test names a call and what has to be decided about it. The rules and tiers of the tools file and of toolfleet.yaml count
+too, where there are any. The exit status is 1 when a test fails.`
+}
+
+// tested is one test as -o json prints it.
+type tested struct {
+	Name string              `json:"name"`
+	Line int                 `json:"line"`
+	OK   bool                `json:"ok"`
+	Want wanted              `json:"want"`
+	Got  messages.Permission `json:"got"`
+}
+
+type wanted struct {
+	Effect string        `json:"effect"`
+	Tier   messages.Tier `json:"tier,omitempty"`
+	Rule   string        `json:"rule,omitempty"`
+}
+
+func (c policyTestCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	if c.File != "" {
+		cfg.Policy = config.Path(c.File)
+	}
+	if cfg.Policy == "" {
+		return wrong("there is no policy file: name one")
+	}
+	j, err := a.judge(cfg)
+	if err != nil {
+		return err
+	}
+	all, failures := []tested{}, 0
+	for _, t := range j.policy.Tests {
+		t.Principal = cmp.Or(t.Principal, cfg.Tenant)
+		result := j.try(t)
+		if all = append(all, result); !result.OK {
+			failures++
+		}
+	}
+	if c.json() {
+		err = a.print(map[string]any{"tests": all})
+	} else {
+		err = a.tellTests(string(cfg.Policy), all, failures)
+	}
+	if err == nil && failures > 0 {
+		err = errSaid
+	}
+	return err
+}
+
+// try runs a test.
+func (j *judge) try(t schemas.PolicyTest) tested {
+	want := wanted{t.Effect, t.Tier, t.Rule}
+	input := t.Input
+	if input == nil {
+		input = json.RawMessage("{}")
+	}
+	got := j.decide(permission.Call{
+		Tool: j.tool(t.Tool, t.Kind), Input: input, Session: messages.SessionID(t.Session), Principal: t.Principal,
+	}, strings.TrimPrefix(t.Hook, "none")).Permission
+	ok := got.Effect == t.Effect && (t.Tier == "" || t.Tier == got.Tier) && (t.Rule == "" || t.Rule == got.Rule)
+	return tested{t.Name, t.Line, ok, want, got}
+}
+
+func (a *app) tellTests(file string, all []tested, failures int) error {
+	for _, t := range all {
+		line := fmt.Sprintf("ok    %s: %s", clean(t.Name, 120), verdict(t.Got))
+		if !t.OK {
+			line = fmt.Sprintf("FAIL  %s: want %s, got %s (%s:%d)", clean(t.Name, 120), t.Want, verdict(t.Got), file, t.Line)
+		}
+		if _, err := fmt.Fprintln(a.stdout, line); err != nil {
+			return err
+		}
+	}
+	a.say("%s, %d failed", count(len(all), "test"), failures)
+	return nil
+}
+
+func (w wanted) String() string {
+	text := w.Effect
+	if w.Tier != "" {
+		text += ", tier " + string(w.Tier)
+	}
+	if w.Rule != "" {
+		text += ", by " + w.Rule
+	}
+	return text
+}
+
+// verdict is a decision and what made it, in a few words.
+func verdict(p messages.Permission) string {
+	text := p.Effect
+	if p.Tier != "" {
+		text += ", tier " + string(p.Tier)
+	}
+	switch {
+	case p.Rule != "" && p.Layer != "":
+		text += fmt.Sprintf(", by %s %q of %s", p.Source, p.Rule, p.Layer)
+	case p.Rule != "":
+		text += fmt.Sprintf(", by %s %q", p.Source, p.Rule)
+	default:
+		text += ", by the " + p.Source
+	}
+	return text
+}
+
+type policyExplainCmd struct {
+	general
+	served
+	governed
+	shape
+	Tool      string `arg:"" help:"Name of the tool."`
+	Input     string `arg:"" help:"The call's arguments, as JSON."`
+	Session   string `placeholder:"ID" help:"Session of the call."`
+	Principal string `placeholder:"TOKEN" help:"Who asks: the tenant token of the agent. Default: the tenant of the settings."`
+	Hook      string `enum:"none,allow,ask,deny" default:"none" placeholder:"none|allow|ask|deny" help:"What the hooks are to think of the call."`
+}
+
+// explained is what -o json prints.
+type explained struct {
+	Permission messages.Permission `json:"permission"`
+	Reason     string              `json:"reason,omitempty"`
+	Approvers  int                 `json:"approvers,omitempty"`
+	Ticket     bool                `json:"ticket,omitempty"`
+	Gates      []string            `json:"gates"`
+}
+
+func (c policyExplainCmd) Run(a *app) error {
+	if err := messages.Check([]byte(c.Input)); err != nil {
+		return wrong("INPUT is no JSON: %w", err)
+	}
+	if _, err := messages.Object([]byte(c.Input)); err != nil {
+		return wrong("INPUT: %w", err)
+	}
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	j, err := a.judge(cfg)
+	if err != nil {
+		return err
+	}
+	ruling := j.decide(permission.Call{
+		Tool: j.tool(c.Tool, ""), Input: json.RawMessage(c.Input), Session: messages.SessionID(c.Session), Principal: cmp.Or(c.Principal, cfg.Tenant),
+	}, strings.TrimPrefix(c.Hook, "none"))
+	if c.json() {
+		return a.print(explained{ruling.Permission, ruling.Reason, ruling.Approvers, ruling.Ticket, gates(ruling)})
+	}
+	p := ruling.Permission
+	rows := [][]string{{"effect", p.Effect}, {"by", p.Source}}
+	for _, fact := range [][]string{{"rule", p.Rule}, {"of", p.Layer}, {"reason", clean(ruling.Reason, 400)}, {"tier", string(p.Tier)}} {
+		if fact[1] != "" {
+			rows = append(rows, fact)
+		}
+	}
+	rows = append(rows, []string{"gates", strings.Join(gates(ruling), ", ")})
+	if _, known := j.tools[c.Tool]; !known {
+		a.say("no tool %s is known here: it is taken for a write without a tier; --tools names the file that has it", clean(c.Tool, 80))
+	}
+	return a.table(rows)
+}
+
+// gates is what a call has to pass before it runs.
+func gates(r permission.Ruling) []string {
+	list := []string{}
+	switch {
+	case r.Permission.Effect == string(permission.Deny):
+		return append(list, "it does not run")
+	case r.Permission.Effect == string(permission.Ask):
+		list = append(list, needs(messages.Pending{Approvers: max(1, r.Approvers), Ticket: r.Ticket}))
+	}
+	if t := r.Permission.Tier; t != "" && t != messages.Low {
+		list = append(list, "a line in the audit log")
+	}
+	if len(list) == 0 {
+		list = append(list, "none")
+	}
+	return list
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type approvalsWatchCmd struct {
+	bureau
+	signs
+}
+
+// Help is shown below the command's usage.
+func (approvalsWatchCmd) Help() string {
+	return `Prints the open questions, then each new one and what becomes of it. With -o json each is a JSON object on a line, with state
+once it is not open any more. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
+}
+
+func (c approvalsWatchCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	someone := a.person()
+	asks := someone != nil && cfg.Approver.Key != "" && !c.json()
+	return a.withDesk(asks, func(d *desk) error {
+		w := newWatched()
+		w.each = func(p messages.Pending) {
+			switch {
+			case c.json():
+				_ = a.print(p) // a reader who is gone is found by the signal
+			case asks && p.State == "":
+			default:
+				fmt.Fprintln(a.stdout, newsLine(p))
+			}
+		}
+		ctx, end := context.WithCancelCause(a.ctx)
+		defer end(nil)
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return d.follow(ctx, w) })
+		if asks {
+			a.say("waiting for questions; Ctrl-C ends it")
+			group.Go(func() error {
+				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error { return d.interview(ctx, someone, q, false) })
+			})
+		}
+		if err := group.Wait(); err != nil && a.ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// newsLine is a question, or what became of one, on one line.
+func newsLine(p messages.Pending) string {
+	if p.State != "" {
+		return fmt.Sprintf("%s  %s  %s", short(p.ID), clean(p.State, 20), clean(p.Line, 160))
+	}
+	return fmt.Sprintf("%s  %s, expires in %s, asked by %s  %s", short(p.ID), clean(string(p.Tier), 20), span(time.Until(p.Expires)),
+		clean(p.Requester+"/"+string(p.Session), 40), clean(p.Line, 160))
+}
+
+// watched is what is known of the questions of a tenant.
+type watched struct {
+	each func(messages.Pending) // is told of every change, one after another
+
+	mu     sync.Mutex
+	known  map[string]string  // the last state of a question, by id; guarded by mu
+	queue  []messages.Pending // open, not shown yet; guarded by mu
+	closes map[string]func()  // ends the asking of a question, by id; guarded by mu
+	more   chan struct{}      // there is something in the queue, perhaps
+}
+
+func newWatched() *watched {
+	return &watched{known: map[string]string{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
+}
+
+// take is told news, possibly old ones. A question that is closed does not open again.
+func (w *watched) take(p messages.Pending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state, seen := w.known[p.ID]
+	if seen && (state != "" || state == p.State) {
+		return
+	}
+	w.known[p.ID] = p.State
+	w.each(p)
+	if p.State == "" {
+		w.queue = append(w.queue, p)
+		select {
+		case w.more <- struct{}{}:
+		default:
+		}
+	} else if ends := w.closes[p.ID]; ends != nil {
+		ends()
+	}
+}
+
+// next is the oldest question that was not shown yet and is open, and a context that ends with it.
+func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Context, done func(), found bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.queue) > 0 {
+		p, w.queue = w.queue[0], w.queue[1:]
+		if w.known[p.ID] != "" {
+			continue
+		}
+		open, closed := context.WithCancelCause(ctx)
+		w.closes[p.ID] = func() { closed(errClosed) }
+		return p, open, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.closes, p.ID)
+			closed(nil)
+		}, true
+	}
+	return p, ctx, func() {}, false
+}
+
+// relist is how often the whole list is looked at again: news may be lost.
+const relist = time.Minute
+
+// follow tells w what is open and every change until ctx ends.
+func (d *desk) follow(ctx context.Context, w *watched) error {
+	listening := make(chan struct{})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return d.client.News(ctx, d.tenant, func() { close(listening) }, w.take)
+	})
+	group.Go(func() error {
+		ticks := time.NewTicker(relist)
+		defer ticks.Stop()
+		select {
+		case <-listening:
+		case <-ctx.Done():
+			return nil
+		}
+		for first := true; ; first = false {
+			list, err := d.open(ctx)
+			if err != nil && first {
+				return err
+			}
+			for _, p := range list {
+				w.take(p)
+			}
+			select {
+			case <-ticks.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// answerAll asks about one question after the other.
+func (d *desk) answerAll(ctx context.Context, w *watched, ask func(context.Context, messages.Approval) error) error {
+	for {
+		p, open, done, found := w.next(ctx)
+		if !found {
+			select {
+			case <-w.more:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		q, err := d.show(open, p)
+		if err == nil {
+			err = ask(open, q)
+		}
+		done()
+		switch {
+		case errors.Is(err, errNoAnswer):
+			return err
+		case err != nil && ctx.Err() == nil:
+			d.app.say("%s: %v", short(p.ID), err)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/hook/exechook"
+	"github.com/toolfleet/toolfleet/worker/permission"
+)
+
+// Policy is who may do what, put together from where it is written: the policy file, the permissions of the
+// settings, and those of the tools file. The first two are the platform's, the last is whoever's tools they are.
+type Policy struct {
+	Default   string // allow, ask or deny
+	Layers    []permission.Layer
+	Approvers []messages.Approver
+	Tests     []schemas.PolicyTest
+
+	version string // of the policy file
+	hooks   []schemas.HookEntry
+	dir     string // that the programs of hooks are relative to
+}
+
+// ReadPolicy reads the policy of the settings. The rules of the tools file, which is named for people, are its last
+// layer.
+func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, error) {
+	p := &Policy{Default: c.Permissions.Default, dir: "."}
+	if name := string(c.Policy); name != "" {
+		body, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the policy file: %w; --policy names another", err)
+		}
+		file, err := schemas.ParsePolicy(name, body)
+		if err != nil {
+			return nil, err
+		}
+		if file.Default != "" && !c.Given("permissions.default") {
+			p.Default = file.Default
+		}
+		p.Default = stricter(p.Default, file.Default)
+		p.Approvers, p.Tests, p.hooks, p.version, p.dir = file.Approvers, file.Tests, file.Hooks, file.Version, filepath.Dir(name)
+		p.Layers = append(p.Layers, permission.Layer{Source: filepath.Base(name), Rules: file.Rules})
+	}
+	own, err := c.shortForms()
+	if err != nil {
+		return nil, err
+	}
+	p.Layers = append(p.Layers, own, permission.Layer{Source: filepath.Base(toolsName), Rules: tools})
+	p.Layers = slices.DeleteFunc(p.Layers, func(l permission.Layer) bool {
+		return len(l.Rules.Deny)+len(l.Rules.Ask)+len(l.Rules.Allow)+len(l.Rules.Risk) == 0
+	})
+	return p, nil
+}
+
+// stricter is the stricter of two defaults; "" is none.
+func stricter(a, b string) string {
+	for _, effect := range []string{"deny", "ask", "allow"} {
+		if a == effect || b == effect {
+			return effect
+		}
+	}
+	return ""
+}
+
+// shortForms is the permissions of the settings.
+func (c *Config) shortForms() (permission.Layer, error) {
+	layer := permission.Layer{Source: "settings"}
+	if c.file != "" {
+		layer.Source = filepath.Base(c.file)
+	}
+	var errs []error
+	read := func(key string, list []string) (rules []schemas.RuleEntry) {
+		for _, short := range list {
+			rule, err := schemas.ParseRule(short)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("permissions.%s: %w", key, err))
+			}
+			rules = append(rules, rule)
+		}
+		return rules
+	}
+	layer.Rules = schemas.Rules{Deny: read("deny", c.Permissions.Deny), Ask: read("ask", c.Permissions.Ask), Allow: read("allow", c.Permissions.Allow)}
+	return layer, errors.Join(errs...)
+}
+
+// Permissions is the rules of all layers, for tools that start from roots ("": none of them does).
+func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
+	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
+}
+
+// Version is a digest of all that decides. A question is bound to it: under another policy it is another one. Names of
+// files and places in them are left out, since members of a fleet may keep one policy in several places.
+func (p *Policy) Version() string {
+	var layers []schemas.Rules
+	for _, l := range p.Layers {
+		layers = append(layers, placeless(l.Rules))
+	}
+	return messages.Digest(messages.MustMarshal([]any{p.version, p.Default, layers}))[:16]
+}
+
+func placeless(r schemas.Rules) schemas.Rules {
+	rules := func(list []schemas.RuleEntry) []schemas.RuleEntry {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Line = 0
+		}
+		return list
+	}
+	risk := slices.Clone(r.Risk)
+	for i := range risk {
+		risk[i].Line = 0
+	}
+	return schemas.Rules{Deny: rules(r.Deny), Ask: rules(r.Ask), Allow: rules(r.Allow), Risk: risk}
+}
+
+// Hooks is the hooks of the policy file. Their programs are relative to it.
+func (p *Policy) Hooks(log *slog.Logger) (hook.Set, error) {
+	var hooks []hook.Hook
+	var errs []error
+	for _, entry := range p.hooks {
+		h, err := exechook.New(exechook.Config{
+			Name: entry.Name, Match: entry.Match, Priority: entry.Priority, Class: hook.Class(entry.Class), Budget: entry.Budget,
+			Before: command(entry.Before), After: command(entry.After), Dir: p.dir, Env: entry.Env, Logger: log,
+		})
+		errs = append(errs, err)
+		hooks = append(hooks, h)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return hook.Set{}, err
+	}
+	return hook.NewSet(hooks...)
+}
+
+func command(e *schemas.Exec) []string {
+	if e == nil {
+		return nil
+	}
+	return e.Command
+}
+
+func (p *Policy) approvers() (approval.Approvers, error) { return approval.NewApprovers(p.Approvers) }
