@@ -352,3 +352,171 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A coordinator that is killed right after it stored a decision has woken nobody. The broker brings the batch again.
+func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
+	inOffice(t, messages.Write, func(o *office) {
+		c, _ := o.coordinator(Config{})
+		o.worker()
+		key := o.submit("s", "b", 1)
+		o.rests(key.Call(0), c)
+		time.Sleep(time.Minute)
+		o.grant(key.Call(0))
+		if r := o.reply(key, restAtMost); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
+			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
+		}
+		if got := o.pending(); len(got) != 0 {
+			t.Errorf("still in the list: %+v", got)
+		}
+	})
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	inOffice(t, messages.Write, func(o *office) {
+		var all []*Coordinator
+		for range 2 {
+			c, _ := o.coordinator(Config{})
+			all = append(all, c)
+		}
+		o.worker()
+		key := o.submit("s", "b", 1)
+		q := o.rests(key.Call(0), all...)
+		late := o.decision(q, messages.Approve, "alice")
+		began := time.Now()
+		r := o.reply(key, 15*time.Minute+soon).Results[0]
+		if took := time.Since(began); took < 15*time.Minute-soon {
+			t.Errorf("ended after %v", took)
+		}
+		if r.Status != messages.StatusExpired || r.Err.Code != messages.CodeApprovalExpired || r.Permission == nil || r.Permission.Rule != "large refunds" {
+			t.Errorf("ended as %+v, %+v", r, r.Err)
+		}
+		if answer := o.decide(key.Call(0), late); answer.OK || answer.Error.Class != messages.NotPending {
+			t.Errorf("a decision that came too late was answered %+v", answer)
+		}
+		if got := o.pending(); len(got) != 0 || o.runs.Load() != 0 {
+			t.Errorf("ran %d times, still in the list: %+v", o.runs.Load(), got)
+		}
+		types, _ := o.audited()
+		if want := "[approval_asked approval_expired decision_refused]"; fmt.Sprint(types) != want {
+			t.Errorf("audited %v, want %v", types, want)
+		}
+	})
+}
+
+// Whoever says that a batch is not wanted, or that he wants to be heard first, is heard while it rests.
+func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
+	for name, say := range map[string]messages.Control{
+		"abort": {Abort: []byte(`"b"`), By: "ops"}, "abort the session": {Abort: []byte(`true`)},
+		"steer": {Steer: []byte(`"wait"`), When: messages.SteerImmediate},
+	} {
+		for _, coordinators := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, coordinators), func(t *testing.T) {
+				inOffice(t, messages.Write, func(o *office) {
+					var all []*Coordinator
+					for range coordinators {
+						c, _ := o.coordinator(Config{})
+						all = append(all, c)
+					}
+					o.worker()
+					key := o.submit("s", "b", 2)
+					o.rests(key.Call(0), all...)
+					time.Sleep(7 * time.Minute)
+					o.rests(key.Call(0), all...)
+					_, err := o.conn.Request(o.t.Context(), o.names.OfSession(messages.VerbControl, messages.OneTenant, "s"), nil, messages.MustMarshal(say))
+					o.must(err)
+					r := o.reply(key, soon)
+					want := messages.StatusAborted
+					if len(say.Steer) > 0 {
+						want = messages.StatusSkipped
+					}
+					for _, result := range r.Results {
+						if result.Status != want || o.runs.Load() != 0 {
+							t.Errorf("ran %d times: %+v, want %s", o.runs.Load(), result, want)
+						}
+					}
+					if got := o.pending(); len(got) != 0 {
+						t.Errorf("still in the list: %+v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The server is restarted while a batch rests: it is brought again, seen to rest, and nothing is said twice.
+func TestAServerRestartWhileABatchRests(t *testing.T) {
+	inOffice(t, messages.Write, func(o *office) {
+		c, _ := o.coordinator(Config{})
+		stop := o.worker()
+		news := make(chan bus.Msg, 100)
+		for _, subject := range []string{o.names.All(messages.VerbEvent), o.names.All(messages.VerbNews)} {
+			unsubscribe, err := o.conn.Subscribe(subject, "", func(m bus.Msg) {
+				if m.Header.Get(messages.EventHeader) != string(messages.EventStart) {
+					news <- m
+				}
+			})
+			o.must(err)
+			defer unsubscribe()
+		}
+		key := o.submit("s", "b", 1)
+		q := o.rests(key.Call(0), c)
+		o.srv.Stop()
+		time.Sleep(30 * time.Second)
+		o.must(o.srv.Restart())
+		time.Sleep(time.Minute)
+		stop()
+		o.worker()
+		o.rests(key.Call(0), c)
+		c2, _ := o.coordinator(Config{})
+		time.Sleep(time.Minute)
+		if len(news) != 2 {
+			t.Errorf("heard %d times of the question; want an event and the news", len(news))
+		}
+		if got := o.pending(); len(got) != 1 || got[0].ID != q.ID {
+			t.Errorf("in the list: %+v", got)
+		}
+		o.rests(key.Call(0), c, c2)
+		if answer := o.decide(key.Call(0), o.decision(q, messages.Approve, "alice")); !answer.OK {
+			t.Fatalf("answered %+v", answer)
+		}
+		if r := o.reply(key, soon); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
+			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
+		}
+	})
+}
+
+// Batches that rest cost a coordinator nothing, and the batches behind them go on in order.
+func TestManyRestingBatchesCostNothing(t *testing.T) {
+	inOffice(t, messages.Write, func(o *office) {
+		const sessions = 300
+		c, _ := o.coordinator(Config{Slots: 16})
+		o.worker()
+		var keys []messages.BatchKey
+		for i := range sessions {
+			keys = append(keys, o.submit(fmt.Sprint("s", i), "b", 1))
+		}
+		o.until("all rest", 5*time.Minute, func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.live) == 0 && len(o.pending()) == sessions
+		})
+		if len(c.elsewhere)+len(c.wakes) != 0 {
+			t.Errorf("a coordinator at rest remembers %d batches and wakes %d", len(c.elsewhere), len(c.wakes))
+		}
+		next := o.submit("s7", "b2", 1)
+		var answered sync.WaitGroup
+		for _, i := range []int{3, 7, 250} {
+			q := o.rests(keys[i].Call(0))
+			body := o.decision(q, messages.Approve, "bob")
+			answered.Go(func() { o.decide(keys[i].Call(0), body) })
+		}
+		answered.Wait()
+		for _, i := range []int{3, 7, 250} {
+			o.reply(keys[i], soon)
+		}
+		o.rests(next.Call(0), c)
+		if got, ran := len(o.pending()), o.runs.Load(); got != sessions-2 || ran != 3 {
+			t.Errorf("%d questions are open and %d calls ran", got, ran)
+		}
+	})
+}
