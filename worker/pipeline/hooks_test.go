@@ -200,6 +200,24 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 	}
 }
 
+// An interpreter whose script is gone ends as it likes, often with 2 and words on stderr: a gate refuses the call all
+// the same, an observer stops nobody.
+func TestInterpreterWithoutItsScript(t *testing.T) {
+	for _, interpreter := range []string{"sh", "bash", "python3", "node", "perl"} {
+		if _, err := exec.LookPath(interpreter); err != nil {
+			continue
+		}
+		for class, want := range map[hook.Class]int32{hook.Gate: 0, hook.Observe: 1} {
+			h := opened(t, exechook.Config{Name: "h", Class: class, Budget: time.Minute, Before: []string{interpreter, "./gone"}, Dir: t.TempDir()})
+			p, counted := &probe{}, 0
+			r, err := run(t, t.Context(), Config{Hooks: hooks(t, h), HookFailed: func(string, hook.Class) { counted++ }}, write, p, jobFor(write, `{"n":1}`))
+			if err != nil || p.effects.Load() != want || class == hook.Observe && counted != 1 {
+				t.Errorf("%s as %s: got %s %v, %v, with %d effects and %d failures counted", interpreter, class, r.Status, r.Err, err, p.effects.Load(), counted)
+			}
+		}
+	}
+}
+
 // What a hook made of the arguments goes through phases one and two again, and who is to blame is named.
 func TestChangedInputIsCheckedAgain(t *testing.T) {
 	p := &probe{check: func(_ context.Context, c tool.Call) error {

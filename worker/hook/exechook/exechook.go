@@ -4,12 +4,14 @@
 //	stdout   the answer, one JSON object or nothing: see answer.go
 //	stderr   the reason, where the program ends with 2; else for nobody, and in the log at the level debug
 //	exit     0: the answer counts; nothing on stdout is no opinion
-//	         2, with words on stderr: before the tool the call is denied, after it the model is told
+//	         2, with words on stderr, of a gate: before the tool the call is denied, after it the model is told
 //
-// Everything else means that the hook could not run: any other exit status, 2 without a word, a signal, a program
-// that is missing or may not be executed, one that takes longer than its budget, an answer that is no JSON object, that
-// holds a key twice or a key or value that is not known here, or that is about another call. An exit status alone never
-// allows and never denies.
+// Everything else means that the hook could not run: any other exit status, 2 without a word or of an observer, a
+// signal, a program that is missing or may not be executed, one that takes longer than its budget, an answer that is no
+// JSON object, that holds a key twice or a key or value that is not known here, or that is about another call.
+//
+// Shells and interpreters end with 2 and a complaint too, for a script that is gone or broken. A gate refuses the call
+// then as well; an observer has to say in JSON what it wants, so that its being broken stops nobody.
 //
 // The program is looked for at each run: where it is missing, a gate refuses calls until it is there, and the worker
 // still starts. It is started by its argument list, without a shell, with an environment of PATH, HOME, LANG,
@@ -86,6 +88,7 @@ func New(cfg Config) (hook.Hook, error) {
 
 // program is one command of a hook.
 type program struct {
+	gate bool
 	args []string
 	dir  string // absolute
 	env  []string
@@ -103,7 +106,7 @@ func newProgram(cfg Config, command []string) (program, error) {
 	if err != nil {
 		return program{}, fmt.Errorf("hook %.80q: %w", cfg.Name, err)
 	}
-	p := program{args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
+	p := program{gate: cfg.Class != hook.Observe, args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -134,7 +137,7 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := q.answered(result)
+	a, err := q.answered(result, p.gate)
 	if err != nil {
 		p.log.Debug("a hook could not run", "err", err, "stderr", string(result.Stderr.Bytes()))
 	}
@@ -155,9 +158,11 @@ func (p program) environ() ([]string, error) {
 }
 
 // answered is what the program said by how it ended.
-func (q request) answered(r process.Result) (answer, error) {
+func (q request) answered(r process.Result, gate bool) (answer, error) {
 	said := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {
+	case r.ExitCode == exitBlock && !gate:
+		return answer{}, errors.New("it ended with exit status 2, and it is no gate")
 	case r.ExitCode == exitBlock && said == "":
 		return answer{}, errors.New("it ended with exit status 2 and no reason on stderr")
 	case r.ExitCode == exitBlock && q.Event == preToolUse:

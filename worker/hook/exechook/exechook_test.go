@@ -147,6 +147,24 @@ func TestCouldNotRun(t *testing.T) {
 	}
 }
 
+// A shell ends with 2 and words when its script is gone: of an observer, which must not stop anybody by being broken,
+// that is no answer.
+func TestObserverThatEndsWith2(t *testing.T) {
+	for _, body := range []string{`echo no >&2; exit 2`, `echo '{"decision":"block"}'; echo no >&2; exit 2`} {
+		h := script(t, body, func(c *Config) { c.Class = hook.Observe })
+		if v, err := h.Before(t.Context(), aCall); err == nil || !cmp.Equal(v, hook.Verdict{}) {
+			t.Errorf("%s: before: got %+v, %v, want an error", body, v, err)
+		}
+		if c, err := h.After(t.Context(), aCall, anEnd); err == nil || !cmp.Equal(c, hook.Change{}) {
+			t.Errorf("%s: after: got %+v, %v, want an error", body, c, err)
+		}
+	}
+	h := script(t, say(`{"decision":"block","reason":"no"}`), func(c *Config) { c.Class = hook.Observe })
+	if v, err := h.Before(t.Context(), aCall); err != nil || v.Opinion != hook.Deny {
+		t.Errorf("in JSON: got %+v, %v, want a deny", v, err)
+	}
+}
+
 func TestAnswersAfter(t *testing.T) {
 	specific := func(members string) string {
 		return say(`{"hookSpecificOutput":{"hookEventName":"PostToolUse",` + members + `}}`)
