@@ -1,0 +1,455 @@
+package lane_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/lane"
+)
+
+// patience bounds every wait, in simulated time.
+const patience = time.Minute
+
+// yard is a server with the lanes of one pool, and the test in the place of the coordinator.
+type yard struct {
+	*testing.T
+	srv     *devserver.Server
+	conn    *bus.Conn
+	journal *journal.Journal
+	notices chan messages.Notice // but for signs of life
+}
+
+func inYard(t *testing.T, test func(*yard)) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		y := &yard{T: t, srv: srv, notices: make(chan messages.Notice, 100)}
+		y.conn = y.connect()
+		if err := y.conn.Provision(t.Context(), bus.Provision{}); err != nil {
+			t.Fatal(err)
+		}
+		pool, err := y.conn.PoolConsumer("default", 10*time.Second, 0)
+		if err == nil {
+			err = y.conn.EnsureConsumer(t.Context(), pool)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.journal = journal.New(y.conn)
+		if _, err := y.conn.Subscribe(y.conn.Names().Notify("co"), "", func(m bus.Msg) {
+			var n messages.Notice
+			if err := json.Unmarshal(m.Data, &n); err != nil {
+				t.Error(err)
+			}
+			if !n.Running {
+				y.notices <- n
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		test(y)
+	}, natstest.Fast)
+}
+
+func (y *yard) connect() *bus.Conn {
+	y.Helper()
+	conn, err := bus.Connect(y.Context(), bus.Options{InProcess: y.srv})
+	if err != nil {
+		y.Fatal(err)
+	}
+	y.Cleanup(conn.Close)
+	return conn
+}
+
+// runs is what a test makes of a call.
+type runs func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error)
+
+// tools is the tools of a worker: one that claims or not.
+type tools struct {
+	service lane.Service
+	run     runs
+}
+
+func (t tools) Serves(messages.Job) (lane.Service, bool) { return t.service, true }
+
+func (t tools) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, _ func(messages.Event)) (messages.Result, error) {
+	return t.run(ctx, job, prior, claim)
+}
+
+// worker serves until the test ends, or stop is called.
+func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
+	y.Helper()
+	service := lane.Service{Claims: claims, Attempts: 2, Backoff: func(int) time.Duration { return time.Second }}
+	consumer := lane.New(y.connect(), tools{service, run}, lane.Config{Worker: name, Drain: time.Second})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(y.Context()))
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		if err := consumer.Run(ctx, []string{"default"}); err != nil {
+			y.Error(err)
+		}
+	})
+	stop = func() { cancel(); ended.Wait() }
+	y.Cleanup(stop)
+	return stop
+}
+
+var key = messages.KeyOf(string(messages.OneTenant), "s", "b").Call(0)
+
+func (y *yard) job(claims bool) messages.Job {
+	kind := messages.Read
+	if claims {
+		kind = messages.Write
+	}
+	now := y.conn.Now(y.Context())
+	return messages.Job{
+		V: 1, Tenant: messages.OneTenant, Session: "s", Batch: "b", CallID: "c", Tool: "t", ToolDigest: "d", Kind: kind, ConcurrencySafe: !claims,
+		Input: json.RawMessage(`{"n":1}`), Notify: "co", QueuedAt: now, NotAfter: now.Add(time.Hour),
+	}
+}
+
+func (y *yard) publish(job messages.Job) {
+	y.Helper()
+	subject := y.conn.Names().Lane(!job.ConcurrencySafe, "default", key)
+	if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); err != nil {
+		y.Fatal(err)
+	}
+}
+
+func (y *yard) notice() messages.Notice {
+	y.Helper()
+	select {
+	case n := <-y.notices:
+		return n
+	case <-time.After(patience):
+		y.Fatal("no notice")
+		return messages.Notice{}
+	}
+}
+
+// newest is the newest record of the call, and how many it has.
+func (y *yard) newest() (journal.CallEntry, int) {
+	y.Helper()
+	newest, _, err := y.journal.Newest(y.Context(), key)
+	if err != nil {
+		y.Fatal(err)
+	}
+	all, err := y.conn.All(y.Context(), y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(messages.VerbCall, key))
+	if err != nil {
+		y.Fatal(err)
+	}
+	return newest, len(all)
+}
+
+// noJobs waits until no job is queued any more.
+func (y *yard) noJobs() {
+	y.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		left, err := y.conn.All(y.Context(), y.conn.Names().Stream(bus.Jobs), ">")
+		if err != nil {
+			y.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	y.Fatal("a job is left in the queue")
+}
+
+func (y *yard) write(record messages.CallRecord, last uint64) uint64 {
+	y.Helper()
+	seq, err := y.journal.Write(y.Context(), key, record, last)
+	if err != nil {
+		y.Fatal(err)
+	}
+	return seq
+}
+
+// question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's input.
+func question(job messages.Job) *lane.Ask {
+	input := json.RawMessage(`{"n":2}`)
+	return &lane.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
+		V: 1, Tenant: job.Tenant, Session: job.Session, Batch: job.Batch, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, ToolDigest: "d",
+		Input: input, ArgsHash: messages.Digest(input), Line: "t n=2", Requester: string(job.Tenant), Rule: "r", Tier: messages.High, Approvers: 1, Policy: "v1",
+	}}
+}
+
+func done(job messages.Job, held lane.Held) messages.Result {
+	return messages.Result{
+		V: 1, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: held.Attempt, Outcome: messages.Text("done"), Started: time.Now(),
+	}
+}
+
+// A call that asks is parked, whatever its kind: nothing of it is left at the worker or in the queue. It runs, once and
+// under a claim, when its job goes on from what people have said, and not before.
+func TestParkedCall(t *testing.T) {
+	for _, claims := range []bool{true, false} {
+		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
+			inYard(t, func(y *yard) {
+				asked, ran := 0, 0
+				y.worker("w", claims, func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					if prior == nil {
+						asked++
+						return messages.Result{}, question(job)
+					}
+					if prior.State != messages.Granted || prior.Approval == nil || prior.Hooks == nil {
+						y.Errorf("it goes on from %+v", prior)
+					}
+					held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.Idempotent, Deadline: time.Minute})
+					if err != nil {
+						return messages.Result{}, err
+					}
+					newest, _ := y.newest()
+					if r := newest.Record; r.State != messages.Claimed || r.Approval == nil || r.Approval.Input == nil || r.Input != nil || r.Hooks == nil || newest.Seq != held.Fence {
+						y.Errorf("claimed with %+v, fence %d", r, held.Fence)
+					}
+					ran++
+					return done(job, held), nil
+				})
+				job := y.job(claims)
+				y.publish(job)
+				n := y.notice()
+				y.noJobs()
+				parked, records := y.newest()
+				if n.Record == nil || n.Record.State != messages.Parked || n.Seq != parked.Seq || records != 1 {
+					y.Fatalf("told %+v, %d records", n, records)
+				}
+				r, want := parked.Record, question(job)
+				q := want.Approval
+				q.Asked, q.Expires = r.Approval.Asked, r.Approval.Asked.Add(15*time.Minute)
+				q.ID = approval.ID(q)
+				if diff := cmp.Diff(&q, r.Approval); diff != "" {
+					y.Error(diff)
+				}
+				if since := y.conn.Now(y.Context()).Sub(q.Asked); since < 0 || since > time.Minute || r.Attempt != 0 || r.ArgsHash != want.ArgsHash || r.Hooks == nil {
+					y.Errorf("asked %v ago: %+v", since, r)
+				}
+
+				job.Dispatch = 1 // by a coordinator that has not heard of it
+				y.publish(job)
+				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq || n.Record.Approval == nil {
+					y.Errorf("told %+v", n)
+				}
+				y.noJobs()
+				job.TakeOver = parked.Seq // by one that takes the question for an answer
+				y.publish(job)
+				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq {
+					y.Errorf("told %+v", n)
+				}
+				y.noJobs()
+				if _, now := y.newest(); asked != 1 || ran != 0 || now != 1 {
+					y.Fatalf("asked %d times, ran %d times, %d records", asked, ran, now)
+				}
+
+				granted := parked.Record
+				granted.State, granted.Nonce = messages.Granted, "granted"
+				job.TakeOver = y.write(granted, parked.Seq)
+				y.publish(job)
+				if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || n.Result.Attempt != 1 {
+					y.Errorf("told %+v", n)
+				}
+				y.noJobs()
+				newest, _ := y.newest()
+				if newest.Record.State != messages.Ended || newest.Record.Result == nil || newest.Record.Approval == nil || ran != 1 {
+					y.Errorf("it ended as %+v after %d runs", newest.Record, ran)
+				}
+				if _, found, err := y.journal.Result(y.Context(), key); found || err != nil {
+					y.Errorf("a result beside the journal: %v, %v", found, err)
+				}
+
+				job.Dispatch++ // once more, by a coordinator that has not heard of the end
+				y.publish(job)
+				if n := y.notice(); n.Result == nil {
+					y.Errorf("told %+v", n)
+				}
+				if ran != 1 {
+					y.Errorf("ran %d times", ran)
+				}
+			})
+		})
+	}
+}
+
+// Of two workers that ask at once one puts the question, and the coordinator hears of that one from both.
+func TestTwoWorkersAskAtOnce(t *testing.T) {
+	inYard(t, func(y *yard) {
+		var both sync.WaitGroup
+		both.Add(2)
+		run := func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			both.Done()
+			both.Wait()
+			return messages.Result{}, question(job)
+		}
+		y.worker("w1", false, run)
+		y.worker("w2", false, run)
+		job := y.job(false)
+		y.publish(job)
+		job.ConcurrencySafe = false // handed back meanwhile: it is in the other queue, too
+		y.publish(job)
+		one, two := y.notice(), y.notice()
+		y.noJobs()
+		newest, records := y.newest()
+		if records != 1 || newest.Record.State != messages.Parked || one.Seq != newest.Seq || two.Seq != newest.Seq {
+			y.Errorf("%d records, the newest %s at %d; told of %d and %d", records, newest.Record.State, newest.Seq, one.Seq, two.Seq)
+		}
+	})
+}
+
+// A call that has ended meanwhile is not parked, and its job is settled by what is stored.
+func TestEndedWhileItAsks(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", true, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			aborted := messages.Result{V: 1, Status: messages.StatusAborted, Outcome: messages.Failed(messages.CodeAborted, "aborted")}
+			y.write(messages.CallRecord{State: messages.Ended, Nonce: "co", Result: &aborted}, 0)
+			return messages.Result{}, question(job)
+		})
+		y.publish(y.job(true))
+		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusAborted {
+			y.Errorf("told %+v", n)
+		}
+		y.noJobs()
+		if newest, records := y.newest(); records != 1 || newest.Record.State != messages.Ended {
+			y.Errorf("%d records, the newest %s", records, newest.Record.State)
+		}
+	})
+}
+
+// A run that is stopped while it asks has no result to make up: the question is stored, and whoever wants the call to
+// end ends it behind that.
+func TestStoppedWhileItAsks(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			stop := messages.MustMarshal(messages.Stop{V: 1})
+			if err := y.conn.Publish(y.conn.Names().OfCall(messages.VerbStop, key), nil, stop); err != nil {
+				y.Error(err)
+			}
+			<-ctx.Done()
+			return messages.Result{}, question(job)
+		})
+		y.publish(y.job(true))
+		if n := y.notice(); n.Record == nil || n.Record.State != messages.Parked {
+			y.Errorf("told %+v", n)
+		}
+		y.noJobs()
+	})
+}
+
+// A worker that goes away while a call asks still puts the question.
+func TestDrainWhileItAsks(t *testing.T) {
+	inYard(t, func(y *yard) {
+		running := make(chan struct{})
+		stop := y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			close(running)
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), lane.ErrDraining) {
+				y.Errorf("stopped by %v", context.Cause(ctx))
+			}
+			return messages.Result{}, question(job)
+		})
+		y.publish(y.job(false))
+		<-running
+		stop()
+		if n := y.notice(); n.Record == nil || n.Record.State != messages.Parked {
+			y.Errorf("told %+v", n)
+		}
+		y.noJobs()
+	})
+}
+
+// A question that is too large to be put is an answer for the model.
+func TestTooLargeToAsk(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			ask := question(job)
+			ask.Approval.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()) + `"}`)
+			return messages.Result{}, ask
+		})
+		y.publish(y.job(false))
+		n := y.notice()
+		if n.Result == nil || n.Result.Status != messages.StatusError || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run") {
+			y.Errorf("told %+v", n)
+		}
+		y.noJobs()
+	})
+}
+
+// Nobody is asked about what may have been done already: a write of which an attempt was lost, and that may not run now.
+func TestLostAttemptAsksNobody(t *testing.T) {
+	inYard(t, func(y *yard) {
+		lost := messages.CallRecord{State: messages.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.Idempotent, Worker: "w0"}
+		seq := y.write(lost, 0)
+		y.worker("w", true, func(_ context.Context, job messages.Job, prior *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+			if prior == nil || prior.Nonce != "lost" {
+				y.Errorf("it goes on from %+v", prior)
+			}
+			return messages.Result{}, question(job)
+		})
+		job := y.job(true)
+		job.TakeOver = seq
+		y.publish(job)
+		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOutcomeUnknown {
+			y.Errorf("told %+v", n)
+		}
+		y.noJobs()
+		if newest, records := y.newest(); newest.Record.State != messages.Ended || records != 2 {
+			y.Errorf("%d records, the newest %s", records, newest.Record.State)
+		}
+	})
+}
+
+// What is frozen stays in the journal through claims, renewals and releases, so that the next attempt finds it.
+func TestFrozenInputIsKept(t *testing.T) {
+	for _, approved := range []bool{false, true} {
+		t.Run(map[bool]string{false: "patched", true: "approved"}[approved], func(t *testing.T) {
+			inYard(t, func(y *yard) {
+				want := lane.Want{
+					ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`), OnCrash: messages.Idempotent, Deadline: time.Minute,
+					Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}},
+				}
+				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					held, err := claim(ctx, want)
+					if err != nil {
+						return messages.Result{}, err
+					}
+					time.Sleep(5 * time.Second) // longer than a third of the lease
+					r := done(job, held)
+					r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
+					return r, nil
+				})
+				job := y.job(true)
+				if approved {
+					q := question(job).Approval
+					job.TakeOver = y.write(messages.CallRecord{State: messages.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
+				}
+				y.publish(job)
+				n := y.notice()
+				y.noJobs()
+				newest, records := y.newest()
+				if n.Record == nil || n.Record.State != messages.Released || n.Seq != newest.Seq || records < 3 {
+					y.Fatalf("told %+v, %d records", n, records)
+				}
+				r := newest.Record
+				if r.Hooks == nil || approved != (r.Approval != nil) || r.Attempt != 1 || r.ArgsHash != want.ArgsHash {
+					y.Errorf("released %+v", r)
+				}
+				input := r.Input
+				if approved {
+					input = r.Approval.Input
+				}
+				if string(input) != `{"n":2}` {
+					y.Errorf("released with the input %s", input)
+				}
+			})
+		})
+	}
+}
