@@ -11,9 +11,6 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxContext is how many characters hooks may add to what the model reads.
-const maxContext = 10_000
-
 // postHooks is phase six. It runs for every call that entered phase one, whatever became of it, also when
 // the call was cut off. It never makes a failure of what was done: hooks that fail are logged, and a
 // replacement that cannot be used leaves the output as it was.
@@ -54,7 +51,7 @@ func withContext(o messages.Outcome, notes []string) messages.Outcome {
 	if len(notes) == 0 {
 		return o
 	}
-	note, _ := cut(strings.ToValidUTF8(strings.Join(notes, "\n"), "\uFFFD"), maxContext, schemas.TruncateHead)
+	note, _ := cut(strings.ToValidUTF8(strings.Join(notes, "\n"), "\uFFFD"), hook.MaxContext, schemas.TruncateHead)
 	if o.Err != nil {
 		err := *o.Err
 		err.Message += "\n" + note
