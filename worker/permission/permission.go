@@ -10,8 +10,8 @@
 //	Read(/etc/**)              file tools: paths
 //	refund(currency=EU*)       any other: one property of the input, or its whole canonical JSON
 //
-// Rules come in layers, and a layer can only add to what those before it refuse. One precedence holds for all of
-// them, and for what hooks say: deny, then a person whom the tier requires, then ask, then allow, then the default.
+// Rules come in layers, and no layer can lift what another denies, asks or calls a risk: one precedence holds for all
+// of them, and for what hooks say. Deny, then a person whom the tier requires, then ask, then allow, then the default.
 //
 // What cannot be known from the input counts against the call: an allow holds only where it certainly matches, a deny,
 // an ask and a risk rule already where they may, or cannot be evaluated. A deny is a fence around honest mistakes, no
