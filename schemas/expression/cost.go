@@ -14,7 +14,7 @@ type weigher struct{}
 func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
 	cost := uint64(1)
 	switch function {
-	case operators.Equals, operators.NotEquals:
+	case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
 		cost += min(weight(args[0], MaxCost), weight(args[1], MaxCost))
 	case operators.In:
 		if _, isList := args[1].(traits.Lister); !isList {
@@ -26,6 +26,11 @@ func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uin
 			return nil // two lists are joined without a copy
 		}
 		cost += weight(result, MaxCost)
+	case "size": // of a text, which is counted; a list knows its size
+		switch args[0].(type) {
+		case types.String, types.Bytes:
+			cost += weight(args[0], MaxCost)
+		}
 	case "bytes", "string", "int", "uint", "double", "timestamp", "duration":
 		cost += weight(args[0], MaxCost)
 	default:

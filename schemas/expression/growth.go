@@ -11,9 +11,11 @@ import (
 // stranger's input of a megabyte makes terabytes when each of its letters is replaced by all of it.
 var (
 	growing = map[string]bool{"join": true, "format": true}
-	// written are those that are harmless as long as the operator wrote their texts.
+	// written are those that are harmless as long as the operator wrote their texts, and no long ones.
 	written = map[string]bool{"replace": true, "indexOf": true, "lastIndexOf": true}
 )
+
+const maxWritten = 100
 
 // growth finds a use of such a function.
 func growth(checked *cel.Ast) *Error {
@@ -34,15 +36,20 @@ func growth(checked *cel.Ast) *Error {
 			report(e, "%s is not available: its result may be far larger than the input", name)
 		case written[name]:
 			for _, arg := range call.Args() {
-				if arg.Kind() != ast.LiteralKind {
-					report(arg, "%s: write out what it looks for and puts in", name)
+				if arg.Kind() != ast.LiteralKind || isLong(arg.AsLiteral().Value()) {
+					report(arg, "%s: write out what it looks for and puts in, with at most %d bytes", name, maxWritten)
 					return
 				}
 			}
 			if name == "replace" && call.Args()[0].AsLiteral().Value() == "" {
-				report(e, "replace: write out what it looks for and puts in")
+				report(e, "replace: what it looks for is empty")
 			}
 		}
 	}))
 	return found
+}
+
+func isLong(literal any) bool {
+	text, isText := literal.(string)
+	return isText && len(text) > maxWritten
 }
