@@ -1,0 +1,623 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// refunds is the policy of these tests: small refunds run, larger ones need a person, very large ones two.
+const refunds = `
+risk:
+  - {tier: high, tool: refund, when: "input.amount > 50", name: refunds-over-50}
+  - {tier: critical, tool: refund, when: "input.amount > 1000", name: refunds-over-1000}
+ask:
+  - {tool: secret, name: secrets}
+`
+
+// people is approvers with their keys, and what a fleet has to know of them.
+type people struct {
+	keys      map[string]approval.Key
+	approvers approval.Approvers
+}
+
+func newPeople(t testing.TB, names ...string) people {
+	t.Helper()
+	p := people{keys: map[string]approval.Key{}}
+	var known []messages.Approver
+	for _, name := range names {
+		key, err := approval.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.keys[name] = key
+		known = append(known, messages.Approver{Name: name, Key: key.Public()})
+	}
+	var err error
+	if p.approvers, err = approval.NewApprovers(known); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// rules is a policy file as a worker has it.
+func rules(t testing.TB, text string) permission.Rules {
+	t.Helper()
+	policy, err := schemas.ParsePolicy("policy.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := permission.New(permission.Config{
+		Default: permission.Effect(policy.Default), Version: policy.Version,
+		Layers: []permission.Layer{{Source: "policy.yaml", Rules: policy.Rules}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (p people) coordinator() coordinator.Config { return coordinator.Config{Approvers: p.approvers} }
+
+func (p people) worker(t testing.TB, policy string) worker.Config {
+	return worker.Config{Rules: rules(t, policy), Approvals: p.approvers}
+}
+
+// question waits for the question about a call, and is it in full.
+func (f *fleet) question(b messages.Batch, index int) messages.Approval {
+	f.t.Helper()
+	var q messages.Approval
+	f.until(fmt.Sprintf("call %d of %s asks", index, b.ID), func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var err error
+		q, err = f.client.Show(ctx, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
+		return err == nil
+	})
+	return q
+}
+
+// says is what becomes of a decision.
+func (f *fleet) says(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
+	f.t.Helper()
+	d := approval.Answer(q, v, name)
+	d.At = time.Now().UTC()
+	if change != nil {
+		change(&d)
+	}
+	signed, err := p.keys[name].Sign(d)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.decide(signed)
+}
+
+func (f *fleet) decide(d messages.Decision) (messages.DecisionState, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	answer, err := f.client.Decide(ctx, d)
+	return answer.State, err
+}
+
+// wantRefused checks that a decision was refused in this class.
+func wantRefused(t testing.TB, what string, err error, class messages.Class) {
+	t.Helper()
+	var refusal *messages.Refusal
+	if !errors.As(err, &refusal) || refusal.Class != class {
+		t.Errorf("%s: %v, want a refusal of the class %s", what, err, class)
+	}
+}
+
+// audited counts the lines of the audit log by type and, for refusals, class.
+func (f *fleet) audited() map[string]int {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	msgs, err := f.conn.All(ctx, f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	lines := map[string]int{}
+	for _, m := range msgs {
+		var r messages.AuditRecord
+		if err := json.Unmarshal(m.Data, &r); err != nil {
+			f.t.Fatal(err)
+		}
+		name := string(r.Type)
+		if r.Refusal != nil {
+			name += " " + string(r.Refusal.Class)
+		}
+		lines[name]++
+	}
+	return lines
+}
+
+// bank registers lookup, a read, and refund, a write whose runs are kept.
+func (f *fleet) bank() *outside {
+	f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	return f.kept(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
+}
+
+func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }
+
+// The call before the refund runs at once, the refund when a person agrees, the call after it when the refund has ended.
+func TestARefundWaitsForAPerson(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		b := batchIn(messages.Anthropic, "s", "b", call{"lookup", `{"n":1}`}, refund("149.99"), call{"lookup", `{"n":2}`})
+		f.submit(b)
+		q := f.question(b, 1)
+		if q.CallID != "c1" || q.Tool != "refund" || q.Tier != messages.High || q.Rule != "refunds-over-50" || q.Requester != messages.OneTenant || !strings.Contains(q.Line, "149.99") {
+			t.Errorf("the question is %+v", q)
+		}
+		if got := q.Expires.Sub(q.Asked); got != 15*time.Minute {
+			t.Errorf("it stays open for %v", got)
+		}
+		time.Sleep(10 * time.Minute) // simulated: far longer than a call may wait in the queue
+		if n := len(ledger.all()); n != 0 {
+			t.Fatalf("refunded %d times before anybody agreed", n)
+		}
+		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		reply := f.reply(b, 30*time.Second)
+		f.wantStatuses(reply, "ok ok ok")
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+		if !strings.Contains(string(reply.Reinjection), `"tool_use_id":"c1"`) {
+			t.Errorf("the reinjection is %s", reply.Reinjection)
+		}
+		if got := reply.Results[1].Permission; got == nil || len(got.By) != 1 || got.By[0] != "alice" || got.Approval != q.ID {
+			t.Errorf("the permission is %+v", got)
+		}
+		if reply.Results[2].Started.Before(reply.Results[1].Started) {
+			t.Error("the call behind the refund started before it")
+		}
+		_, err := f.says(p, "alice", q, messages.Approve, nil)
+		wantRefused(t, "a second approval", err, messages.NotPending)
+	})
+}
+
+// What a person may say, and what becomes of the call.
+func TestWhatAPersonMaySay(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		amount string
+		say    func(f *fleet, p people, q messages.Approval, b messages.Batch)
+		status string
+		code   messages.Code
+		words  []string
+		ran    string // the amount that was refunded; "" none
+	}{
+		{"deny", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
+			state, err := f.says(p, "alice", q, messages.Deny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
+			if err != nil || state != messages.DecisionDenied {
+				f.t.Errorf("deny: %s, %v", state, err)
+			}
+			_, err = f.says(p, "bob", q, messages.Approve, nil)
+			wantRefused(f.t, "an approval after the denial", err, messages.NotPending)
+		}, "ok denied ok", messages.CodeDeniedByUser, []string{"alice", "the order was already refunded"}, ""},
+		{"edit", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
+			_, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":"much"}`) })
+			wantRefused(f.t, "an edit that breaks the schema", err, messages.InvalidDecision)
+			state, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) })
+			if err != nil || state != messages.DecisionGranted {
+				f.t.Errorf("edit: %s, %v", state, err)
+			}
+		}, "ok ok ok", "", nil, "100"},
+		{"expire", "149.99", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
+			time.Sleep(15*time.Minute + time.Second)
+			_, err := f.says(p, "alice", q, messages.Approve, nil)
+			var refusal *messages.Refusal
+			if !errors.As(err, &refusal) || refusal.Class != messages.NotPending && refusal.Class != messages.ApprovalExpired {
+				f.t.Errorf("an approval that is late: %v", err)
+			}
+		}, "ok expired ok", messages.CodeApprovalExpired, nil, ""},
+		{"two people", "1000.01", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
+			_, err := f.says(p, "alice", q, messages.Approve, nil)
+			wantRefused(f.t, "no ticket", err, messages.TicketMissing)
+			ticket := func(d *messages.Decision) { d.Ticket = "FIN-7" }
+			state, err := f.says(p, "alice", q, messages.Approve, ticket)
+			if err != nil || state != messages.DecisionWaiting {
+				f.t.Errorf("the first: %s, %v", state, err)
+			}
+			q = f.question(b, 1)
+			_, err = f.says(p, "alice", q, messages.Approve, ticket)
+			wantRefused(f.t, "the same person again", err, messages.SameApprover)
+			time.Sleep(6 * time.Minute)
+			state, err = f.says(p, "bob", q, messages.Approve, nil)
+			if err != nil || state != messages.DecisionGranted {
+				f.t.Errorf("the second: %s, %v", state, err)
+			}
+		}, "ok ok ok", "", nil, "1000.01"},
+		{"small", "50", nil, "ok ok ok", "", nil, "50"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				p := newPeople(t, "alice", "bob")
+				f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+				ledger := f.kept(schemas.Tool{Name: "refund", InputSchema: json.RawMessage(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}`)},
+					func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
+				f.worker(p.worker(t, refunds))
+				f.coordinator(p.coordinator())
+				b := canonical("s", "b", call{"lookup", ""}, refund(row.amount), call{"lookup", ""})
+				f.submit(b)
+				if row.say != nil {
+					row.say(f, p, f.question(b, 1), b)
+				}
+				reply := f.reply(b, time.Minute)
+				f.wantStatuses(reply, row.status)
+				if row.code != "" && (reply.Results[1].Err == nil || reply.Results[1].Err.Code != row.code) {
+					t.Errorf("it ended with %+v, want %s", reply.Results[1].Err, row.code)
+				}
+				f.wantWords(reply.Results[1], row.words...)
+				runs := ledger.all()
+				switch {
+				case row.ran == "" && len(runs) > 0, len(runs) > 1:
+					t.Errorf("refunded %d times: %+v", len(runs), runs)
+				case row.ran != "" && (len(runs) != 1 || !strings.Contains(runs[0].input, `"amount":`+row.ran+`}`)):
+					t.Errorf("runs %+v, want one of %s", runs, row.ran)
+				}
+				if row.name == "edit" && !strings.Contains(string(reply.Reinjection), "changed the arguments") {
+					t.Errorf("the model is not told of the edit: %s", reply.Reinjection)
+				}
+			})
+		})
+	}
+}
+
+// Many people decide at once, at several coordinators: one decision is taken.
+func TestTheFirstDecisionWins(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice", "bob", "carol", "dave")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		for range 3 {
+			f.coordinator(p.coordinator())
+		}
+		for round := range 20 {
+			b := canonical("s", fmt.Sprint("b", round), refund("149.99"))
+			f.submit(b)
+			q := f.question(b, 0)
+			var taken, denied atomic.Int32
+			var deciding sync.WaitGroup
+			for i, name := range []string{"alice", "bob", "carol", "dave"} {
+				verdict := messages.Approve
+				if i == round%4 {
+					verdict = messages.Deny
+				}
+				deciding.Go(func() {
+					state, err := f.says(p, name, q, verdict, nil)
+					switch {
+					case err != nil:
+						wantRefused(t, name, err, messages.NotPending)
+					default:
+						taken.Add(1)
+						if state == messages.DecisionDenied {
+							denied.Add(1)
+						}
+					}
+				})
+			}
+			deciding.Wait()
+			before := len(ledger.all())
+			reply := f.reply(b, time.Minute)
+			if taken.Load() != 1 {
+				t.Errorf("round %d: %d decisions were taken", round, taken.Load())
+			}
+			want := messages.StatusOK
+			if denied.Load() == 1 {
+				want = messages.StatusDenied
+			}
+			if reply.Results[0].Status != want {
+				t.Errorf("round %d: %s, want %s", round, reply.Results[0].Status, want)
+			}
+			_ = before
+		}
+		seen := map[string]bool{}
+		for _, r := range ledger.all() {
+			if seen[r.key] {
+				t.Errorf("run twice under one key: %+v", r)
+			}
+			seen[r.key] = true
+		}
+	})
+}
+
+// Decisions that nobody takes: each is refused with its reason, and written down.
+func TestRefusedDecisions(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice", messages.OneTenant)
+		mallory := newPeople(t, "alice") // another key under her name
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		b, other := canonical("s", "b", refund("149.99")), canonical("s2", "b", refund("2.00"+"e2"))
+		f.submit(b)
+		f.submit(other)
+		q, q2 := f.question(b, 0), f.question(other, 0)
+		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
+			d := approval.Answer(q, messages.Approve, name)
+			if change != nil {
+				change(&d)
+			}
+			signed, err := p.keys[name].Sign(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return signed
+		}
+		refused := func(what string, d messages.Decision, class messages.Class) {
+			t.Helper()
+			_, err := f.decide(d)
+			wantRefused(t, what, err, class)
+		}
+		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
+		refused("another's key", forged, messages.BadSignature)
+		unsigned := approval.Answer(q, messages.Approve, "alice")
+		unsigned.Key, unsigned.Nonce = p.keys["alice"].Public(), "n"
+		refused("no signature", unsigned, messages.BadSignature)
+		changed := sign("alice", q, nil)
+		changed.Ticket = "X-1"
+		refused("changed after it was signed", changed, messages.BadSignature)
+		refused("other arguments", sign("alice", q, func(d *messages.Decision) { d.ArgsHash = q2.ArgsHash }), messages.ApprovalMismatch)
+		refused("another policy", sign("alice", q, func(d *messages.Decision) { d.Policy = "other" }), messages.ApprovalMismatch)
+		refused("another definition", sign("alice", q, func(d *messages.Decision) { d.ToolDigest = "other" }), messages.ApprovalMismatch)
+		elsewhere := sign("alice", q2, nil)
+		elsewhere.Session = q.Session
+		refused("a decision for another call, sent as one for this", elsewhere, messages.BadSignature)
+		refused("the requester's own", sign(messages.OneTenant, q, nil), messages.SelfApproval)
+		good := sign("alice", q, nil)
+		if state, err := f.decide(good); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		f.wantStatuses(f.reply(b, time.Minute), "ok")
+		refused("a replay", good, messages.NotPending)
+		time.Sleep(16 * time.Minute)
+		f.wantStatuses(f.reply(other, time.Minute), "expired")
+		refused("late", sign("alice", q2, nil), messages.NotPending)
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+		lines := f.audited()
+		for name, want := range map[string]int{
+			"decision_refused bad_signature": 4, "decision_refused approval_mismatch": 3, "decision_refused self_approval": 1, "decision_refused not_pending": 2,
+			"approval_asked": 2, "approval_decided": 1, "approval_executed": 1, "approval_expired": 1,
+		} {
+			if lines[name] != want {
+				t.Errorf("%d audit lines %q, want %d", lines[name], name, want)
+			}
+		}
+	})
+}
+
+// A grant in the journal that no approver has signed is worth nothing, whoever wrote it.
+func TestAForgedGrantRunsNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		b := canonical("s", "b", refund("149.99"))
+		f.submit(b)
+		q := f.question(b, 0)
+		mallory := newPeople(t, "alice")
+		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
+		forged.Key = p.keys["alice"].Public()
+		j, key := journal.New(f.conn), messages.KeyOf(messages.OneTenant, "s", "b").Call(0)
+		newest, _, err := j.Newest(context.Background(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := newest.Record
+		own := *record.Approval
+		own.Decisions = []messages.Decision{forged}
+		record.State, record.Nonce, record.Approval = messages.Granted, "forged", &own
+		if _, err := j.Write(context.Background(), key, record, newest.Seq); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(7 * time.Minute)
+		if n := len(ledger.all()); n != 0 {
+			t.Fatalf("a forged grant refunded %d times", n)
+		}
+		if lines := f.audited(); lines["approval_void bad_signature"] != 1 {
+			t.Errorf("the audit log has %v", lines)
+		}
+		if state, err := f.says(p, "alice", f.question(b, 0), messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("the real approval: %s, %v", state, err)
+		}
+		f.wantStatuses(f.reply(b, time.Minute), "ok")
+	})
+}
+
+// What changes between the approval and the run counts: a deny rule, another policy.
+func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
+	for _, row := range []struct {
+		name, policy, status string
+		asks                 bool
+	}{
+		{"denied meanwhile", refunds + "deny: [refund]\n", "denied", false},
+		{"another policy", refunds + "deny: [something_else]\n", "ok", true},
+		{"the same policy", refunds, "ok", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				p := newPeople(t, "alice")
+				ledger := f.bank()
+				first := f.worker(p.worker(t, refunds))
+				f.coordinator(p.coordinator())
+				b := canonical("s", "b", refund("149.99"))
+				f.submit(b)
+				q := f.question(b, 0)
+				first.stop()
+				if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+					t.Fatalf("approve: %s, %v", state, err)
+				}
+				f.worker(p.worker(t, row.policy))
+				if row.asks {
+					again := f.question(b, 0)
+					if again.ID == q.ID || len(ledger.all()) > 0 {
+						t.Fatalf("asked again as %s (was %s), %d runs", again.ID, q.ID, len(ledger.all()))
+					}
+					if state, err := f.says(p, "alice", again, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+						t.Fatalf("approve again: %s, %v", state, err)
+					}
+				}
+				reply := f.reply(b, time.Minute)
+				f.wantStatuses(reply, row.status)
+				if row.status == "denied" && reply.Results[0].Err.Code != messages.CodePolicyDenied {
+					t.Errorf("it ended with %+v", reply.Results[0].Err)
+				}
+			})
+		})
+	}
+}
+
+// A read may ask as well; the others of its stage do not wait for it, the stage behind does.
+func TestAReadMayAsk(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		secret := f.kept(schemas.Tool{Name: "secret", Kind: messages.Read}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		kill := f.mortal(p.coordinator())
+		b := canonical("s", "b", call{"secret", `{"n":1}`}, call{"lookup", ""}, call{"secret", `{"n":2}`}, refund("10"))
+		f.submit(b)
+		q0, q2 := f.question(b, 0), f.question(b, 2)
+		time.Sleep(time.Minute)
+		if n := len(secret.all()) + len(ledger.all()); n != 0 {
+			t.Fatalf("%d runs before anybody agreed", n)
+		}
+		kill()
+		f.coordinator(p.coordinator())
+		if _, err := f.says(p, "alice", q2, messages.Approve, nil); err != nil {
+			t.Fatal(err)
+		}
+		f.hasRun(secret, 1)
+		time.Sleep(time.Minute)
+		if n := len(ledger.all()); n != 0 {
+			t.Fatal("the write started before a read of the stage before it had ended")
+		}
+		if _, err := f.says(p, "alice", q0, messages.Deny, nil); err != nil {
+			t.Fatal(err)
+		}
+		f.wantStatuses(f.reply(b, time.Minute), "denied ok ok ok")
+		if n := len(secret.all()); n != 1 {
+			t.Errorf("the secret was read %d times", n)
+		}
+	})
+}
+
+// Ten thousand calls wait for people. Nothing of the fleet is busy with them; every process is restarted; one is approved
+// and runs once, under its own call id.
+func TestTenThousandApprovals(t *testing.T) {
+	parked := 10_000
+	if testing.Short() {
+		parked = 500
+	}
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		long := p.worker(t, refunds)
+		long.ApprovalTTL = 50 * time.Minute
+		w := f.worker(long)
+		c1, c2 := f.coordinator(p.coordinator()), f.coordinator(p.coordinator())
+		batch := func(n int) messages.Batch {
+			return canonical(fmt.Sprint("s", n), "b", refund("149.99"), call{"lookup", ""})
+		}
+		for n := range parked {
+			f.submit(batch(n))
+		}
+		pending := func() int {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			list, err := f.client.List(ctx, messages.OneTenant)
+			if err != nil {
+				t.Log(err)
+			}
+			return len(list)
+		}
+		waitFor := func(n int) {
+			t.Helper()
+			deadline := time.Now().Add(20 * time.Minute)
+			for pending() != n {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d questions are open, want %d", pending(), n)
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		waitFor(parked)
+		free := func(session string) {
+			t.Helper()
+			b := canonical(session, "free", call{"lookup", ""}, refund("1"))
+			f.submit(b)
+			f.wantStatuses(f.reply(b, 10*time.Second), "ok ok")
+		}
+		free("before")
+		w.stop()
+		c1.stop()
+		c2.stop()
+		if err := srv.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		f.worker(long)
+		f.coordinator(p.coordinator())
+		f.coordinator(p.coordinator())
+		waitFor(parked)
+		free("after")
+		if n := len(ledger.all()); n != 2 {
+			t.Fatalf("%d refunds, want the two small ones", n)
+		}
+		b := batch(parked / 2)
+		if state, err := f.says(p, "alice", f.question(b, 0), messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		reply := f.reply(b, 30*time.Second)
+		f.wantStatuses(reply, "ok ok")
+		if n := len(ledger.all()); n != 3 || reply.Results[0].CallID != "c0" || !strings.Contains(string(reply.Reinjection), `"c0"`) {
+			t.Errorf("%d refunds; the reply: %+v", n, reply)
+		}
+		waitFor(parked - 1)
+	})
+}
