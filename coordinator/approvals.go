@@ -52,7 +52,9 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 	}
 	c.auditSurely(ctx, key, line)
 	c.respond(m, nil, messages.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
-	c.wake(ctx, key.Tenant, key.Session, nil)
+	if state != messages.DecisionWaiting {
+		c.wake(ctx, key.Tenant, key.Session, nil)
+	}
 }
 
 // maxSign bounds the short texts of a decision, in bytes.
@@ -60,7 +62,10 @@ const maxSign = 256
 
 // acceptable says what keeps a decision from being looked at.
 func (c *Coordinator) acceptable(key messages.CallKey, d messages.Decision) *messages.Refusal {
+	_, err := messages.Marshal(d)
 	switch {
+	case err != nil:
+		return refusal(messages.InvalidDecision, "The decision cannot be read: %v.", err)
 	case c.cfg.Approvers.Len() == 0:
 		return refusal(messages.BadSignature, "Nobody's decision counts here: this coordinator has a policy without approvers.")
 	case max(len(d.By), len(d.Key), len(d.Nonce), len(d.Sig), len(d.Approval), len(d.ArgsHash), len(d.ToolDigest), len(d.Policy)) > maxSign:
@@ -275,10 +280,25 @@ func (c *Coordinator) auditRefused(ctx context.Context, key messages.CallKey, d 
 		Refusal: refused,
 	}
 	if d != nil {
-		line.Session, line.Batch, line.CallID, line.Tool, line.ToolDigest = d.Session, d.Batch, d.CallID, d.Tool, d.ToolDigest
-		line.ArgsHash, line.Approval, line.Decision = d.ArgsHash, d.Approval, d
+		short := shortened(*d)
+		line.Decision, line.Approval, line.ArgsHash = &short, d.Approval, d.ArgsHash
 	}
 	c.audit(ctx, key, line)
+}
+
+// shortened is a decision that may be anybody's, fit to be written down.
+func shortened(d messages.Decision) messages.Decision {
+	d.Input = nil
+	d.Tenant, d.Session, d.Batch, d.CallID = short(d.Tenant), short(d.Session), short(d.Batch), short(d.CallID)
+	d.Tool, d.Reason, d.Ticket, d.Verdict = short(d.Tool), short(d.Reason), short(d.Ticket), short(d.Verdict)
+	return d
+}
+
+func short[T ~string](s T) T {
+	if len(s) <= maxSign {
+		return s
+	}
+	return T(strings.ToValidUTF8(string(s[:maxSign]), "")) + "..."
 }
 
 // showDoor answers with one open question, as the leader has it.

@@ -237,9 +237,12 @@ func (d *drive) step(ctx context.Context, ev batch.Event) {
 		}
 	}
 	for _, told := range heard {
-		if record, ok := told.(batch.Recorded); ok {
+		switch told := told.(type) {
+		case batch.Recorded:
 			d.sure = false
-			d.mind(ctx, record.Index)
+			d.mind(ctx, told.Index)
+		case batch.Ended:
+			d.mind(ctx, told.Index)
 		}
 	}
 }

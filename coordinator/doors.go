@@ -57,7 +57,7 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 		return
 	}
 	// A visit outlives no batch, whatever is missed.
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.BatchTTL+time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.BatchTTL+time.Minute)
 	defer cancel()
 	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), traceHeader(m.Header), m.Data)
 	switch {

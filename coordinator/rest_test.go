@@ -310,12 +310,12 @@ func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRe
 }
 
 // inOffice runs a test with a server in a bubble.
-func inOffice(t *testing.T, kind messages.Kind, test func(*office)) {
+func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		o := newOffice(t, srv, kind)
 		defer o.close()
-		test(o)
+		test(t, o)
 	})
 }
 
@@ -326,7 +326,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.Write, messages.Read} {
 		for _, coordinators := range []int{1, 3} {
 			t.Run(fmt.Sprint(kind, coordinators), func(t *testing.T) {
-				inOffice(t, kind, func(o *office) {
+				inOffice(t, kind, func(t *testing.T, o *office) {
 					var all []*Coordinator
 					for range coordinators {
 						c, _ := o.coordinator(Config{})
@@ -355,7 +355,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 
 // A coordinator that is killed right after it stored a decision has woken nobody. The broker brings the batch again.
 func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
-	inOffice(t, messages.Write, func(o *office) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		o.worker()
 		key := o.submit("s", "b", 1)
@@ -372,7 +372,9 @@ func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
-	inOffice(t, messages.Write, func(o *office) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		const given = 13 * time.Minute // no multiple of the time between two looks
+		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(given) }
 		var all []*Coordinator
 		for range 2 {
 			c, _ := o.coordinator(Config{})
@@ -383,8 +385,8 @@ func TestNobodyAnswers(t *testing.T) {
 		q := o.rests(key.Call(0), all...)
 		late := o.decision(q, messages.Approve, "alice")
 		began := time.Now()
-		r := o.reply(key, 15*time.Minute+soon).Results[0]
-		if took := time.Since(began); took < 15*time.Minute-soon {
+		r := o.reply(key, given+soon).Results[0]
+		if took := time.Since(began); took < given-soon {
 			t.Errorf("ended after %v", took)
 		}
 		if r.Status != messages.StatusExpired || r.Err.Code != messages.CodeApprovalExpired || r.Permission == nil || r.Permission.Rule != "large refunds" {
@@ -411,7 +413,7 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	} {
 		for _, coordinators := range []int{1, 2} {
 			t.Run(fmt.Sprint(name, coordinators), func(t *testing.T) {
-				inOffice(t, messages.Write, func(o *office) {
+				inOffice(t, messages.Write, func(t *testing.T, o *office) {
 					var all []*Coordinator
 					for range coordinators {
 						c, _ := o.coordinator(Config{})
@@ -445,7 +447,7 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 
 // The server is restarted while a batch rests: it is brought again, seen to rest, and nothing is said twice.
 func TestAServerRestartWhileABatchRests(t *testing.T) {
-	inOffice(t, messages.Write, func(o *office) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		stop := o.worker()
 		news := make(chan bus.Msg, 100)
@@ -487,7 +489,7 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 
 // Batches that rest cost a coordinator nothing, and the batches behind them go on in order.
 func TestManyRestingBatchesCostNothing(t *testing.T) {
-	inOffice(t, messages.Write, func(o *office) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
 		const sessions = 300
 		c, _ := o.coordinator(Config{Slots: 16})
 		o.worker()
