@@ -22,6 +22,7 @@ const (
 	minValue = 48   // of one argument, where there are many
 	maxLine  = 1600 // of the whole
 	shared   = 1000 // what the arguments share evenly
+	maxDepth = 6    // of lists and objects in one another: below, each is read once more for every one around it
 )
 
 // Line is a call on one line for people: the tool's name, and each argument in the order of its name with its value as
@@ -42,7 +43,7 @@ func Line(tool string, input json.RawMessage) string {
 	}
 	room := max(minValue, min(maxValue, shared/max(1, len(members))))
 	for _, key := range messages.SortedKeys(members) {
-		value := pieces{}.value(members[key]).cut(room)
+		value := pieces{}.value(members[key], 0).cut(room)
 		line = append(line, " ", name(key, plainKey), "=", string(value))
 	}
 	return string(line.cut(maxLine))
@@ -69,8 +70,12 @@ func name(s string, plain *regexp.Regexp) string {
 type pieces []string
 
 // value adds the parts of a JSON value: each string, number and mark is one.
-func (p pieces) value(raw json.RawMessage) pieces {
-	switch messages.TypeOf(raw) {
+func (p pieces) value(raw json.RawMessage, depth int) pieces {
+	kind := messages.TypeOf(raw)
+	if depth == maxDepth && (kind == "an object" || kind == "an array") {
+		return append(p, leftOut(utf8.RuneCount(raw)))
+	}
+	switch kind {
 	case "an object":
 		members, _ := messages.Object(raw) // Check has seen it
 		p = append(p, "{")
@@ -78,7 +83,7 @@ func (p pieces) value(raw json.RawMessage) pieces {
 			if i > 0 {
 				p = append(p, ",")
 			}
-			p = append(p, name(key, nil)+":").value(members[key])
+			p = append(p, name(key, nil)+":").value(members[key], depth+1)
 		}
 		return append(p, "}")
 	case "an array":
@@ -89,7 +94,7 @@ func (p pieces) value(raw json.RawMessage) pieces {
 			if i > 0 {
 				p = append(p, ",")
 			}
-			p = p.value(item)
+			p = p.value(item, depth+1)
 		}
 		return append(p, "]")
 	case "a string":

@@ -58,6 +58,10 @@ func TestLineLeavesOutTheMiddle(t *testing.T) {
 	if !strings.HasPrefix(got, "t list=[1,7,") || !strings.Contains(got, "characters left out)...") || !strings.HasSuffix(got, ",7,2] z=true") {
 		t.Errorf("a long list: got %s", got)
 	}
+	got = Line("t", json.RawMessage(`{"deep":`+strings.Repeat("[", 100)+"7"+strings.Repeat("]", 100)+`}`))
+	if want := "t deep=[[[[[[...(189 characters left out)...]]]]]]"; got != want {
+		t.Errorf("a deep list: got %s, want %s", got, want)
+	}
 	many := map[string]string{"a_first": "1", "z_last": "2"}
 	for i := range 300 {
 		many["m"+strings.Repeat("x", i%50)+string(rune('a'+i%26))] = long
@@ -112,4 +116,20 @@ func outside(line string) string {
 		}
 	}
 	return b.String()
+}
+
+// A megabyte that is as hard to read as one can be.
+func BenchmarkLine(b *testing.B) {
+	for name, input := range map[string]string{
+		"small": `{"order":"A-1001","amount":149.99}`,
+		"text":  `{"a":"` + strings.Repeat("\u202e", 1<<20/6) + `"}`,
+		"deep":  `{"a":` + strings.Repeat("[", 100) + `"` + strings.Repeat("x", 1<<20) + `"` + strings.Repeat("]", 100) + `}`,
+		"wide":  `{"a":[` + strings.Repeat("{},", 1<<20/3) + `1]}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Line("t", json.RawMessage(input))
+			}
+		})
+	}
 }
