@@ -206,7 +206,11 @@ func (d *desk) pick(id string, yes bool) (messages.Approval, *person, error) {
 	var someone *person
 	if !yes {
 		if someone = d.app.person(); someone == nil {
-			return messages.Approval{}, nil, wrong("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then say all of it: `toolfleet %s ID`, with --yes, or to deny with --reason", d.app.command)
+			said := "--yes"
+			if d.app.command == "approvals deny" {
+				said = "--reason TEXT"
+			}
+			return messages.Approval{}, nil, wrong("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then name it and say %s", said)
 		}
 	} else if len(id) < leastID {
 		return messages.Approval{}, nil, wrong("name the question by %d characters of its id or more: nobody is asked whether it is the right one", leastID)

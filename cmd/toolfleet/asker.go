@@ -34,7 +34,7 @@ func (s *asker) settle(f *fleet) (err error) {
 	f.policy.Approvers = []messages.Approver{{Name: s.name, Key: s.key.Public()}}
 	s.display.asks = true
 	s.watched = newWatched()
-	s.watched.each = func(messages.Pending) {}
+	s.watched.each = func(messages.Pending, bool) {}
 	s.calls = map[int]messages.Pending{}
 	return nil
 }

@@ -68,8 +68,11 @@ func who(principal string) string {
 
 // ruled is the rule that asks, with its own words.
 func ruled(q messages.Approval) string {
-	if q.Reason == "" {
+	switch {
+	case q.Reason == "":
 		return word(q.Rule)
+	case strings.Contains(q.Reason, q.Rule):
+		return word(q.Reason)
 	}
 	return word(q.Rule) + ": " + word(q.Reason)
 }

@@ -111,7 +111,7 @@ func TestSpan(t *testing.T) {
 func TestWatched(t *testing.T) {
 	w := newWatched()
 	var told []string
-	w.each = func(p messages.Pending) { told = append(told, fmt.Sprintf("%s%s", p.ID, p.State)) }
+	w.each = func(p messages.Pending, _ bool) { told = append(told, fmt.Sprintf("%s%s", p.ID, p.State)) }
 	say := func(id, state string) { w.take(messages.Pending{ID: id, State: state}) }
 	say("1", "")
 	say("1", "")

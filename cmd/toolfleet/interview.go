@@ -41,7 +41,8 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 		}
 		s, err := d.hear(ctx, someone, q, word[0])
 		if err == nil {
-			_, err = d.decide(ctx, q, s)
+			// What is said is handed in also when the question closes at this moment: it may close by just that.
+			_, err = d.decide(d.app.ctx, q, s)
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, errNoAnswer) {
 			d.app.say("%v", err)

@@ -25,6 +25,7 @@ type callState struct {
 	progress messages.Progress
 	asked    *messages.Pending // what people are asked, while they are
 	result   *messages.Result  // once it has ended
+	told     bool              // a line has said how it ended
 }
 
 // apply takes an event that came in at a moment. News that is late changes nothing.
@@ -43,7 +44,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	case messages.EventRunning:
 		c.running, c.since, c.attempt, c.progress, c.asked = true, now, c.attempt+1, messages.Progress{}, nil
 	case messages.EventAwaiting:
-		c.running, c.asked = false, e.Approval
+		c.running, c.asked, c.attempt = false, e.Approval, max(0, c.attempt-1) // what was tried is to come
 	case messages.EventProgress:
 		if e.Progress != nil {
 			c.progress = *e.Progress
@@ -118,7 +119,8 @@ func (b *board) paint(c callState, line string) string {
 }
 
 // plain is the line that an event is worth where nobody watches live; "" for none. There are no times but
-// those of ended calls, and no progress: a log should not grow with how long things take.
+// those of ended calls, and no progress: a log should not grow with how long things take. A batch that goes on after
+// it waited for people tells again how its calls ended; once is enough.
 func (b *board) plain(e messages.Event) string {
 	if e.Index < 0 || e.Index >= len(b.calls) {
 		return ""
@@ -129,7 +131,8 @@ func (b *board) plain(e messages.Event) string {
 		return fmt.Sprintf("call %d %s: running", e.Index, tool)
 	case e.Type == messages.EventAwaiting && e.Approval != nil:
 		return fmt.Sprintf("call %d %s: awaiting approval: %s", e.Index, tool, asking(*e.Approval))
-	case e.Type == messages.EventEnd && e.Result != nil:
+	case e.Type == messages.EventEnd && e.Result != nil && !b.calls[e.Index].told:
+		b.calls[e.Index].told = true
 		line := fmt.Sprintf("call %d %s: %s", e.Index, tool, outcome(e.Result))
 		if e.Result.Failure() {
 			line += ": " + because(e.Result)

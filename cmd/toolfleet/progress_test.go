@@ -64,6 +64,7 @@ var story = []told{
 	{142 * time.Second, messages.Event{Type: messages.EventHook, Index: 4, Hook: &messages.HookMessage{Type: messages.HookPermissionDecision, Hook: "fraud"}}},
 	{200 * time.Second, running(4)},
 	{201 * time.Second, ended(4, messages.StatusOK, 900, nil)},
+	{201 * time.Second, ended(0, messages.StatusOK, 12.4, nil)}, // again: the batch goes on after it rested
 	{201 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},
 	{201 * time.Second, messages.Event{Type: messages.EventEnd, Index: 1 << 30}},
 }

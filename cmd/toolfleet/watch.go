@@ -32,11 +32,11 @@ func (c approvalsWatchCmd) Run(a *app) error {
 	asks := someone != nil && cfg.Approver.Key != "" && !c.json()
 	return a.withDesk(asks, func(d *desk) error {
 		w := newWatched()
-		w.each = func(p messages.Pending) {
+		w.each = func(p messages.Pending, shown bool) {
 			switch {
 			case c.json():
 				_ = a.print(p) // a reader who is gone is found by the signal
-			case asks && p.State == "":
+			case asks && (p.State == "" || shown): // the person is told by the asking itself
 			default:
 				fmt.Fprintln(a.stdout, newsLine(p))
 			}
@@ -69,17 +69,19 @@ func newsLine(p messages.Pending) string {
 
 // watched is what is known of the questions of a tenant.
 type watched struct {
-	each func(messages.Pending) // is told of every change, one after another
+	// each is told of every change, one after another, and whether the question was handed out by next.
+	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex
 	known  map[string]string  // the last state of a question, by id; guarded by mu
 	queue  []messages.Pending // open, not shown yet; guarded by mu
+	shown  map[string]bool    // handed out by next, by id; guarded by mu
 	closes map[string]func()  // ends the asking of a question, by id; guarded by mu
 	more   chan struct{}      // there is something in the queue, perhaps
 }
 
 func newWatched() *watched {
-	return &watched{known: map[string]string{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
+	return &watched{known: map[string]string{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
 }
 
 // take is told news, possibly old ones. A question that is closed does not open again.
@@ -91,7 +93,7 @@ func (w *watched) take(p messages.Pending) {
 		return
 	}
 	w.known[p.ID] = p.State
-	w.each(p)
+	w.each(p, w.shown[p.ID])
 	if p.State == "" {
 		w.queue = append(w.queue, p)
 		select {
@@ -112,6 +114,7 @@ func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Co
 		if w.known[p.ID] != "" {
 			continue
 		}
+		w.shown[p.ID] = true
 		open, closed := context.WithCancelCause(ctx)
 		w.closes[p.ID] = func() { closed(errClosed) }
 		return p, open, func() {

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// terminal is a pseudo-terminal with the test in the place of the person.
+type terminal struct {
+	t            *testing.T
+	person, tool *os.File // the two ends
+
+	mu     sync.Mutex
+	screen bytes.Buffer  // guarded by mu
+	seen   int           // how much of it was expected; guarded by mu
+	more   chan struct{} // there is more on the screen, perhaps
+}
+
+func newTerminal(t *testing.T) *terminal {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	var unlock, number int32
+	for request, arg := range map[uintptr]*int32{syscall.TIOCSPTLCK: &unlock, syscall.TIOCGPTN: &number} {
+		if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, person.Fd(), request, uintptr(unsafe.Pointer(arg))); e != 0 {
+			t.Fatal(e)
+		}
+	}
+	tool, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, person: person, tool: tool, more: make(chan struct{}, 1)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		term.read()
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("on the screen:\n%s", term.text())
+		}
+		_, _ = person.WriteString("\n") // ends a read that a failed test left behind
+		_ = tool.Close()
+		<-ended
+		_ = person.Close()
+	})
+	return term
+}
+
+func (s *terminal) read() {
+	part := make([]byte, 4096)
+	for {
+		n, err := s.person.Read(part)
+		s.mu.Lock()
+		s.screen.Write(part[:n])
+		s.mu.Unlock()
+		select {
+		case s.more <- struct{}{}:
+		default:
+		}
+		if err != nil { // the other end is closed
+			return
+		}
+	}
+}
+
+func (s *terminal) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.screen.String()
+}
+
+// expect waits until a text is on the screen, below all that was expected before.
+func (s *terminal) expect(text string) {
+	s.t.Helper()
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	for {
+		s.mu.Lock()
+		at := bytes.Index(s.screen.Bytes()[s.seen:], []byte(text))
+		if at >= 0 {
+			s.seen += at + len(text)
+		}
+		s.mu.Unlock()
+		if at >= 0 {
+			return
+		}
+		select {
+		case <-s.more:
+		case <-deadline.C:
+			s.t.Fatalf("%q does not appear", text)
+		}
+	}
+}
+
+func (s *terminal) types(text string) {
+	s.t.Helper()
+	if _, err := s.person.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// toolfleet runs a command at the terminal, its output aside, and returns what it put out and its status.
+func (s *terminal) toolfleet(args ...string) (out *bytes.Buffer, ended <-chan int) {
+	out = &bytes.Buffer{}
+	status := make(chan int, 1)
+	go func() { status <- run(args, s.tool, out, s.tool) }()
+	return out, status
+}
+
+// An answer is to the question that stands there, not to one before it or to none.
+func TestAnswersBelongToTheirQuestion(t *testing.T) {
+	term := newTerminal(t)
+	p := &person{in: term.tool, out: term.tool}
+	term.types("y\n") // before anything was asked
+	term.expect("y")
+	type reply struct {
+		text string
+		err  error
+	}
+	ask := func(ctx context.Context, prompt string) <-chan reply {
+		got := make(chan reply, 1)
+		go func() {
+			text, err := p.ask(ctx, prompt)
+			got <- reply{text, err}
+		}()
+		return got
+	}
+	ctx, close := context.WithCancelCause(t.Context())
+	first := ask(ctx, "first? ")
+	term.expect("first? ")
+	term.types("y") // no Enter yet
+	term.expect("y")
+	close(errClosed)
+	if got := <-first; !errors.Is(got.err, errClosed) {
+		t.Fatalf("the first question: got %q, %v; want that it is closed, and what was typed before it forgotten", got.text, got.err)
+	}
+	second := ask(t.Context(), "second? ")
+	term.expect("(press Enter) ")
+	term.types("\n")
+	term.expect("second? ")
+	term.types("  n \n")
+	if got := <-second; got.text != "n" || got.err != nil {
+		t.Errorf("the second question: got %q, %v; want n", got.text, got.err)
+	}
+	third := ask(t.Context(), "third? ")
+	term.expect("third? ")
+	term.types("\x04") // Ctrl-D
+	if got := <-third; !errors.Is(got.err, errNoAnswer) {
+		t.Errorf("Ctrl-D: got %q, %v; want no answer", got.text, got.err)
+	}
+}
+
+// refund is the arguments that run the example, in a copy of it.
+func refund(t *testing.T) (dir string, args []string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../examples/refund")); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(filepath.Join(dir, "ledger")) // of whoever tried the example
+	t.Setenv("TOOLFLEET_CONFIG", "none")
+	return dir, []string{"run", filepath.Join(dir, "batch.json"), "--tools", filepath.Join(dir, "tools.yaml"), "--policy", filepath.Join(dir, "policy.yaml"), "-o", "reply"}
+}
+
+func TestRunAsksAtTheTerminal(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		dialog []string // what appears, what is typed
+		status messages.Status
+		ledger string
+	}{
+		{"approve", []string{"[a]pprove, [d]eny, [e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
+		{"deny", []string{"[e]dit? ", "x\n", "[e]dit? ", "\n", "[e]dit? ", "d\n", "why not?", "\n", "needs a reason", "", "[e]dit? ", "d\n", "why not?", "Too much.\n"}, messages.StatusDenied, ""},
+		{"edit", []string{"[e]dit? ", "e\n", "+   \"amount\": 99.5", "", "these arguments? [y/N]", "y\n"}, messages.StatusOK, `"amount":99.5`},
+		{"edit, no after all", []string{"[e]dit? ", "e\n", "these arguments? [y/N]", "n\n", "[e]dit? ", "d\n", "why not?", "No.\n"}, messages.StatusDenied, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir, args := refund(t)
+			t.Setenv("EDITOR", "sed -i s/149.99/99.5/")
+			t.Setenv("NO_COLOR", "1")
+			term := newTerminal(t)
+			out, ended := term.toolfleet(args...)
+			term.expect("149.99\r\n")
+			term.expect("More than 100 leaves the house")
+			for i := 0; i < len(tc.dialog); i += 2 {
+				term.expect(tc.dialog[i])
+				term.types(tc.dialog[i+1])
+			}
+			if status := <-ended; status != done {
+				t.Fatalf("the command ends with %d", status)
+			}
+			var reply messages.Reply
+			if err := json.Unmarshal(out.Bytes(), &reply); err != nil || len(reply.Results) != 3 || reply.Results[1].Status != tc.status {
+				t.Errorf("the reply: %v, want the refund %s\n%s", err, tc.status, out)
+			}
+			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // none: nothing was refunded
+			if tc.ledger == "" && len(ledger) > 0 || !strings.Contains(string(ledger), tc.ledger) || strings.Count(string(ledger), "\n") > 1 {
+				t.Errorf("the ledger holds %q, want one line with %q", ledger, tc.ledger)
+			}
+		})
+	}
+}
