@@ -453,3 +453,30 @@ func TestFrozenInputIsKept(t *testing.T) {
 		})
 	}
 }
+
+// A result is kept whole where it and the arguments that people were asked about are too large for one record.
+func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", true, func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Deadline: time.Minute})
+			if err != nil {
+				return messages.Result{}, err
+			}
+			r := done(job, held)
+			r.Outcome = messages.Text(strings.Repeat("y", 200<<10))
+			return r, nil
+		})
+		job := y.job(true)
+		q := question(job).Approval
+		q.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()-100<<10) + `"}`)
+		job.TakeOver = y.write(messages.CallRecord{State: messages.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
+		y.publish(job)
+		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || len(n.Result.Output) < 200<<10 {
+			y.Errorf("told %.300v", n.Result)
+		}
+		y.noJobs()
+		if newest, _ := y.newest(); newest.Record.State != messages.Ended || newest.Record.Approval == nil || newest.Record.Approval.ArgsHash != q.ArgsHash {
+			y.Errorf("it ended as %s", newest.Record.State)
+		}
+	})
+}
