@@ -191,8 +191,11 @@ func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *mess
 		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,
 		Permission: &p, Approval: p.Approval, Refusal: refusal,
 	}
-	if q := c.answered(); q != nil && q.Original != nil {
-		r.Original = q.Original.ArgsHash
+	if q := c.answered(); q != nil {
+		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash) // of a call that was refused before its input was read again
+		if q.Original != nil {
+			r.Original = q.Original.ArgsHash
+		}
 	}
 	return c.cfg.Audit(ctx, r)
 }

@@ -264,7 +264,7 @@ func TestVoidApprovals(t *testing.T) {
 			if diff := cmp.Diff([]messages.AuditType{messages.AuditVoid}, d.audited()); diff != "" {
 				t.Fatal(diff)
 			}
-			if line := d.lines[0]; line.Refusal == nil || line.Refusal.Message == "" || line.Approval != granted.Approval.ID {
+			if line := d.lines[0]; line.Refusal == nil || line.Refusal.Message == "" || line.ArgsHash == "" || line.Approval != granted.Approval.ID {
 				t.Errorf("audited %+v", line)
 			}
 		})
