@@ -20,6 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -619,5 +620,53 @@ func TestTenThousandApprovals(t *testing.T) {
 			t.Errorf("%d refunds; the reply: %+v", n, reply)
 		}
 		waitFor(parked - 1)
+	})
+}
+
+// A hook makes a call stricter than it was planned, and the policy asks about what it has become: the call waits for the
+// rest of its stage, then for a person, and runs alone, with the hook's arguments and without asking the hook once more.
+func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.shell()
+		var asked atomic.Int32
+		counting := harden
+		counting.Before = func(ctx context.Context, c hook.Call) (hook.Verdict, error) {
+			asked.Add(1)
+			return harden.Before(ctx, c)
+		}
+		cfg := p.worker(t, "ask: ['sh(rm:*)']\n")
+		cfg.Hooks = hooks(t, counting)
+		f.worker(cfg)
+		f.coordinator(p.coordinator())
+		b := canonical("s", "b", call{"look", ""}, sh("ls x"), call{"look", ""})
+		f.submit(b)
+		f.atGate(look, 2)
+		time.Sleep(time.Minute)
+		if list, err := f.client.List(context.Background(), messages.OneTenant); err != nil || len(list) != 0 {
+			t.Errorf("asked before its turn: %v, %v", list, err)
+		}
+		close(look.open)
+		q := f.question(b, 1)
+		if !strings.Contains(q.Line, "rm x") || !strings.Contains(string(q.Input), "rm x") {
+			t.Errorf("the question is about %s", q.Line)
+		}
+		before := asked.Load()
+		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		reply := f.reply(b, time.Minute)
+		f.wantStatuses(reply, "ok ok ok")
+		if others := overlapping(reply, 1); len(others) > 0 {
+			t.Errorf("it ran beside %v", others)
+		}
+		if got := commands(l); len(got) != 1 || got[0] != "rm x" {
+			t.Errorf("what ran: %v", got)
+		}
+		if asked.Load() != before {
+			t.Errorf("the hook was asked %d times more after the freeze", asked.Load()-before)
+		}
 	})
 }
