@@ -70,7 +70,7 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 		x, y := canonical("s", "x", call{"pay", ""}), canonical("s", "y", call{"pay", ""})
 		f.run(x)
 		f.run(y)
-		time.Sleep(3 * time.Hour) // the claims are forgotten (2 x batch_ttl), the replies are kept (24 h)
+		time.Sleep(4 * time.Hour) // the claims are forgotten (3 x batch_ttl), the replies are kept (24 h)
 		slow := canonical("s", "slow", call{"nap", `{"ms":20000}`})
 		f.submit(slow)
 		f.until("nap", func() bool { return naps.Load() == 1 })
@@ -430,7 +430,7 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 		defer f.close()
 		cfg := coordinator.Config{Provision: bus.Provision{ReplyTTL: 30 * time.Minute}}
 		if _, err := coordinator.New(f.conn, cfg); err == nil {
-			t.Error("a reply_ttl below twice batch_ttl was accepted")
+			t.Error("a reply_ttl below three times batch_ttl was accepted")
 		}
 	})
 }
