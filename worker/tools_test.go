@@ -169,3 +169,22 @@ func TestOpenToolsTellsEveryMistake(t *testing.T) {
 		}
 	}
 }
+
+// A file tool that is lent takes its rules, its tier and its condition from the entry.
+func TestPromisesOfABuiltinWithRules(t *testing.T) {
+	promised, err := worker.Promises(parseTools(t, `tools:
+  - name: Read
+    builtin: Read
+    risk: medium
+    concurrency_safe: input.file_path != "/dev/random"
+    semantic: [{require: 'size(input.file_path) < 100', message: Shorter, code: too_long}]
+`), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := promised[0]
+	want := []schemas.SemanticRule{{Require: "size(input.file_path) < 100", Message: "Shorter", Code: "too_long"}}
+	if diff := cmp.Diff(want, got.Semantic); diff != "" || got.Risk != messages.Medium || got.SafeWhen == "" || got.ConcurrencySafe != nil {
+		t.Errorf("promised %+v %s", got, diff)
+	}
+}

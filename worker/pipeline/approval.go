@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -88,13 +89,12 @@ func (c *call) void(q messages.Approval, now time.Time) *messages.Refusal {
 	case len(q.Decisions) < c.ruling.Approvers:
 		return &messages.Refusal{Class: messages.NotPending, Message: fmt.Sprintf("%d of %d people have agreed.", len(q.Decisions), c.ruling.Approvers)}
 	}
-	if err := c.cfg.Approvals.Holds(q, now); err != nil {
-		if refusal, ok := err.(*messages.Refusal); ok {
-			return refusal
-		}
-		return &messages.Refusal{Class: messages.BadSignature, Message: err.Error()}
+	err := c.cfg.Approvals.Holds(q, now)
+	var refusal *messages.Refusal
+	if err != nil && !errors.As(err, &refusal) {
+		refusal = &messages.Refusal{Class: messages.BadSignature, Message: err.Error()}
 	}
-	return nil
+	return refusal
 }
 
 // isAbout reports whether a question is about this call: a record that was copied from another's journal is none.
