@@ -22,6 +22,11 @@ import (
 //	<!-- test: stop -->           of no block: ends the daemons, as Ctrl-C does
 //	<!-- test: stdout -->         what the last run wrote there; "stdout, twice": two times
 //	<!-- test: stderr -->         the same, its lines in any order
+//	<!-- test: begin -->          a command of a terminal of its own, which goes on while the next blocks are done
+//	<!-- test: waits -->          what it has written to stderr when it does not get further by itself
+//	<!-- test: ends -->           what it writes there until it ends, after that; its stdout is that of the last run
+//	<!-- test: terminal, TEXT --> its command, at a terminal, where TEXT answers the question that it asks
+//	<!-- test: screen -->         what that terminal showed
 //	<!-- test: file PATH -->      it is a part of that file, word for word
 //	<!-- test: skip, REASON -->   nothing
 //
@@ -66,6 +71,9 @@ type reader struct {
 	env            []string
 	daemons        []*daemon
 	stdout, stderr string // of the last run
+	begun          *daemon
+	waited         string // what begun had written when it waited
+	screen         string // of the last terminal
 	noPython       bool
 }
 
@@ -151,7 +159,7 @@ func (r *reader) follow(s snippet) error {
 				return fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
 			}
 		}
-		return r.workersAreKnown(strings.Count(text, "toolfleet worker"))
+		return r.workersAreKnown(strings.Count(text, "toolfleet worker") + strings.Count(text, "toolfleet dev"))
 	case "stop":
 		r.stop()
 		return nil
@@ -162,6 +170,19 @@ func (r *reader) follow(s snippet) error {
 		return same(r.stdout, text)
 	case "stderr":
 		return same(sorted(r.stderr), sorted(text))
+	case "begin":
+		return r.begin(text)
+	case "waits":
+		return r.until(func() error {
+			r.waited = r.begun.log.String()
+			return same(r.waited, text)
+		})
+	case "ends":
+		return r.ends(text)
+	case "terminal":
+		return r.terminal(text, s.arg)
+	case "screen":
+		return same(r.screen, text)
 	case "file":
 		body, err := os.ReadFile(filepath.Join("../..", s.arg))
 		if err == nil && !strings.Contains(string(body), text) {
@@ -220,6 +241,62 @@ func (r *reader) start(command string) error {
 		}
 		return nil
 	})
+}
+
+// begin starts a command that ends by itself, later.
+func (r *reader) begin(command string) error {
+	words := strings.Fields(command)
+	r.begun = &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
+	r.begun.cmd.Dir, r.begun.cmd.Env = r.dir, r.environment()
+	r.begun.cmd.Stdout, r.begun.cmd.Stderr = &lockedBuffer{}, r.begun.log
+	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // one that has ended is left alone
+	return r.begun.cmd.Start()
+}
+
+func (r *reader) ends(shown string) error {
+	if err := r.begun.cmd.Wait(); err != nil {
+		return fmt.Errorf("%w\n%s", err, r.begun.log)
+	}
+	r.stdout, r.stderr = fmt.Sprint(r.begun.cmd.Stdout), strings.TrimPrefix(r.begun.log.String(), r.waited)
+	return same(r.stderr, shown)
+}
+
+// terminal does a command at a terminal, where the reader answers once they are asked.
+func (r *reader) terminal(command, answer string) error {
+	person, tool, err := openTerminal()
+	if err != nil {
+		r.t.Skipf("the rest of README.md is not run: %v", err)
+	}
+	defer person.Close()
+	words := strings.Fields(command)
+	cmd := exec.CommandContext(r.t.Context(), filepath.Join(r.dir, words[0]), words[1:]...)
+	cmd.Dir, cmd.Env = r.dir, append(r.environment(), "NO_COLOR=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tool, tool, tool
+	err = cmd.Start()
+	_ = tool.Close() // the command has its own
+	if err != nil {
+		return err
+	}
+	var screen strings.Builder
+	part, asked := make([]byte, 4096), false
+	for {
+		n, err := person.Read(part)
+		screen.Write(part[:n])
+		if err != nil { // the command has ended
+			break
+		}
+		if !asked && strings.HasSuffix(screen.String(), "[y/N] ") {
+			asked = true
+			if _, err := person.WriteString(answer + "\n"); err != nil {
+				return err
+			}
+		}
+	}
+	r.screen = screen.String()
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%w\n%s", err, r.screen)
+	}
+	return nil
 }
 
 func (r *reader) workersAreKnown(n int) error {
