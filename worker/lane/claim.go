@@ -13,7 +13,7 @@ import (
 )
 
 // errOtherInput ends a takeover whose frozen input is not that of the attempt that was lost: under another
-// idempotency key the effect could be had twice.
+// idempotency key the effect could be had twice. A guard, for the input is taken from that attempt's record.
 var errOtherInput = errors.New("the input is not that of the attempt before")
 
 // claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
