@@ -66,7 +66,8 @@ func (p Provision) withDefaults() Provision {
 // stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
 // we would not. An age that is too short is lengthened, and a bound that is asked for is set where there is none.
 //
-// A server that is still starting is waited for, until ctx ends or for 15 s.
+// A server that is still starting is waited for, until ctx ends or for 15 s; and so is, for what this user may not make,
+// somebody who may.
 func (c *Conn) Provision(ctx context.Context, p Provision) error {
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
@@ -94,7 +95,7 @@ func notReady(err error) bool {
 	if errors.As(err, &api) {
 		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
 	}
-	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) || errors.Is(sendError(err), ErrDisconnected)
+	return errors.Is(err, errNotOurs) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) || errors.Is(sendError(err), ErrDisconnected)
 }
 
 // streams is the table of DESIGN part 3.
@@ -176,6 +177,9 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	defer cancel()
 	s, err := c.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !c.may(ctx, api("STREAM", "CREATE", want.Name)) {
+			return fmt.Errorf("stream %s %w", want.Name, errNotOurs)
+		}
 		if s, err = c.js.CreateStream(ctx, want); err == nil {
 			return nil
 		}
@@ -190,7 +194,7 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	if err := checkStream(have, want); err != nil {
 		return err
 	}
-	if !adjust(&have, want) {
+	if !adjust(&have, want) || !c.may(ctx, api("STREAM", "UPDATE", want.Name)) { // whoever may does
 		return nil
 	}
 	if _, err := c.js.UpdateStream(ctx, have); err != nil {

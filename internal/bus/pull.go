@@ -47,7 +47,7 @@ func (c *Conn) Puller(stream, consumer string) *Puller {
 // slot when handle returns. Nothing is fetched ahead. It outlives restarts of the server, lost connections and
 // a consumer that is missing for a while.
 //
-// Run returns nil when ctx ends. What was delivered and not yet given to handle goes back at once. Calls of handle may
+// Run returns nil when ctx ends, and an error when the server lets us in no more. What was delivered and not yet given to handle goes back at once. Calls of handle may
 // still be running then: slots.Wait tells when they have ended. The slots belong to one Run at a time.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
@@ -73,6 +73,9 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		}
 		if err == nil {
 			continue
+		}
+		if p.c.turnedAway() {
+			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.c.nc.LastError())
 		}
 		if !errors.Is(err, ErrDisconnected) { // which the connection itself logs
 			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "error", err, "wait", backoff)

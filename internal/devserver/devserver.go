@@ -9,8 +9,8 @@
 // to, there is no monitoring port (it has no authentication), and signals stay the program's. The server
 // keeps a quarter of the free disk out of JetStream's reach.
 //
-// It has no users and no passwords: whoever can connect may do everything. A fleet that others can reach
-// wants a NATS server of its own, with accounts and TLS.
+// Unless [Options.Config] names some, it has no users and no passwords: whoever can connect may do everything. A
+// fleet that others can reach wants a NATS server of its own, with accounts and TLS.
 package devserver
 
 import (
@@ -40,6 +40,9 @@ type Options struct {
 	SyncInterval time.Duration
 	// MaxPayload is the largest message in bytes, headers included. 0 = 1 MiB.
 	MaxPayload int32
+	// Config is a nats-server configuration file, for its accounts and users; what is said here and where data lies
+	// and who listens stays as it is. It is read at every start, and by Reload. "" = none.
+	Config string
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
 }
@@ -123,6 +126,23 @@ func (s *Server) Restart() error {
 	return nil
 }
 
+// Reload reads [Options.Config] again while the server runs. Whoever is no user any more is cut off.
+func (s *Server) Reload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.srv == nil {
+		return errDown
+	}
+	opts, err := settings(s.opts, s.addr)
+	if err == nil {
+		err = s.srv.ReloadOptions(opts)
+	}
+	if err != nil {
+		return fmt.Errorf("reload the embedded NATS server: %w", err)
+	}
+	return nil
+}
+
 // Shutdown takes the server down for good, waits until it is gone, and gives up the data directory. A second
 // call does nothing.
 func (s *Server) Shutdown() {
@@ -145,6 +165,9 @@ func (s *Server) stop() {
 // run starts a server at addr ("" = nowhere) and waits until it is ready.
 func run(o Options, addr string) (*server.Server, string, error) {
 	opts, err := settings(o, addr)
+	if err == nil && opts.Port > 0 {
+		err = portIsFree(addr)
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -160,7 +183,10 @@ func run(o Options, addr string) (*server.Server, string, error) {
 		srv.WaitForShutdown()
 		return nil, "", fmt.Errorf("start the embedded NATS server over %s: %w", o.DataDir, log.cause())
 	}
-	if err := shareSettings(srv); err != nil {
+	if o.Config == "" { // else that says who may see what
+		err = shareSettings(srv)
+	}
+	if err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, "", err
@@ -173,38 +199,60 @@ func run(o Options, addr string) (*server.Server, string, error) {
 
 // settings are those that RELIABILITY asks of an embedded server.
 func settings(o Options, addr string) (*server.Options, error) {
-	opts := &server.Options{
-		ServerName:     "toolfleet",
-		JetStream:      true,
-		StoreDir:       o.DataDir,
-		SyncAlways:     o.SyncInterval == 0,
-		SyncInterval:   o.SyncInterval,
-		MaxPayload:     o.MaxPayload,
-		MaxControlLine: server.MAX_CONTROL_LINE_SIZE,
-		DontListen:     addr == "",
-		NoSigs:         true,
+	opts, err := read(o.Config)
+	if err != nil {
+		return nil, err
 	}
+	fill(opts, o)
+	opts.DontListen = addr == ""
+	return opts, listen(opts, addr)
+}
+
+// read is a configuration file in the server's words; "" is an empty one.
+func read(file string) (*server.Options, error) {
+	if file == "" {
+		return &server.Options{}, nil
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the NATS configuration %s: %w", file, err)
+	}
+	return opts, nil
+}
+
+// fill sets what is ours to say, whatever a configuration file says.
+func fill(opts *server.Options, o Options) {
+	opts.ServerName = "toolfleet"
+	opts.JetStream, opts.StoreDir = true, o.DataDir
+	opts.SyncAlways, opts.SyncInterval = o.SyncInterval == 0, o.SyncInterval
+	opts.MaxPayload, opts.MaxControlLine = o.MaxPayload, server.MAX_CONTROL_LINE_SIZE
 	if opts.MaxPayload == 0 {
 		opts.MaxPayload = server.MAX_PAYLOAD_SIZE
 	}
+	opts.HTTPHost, opts.HTTPPort = "", 0
+	opts.NoSigs = true
+}
+
+// listen sets host and port, where there are any.
+func listen(opts *server.Options, addr string) error {
 	if addr == "" {
-		return opts, nil
+		opts.Host, opts.Port = "", 0
+		return nil
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen address %q is not host:port (for example 127.0.0.1:4222): %w", addr, err)
+		return fmt.Errorf("listen address %q is not host:port (for example 127.0.0.1:4222): %w", addr, err)
 	}
-	if opts.Host, opts.Port, err = host, 0, nil; host == "" {
+	if opts.Host = host; host == "" {
 		opts.Host = "0.0.0.0"
 	}
 	if opts.Port, err = strconv.Atoi(port); err != nil || opts.Port < 0 || opts.Port > 65535 {
-		return nil, fmt.Errorf("listen address %q: the port is a number from 0 to 65535", addr)
+		return fmt.Errorf("listen address %q: the port is a number from 0 to 65535", addr)
 	}
 	if opts.Port == 0 {
 		opts.Port = server.RANDOM_PORT
-		return opts, nil
 	}
-	return opts, portIsFree(addr)
+	return nil
 }
 
 // portIsFree asks before the server does: the server would only log the reason.

@@ -33,6 +33,8 @@ type fleet struct {
 	running sync.WaitGroup
 	stops   []func()
 	log     *slog.Logger
+	// as says who a connection is, by its name. nil = whoever: the server asks nobody.
+	as func(*bus.Options)
 }
 
 // part is one daemon of a fleet.
@@ -42,7 +44,12 @@ type part struct {
 
 func newFleet(t testing.TB, srv *devserver.Server) *fleet {
 	t.Helper()
-	f := &fleet{t: t, srv: srv, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	return newFleetAs(t, srv, nil)
+}
+
+func newFleetAs(t testing.TB, srv *devserver.Server, as func(*bus.Options)) *fleet {
+	t.Helper()
+	f := &fleet{t: t, srv: srv, as: as, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	f.conn = f.connect("agent")
 	f.client = client.Over(f.conn, "")
 	return f
@@ -52,7 +59,11 @@ func (f *fleet) connect(name string) *bus.Conn {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	conn, err := bus.Connect(ctx, bus.Options{InProcess: f.srv, Name: name, Logger: f.log})
+	options := bus.Options{InProcess: f.srv, Name: name, Logger: f.log}
+	if f.as != nil {
+		f.as(&options)
+	}
+	conn, err := bus.Connect(ctx, options)
 	if err != nil {
 		f.t.Fatalf("connect %s: %v", name, err)
 	}

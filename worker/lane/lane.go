@@ -174,6 +174,8 @@ func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
+	ctx, stopPulling := context.WithCancel(ctx)
+	defer stopPulling()
 	ended := make(chan struct{})
 	defer close(ended)
 	stop := context.AfterFunc(ctx, func() {
@@ -201,6 +203,9 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 			slots := bus.NewSlots(c.cfg.Slots)
 			p := c.conn.Puller(c.conn.Names().Stream(bus.Jobs), pool)
 			err := p.Run(ctx, slots, func(d *bus.Delivery) { c.handle(work, d) })
+			if err != nil {
+				stopPulling()
+			}
 			errs[i] = errors.Join(err, slots.Wait(context.WithoutCancel(ctx)))
 		})
 	}

@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// identified is a fleet on a server with the identities of deploy/nats. Each part is itself, and whatever the server
+// refuses to one of ours fails the test.
+type identified struct {
+	*fleet
+	ids  *natstest.Identities
+	said *wiretap
+	// guests are those whom the server may refuse things.
+	guests sync.Map
+}
+
+func newIdentified(t *testing.T, srv *devserver.Server, ids *natstest.Identities) *identified {
+	t.Helper()
+	f := &identified{ids: ids, said: &wiretap{}}
+	f.fleet = newFleetAs(t, srv, func(o *bus.Options) { f.identify(t, srv, o) })
+	return f
+}
+
+// identify makes a connection what its name says: the agent is acme's.
+func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Options) {
+	who := o.Name
+	if who == "agent" {
+		who = natstest.Tenants[0]
+	}
+	o.NKey, o.InboxPrefix = f.ids.Seed(who), f.ids.Inbox(who)
+	if _, guest := f.guests.Load(who); guest {
+		o.Logger = nil
+		return
+	}
+	if o.URL = srv.URL(); o.URL == "" {
+		o.InProcess = tapped{srv, f.said, who}
+	} else {
+		o.InProcess = nil
+	}
+	o.Logger = slog.New(noRefusal{o.Logger.Handler(), t, who})
+}
+
+// noRefusal fails the test when the server refuses something to one of ours.
+type noRefusal struct {
+	slog.Handler
+	t   *testing.T
+	who string
+}
+
+func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "NATS refused") {
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "error" && strings.Contains(strings.ToLower(a.Value.String()), "permissions violation") {
+				h.t.Errorf("%s: %s: %v", h.who, r.Message, a.Value)
+			}
+			return true
+		})
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// wiretap keeps what each identity publishes and subscribes to.
+type wiretap struct {
+	mu    sync.Mutex
+	heard map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
+}
+
+func (w *wiretap) note(who, what, subject string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.heard == nil {
+		w.heard = map[string]bool{}
+	}
+	w.heard[who+" "+what+" "+subject] = true
+}
+
+// of is the subjects of an identity, sorted.
+func (w *wiretap) of(who, what string) (subjects []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range w.heard {
+		if subject, ok := strings.CutPrefix(line, who+" "+what+" "); ok {
+			subjects = append(subjects, subject)
+		}
+	}
+	slices.Sort(subjects)
+	return subjects
+}
+
+// tapped is a server over connections that are listened to.
+type tapped struct {
+	srv *devserver.Server
+	tap *wiretap
+	who string
+}
+
+func (s tapped) InProcessConn() (net.Conn, error) {
+	c, err := s.srv.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return &tappedConn{Conn: c, tapped: s}, nil
+}
+
+type tappedConn struct {
+	net.Conn
+	tapped
+	rest []byte // of what was written and is not a whole command yet; writes come one after another
+}
+
+func (c *tappedConn) Write(b []byte) (int, error) {
+	c.rest = append(c.rest, b...)
+	for c.command() {
+	}
+	return c.Conn.Write(b)
+}
+
+// command reads one command of the NATS protocol off what was written.
+func (c *tappedConn) command() bool {
+	line, after, whole := bytes.Cut(c.rest, []byte("\r\n"))
+	if !whole {
+		return false
+	}
+	words := strings.Fields(string(line))
+	switch {
+	case len(words) > 1 && words[0] == "SUB":
+		c.tap.note(c.who, "subscribe", words[1])
+	case len(words) > 2 && (words[0] == "PUB" || words[0] == "HPUB"):
+		size, err := strconv.Atoi(words[len(words)-1])
+		if err != nil {
+			panic(fmt.Sprintf("a publish that cannot be read: %q", line))
+		}
+		if len(after) < size+2 {
+			return false
+		}
+		c.tap.note(c.who, "publish", words[1])
+		after = after[size+2:]
+	}
+	c.rest = slices.Clone(after)
+	return true
+}
+
+// matches is the NATS rule: does a subject, which may hold wildcards itself, lie within a pattern?
+func matches(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		if token == ">" {
+			return len(s) > i
+		}
+		if i >= len(s) || token != "*" && token != s[i] || token == "*" && s[i] == ">" {
+			return false
+		}
+	}
+	return len(s) == len(p)
+}
+
+// What a fleet does in a day, by an agent of acme, with every part as itself: the permissions are enough.
+func TestAFleetWithIdentities(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	f := newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)
+	defer f.close()
+	var s shelf
+	s.tools(f.fleet)
+	addBlob(f.fleet)
+	f.coordinator(coordinator.Config{})
+	f.coordinator(coordinator.Config{})
+	f.worker(worker.Config{})
+	f.worker(worker.Config{})
+
+	t.Run("every provider", f.everyProvider)
+	t.Run("large replies", f.largeReplies)
+	t.Run("doors", f.doors)
+	t.Run("restart of the server", func(t *testing.T) {
+		if err := f.srv.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		f.run(canonical("after", "restart", call{"wr", `{"k":"r","v":"1"}`}, call{"rd", `{"k":"r"}`}))
+	})
+	f.close()
+	f.nothingSpare(t)
+}
+
+// unseen are rights that this test does not use, and who does.
+var unseen = map[string]string{
+	"$JS.API.STREAM.UPDATE.":               "a fleet whose ages or bounds are raised",
+	"$JS.API.STREAM.MSG.GET.":              "reads from the leader, on a cluster",
+	"$JS.API.STREAM.MSG.DELETE.":           "an acknowledgement that was lost; a job that is out when its call ends",
+	"$JS.API.STREAM.PURGE.OBJ_":            "an object that could not be stored whole",
+	"$JS.API.STREAM.CREATE.TOOLFLEET_":     "workers that find that the jobs are gone",
+	"$JS.API.STREAM.CREATE.KV_TOOLFLEET_w": "workers that find that the jobs are gone",
+	"$SYS.REQ.USER.INFO":                   "workers before any coordinator",
+	"$JS.API.DIRECT.GET.TOOLFLEET_CALLS":   "jobs that are not delivered for the first time",
+	"$JS.API.DIRECT.GET.TOOLFLEET_RESULTS": "jobs that are not delivered for the first time",
+	"$SYS.REQ.SERVER.PING.JSZ":             "daemons, before they start",
+	"_INBOX.operator.>":                    "an operator who asks",
+	"toolfleet.call.>":                     "calls that end before a worker takes them",
+	"toolfleet.result.>":                   "calls that end before a worker takes them",
+	"toolfleet.reply.*.*.*":                "a finished batch that is submitted again",
+	"toolfleet.stop.>":                     "an abort of a running call",
+	"toolfleet.hand.>":                     "a call that is stricter than its plan",
+	"toolfleet.dead.set-aside":             "messages that cannot be read",
+	"toolfleet.audit.>":                    "calls that people decide about, or that are of the tier medium",
+	"toolfleet.approval.":                  "calls that people decide about",
+	"$KV.TOOLFLEET_approvals.>":            "calls that people decide about",
+}
+
+// nothingSpare fails for each right that nobody has used, and that is not in the list above.
+func (f *identified) nothingSpare(t *testing.T) {
+	for _, who := range []string{"coordinator", "worker"} {
+		publish, subscribe := f.ids.May(who)
+		for what, patterns := range map[string][]string{"publish": publish, "subscribe": subscribe} {
+			said := f.said.of(who, what)
+			for _, p := range patterns {
+				used := slices.ContainsFunc(said, func(subject string) bool { return matches(p, subject) })
+				for prefix := range unseen {
+					used = used || strings.HasPrefix(p, prefix)
+				}
+				if !used {
+					t.Errorf("a %s may %s %s, and does not", who, what, p)
+				}
+			}
+		}
+	}
+}
+
+// Workers make no stream that holds the truth, and wait for whoever does.
+func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newIdentified(t, srv, ids)
+		defer f.close()
+		var s shelf
+		s.tools(f.fleet)
+		f.worker(worker.Config{})
+		<-time.After(10 * time.Second)
+		f.coordinator(coordinator.Config{})
+		f.run(canonical("s", "b", call{"wr", `{"k":"a","v":"1"}`}))
+		for _, subject := range f.said.of("worker", "publish") {
+			if matches("$JS.API.STREAM.CREATE.*", subject) && !strings.HasSuffix(subject, "JOBS") && !strings.HasSuffix(subject, "RESULTS") && !strings.HasSuffix(subject, "workers") {
+				t.Errorf("a worker published %s", subject)
+			}
+		}
+	}, ids.Option)
+}
+
+// A worker whose key is taken away is cut off in the middle of its calls. The others go on, and its calls end as those of a
+// worker that is lost.
+func TestRevokedCredentials(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	f := newIdentified(t, natstest.Server(t, natstest.Fast, natstest.Listening, ids.Option), ids)
+	defer f.close()
+	soon := worker.Config{AckWait: 500 * time.Millisecond, Lease: 500 * time.Millisecond, Grace: 100 * time.Millisecond, Drain: time.Millisecond}
+	var runs atomic.Int32
+	hang := func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		if runs.Add(1) > 2 { // of the second worker
+			return tool.Text("done"), nil
+		}
+		<-ctx.Done()
+		return tool.Output{}, ctx.Err()
+	}
+	f.tool(schemas.Tool{Name: "look", Kind: messages.Read, TimeoutMS: 3_600_000}, hang)
+	f.tool(schemas.Tool{Name: "pay", TimeoutMS: 3_600_000}, hang)
+	f.coordinator(coordinator.Config{AckWait: soon.AckWait, Grace: soon.Grace})
+	revoked := f.unlucky(soon)
+	read, write := canonical("reads", "b", call{"look", ""}), canonical("writes", "b", call{"pay", ""})
+	f.submit(read)
+	f.submit(write)
+	f.until("both run", func() bool { return runs.Load() == 2 })
+
+	old := f.ids.Seed("worker")
+	f.ids.Renew("worker")
+	if err := f.srv.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	f.worker(soon)
+	f.wantStatuses(f.reply(read, time.Minute), "ok")
+	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
+	if runs.Load() != 3 {
+		t.Errorf("%d runs, want one of the write and two of the read", runs.Load())
+	}
+	if err := <-revoked; err == nil || !strings.Contains(err.Error(), "lets this user in no more") {
+		t.Errorf("the worker ended with %v", err)
+	}
+	f.wantStatuses(f.run(canonical("later", "b", call{"look", ""}, call{"pay", ""})), "ok ok")
+	if conn, err := bus.Connect(t.Context(), bus.Options{URL: f.srv.URL(), NKey: old, InboxPrefix: f.ids.Inbox("worker")}); err == nil {
+		conn.Close()
+		t.Error("the old key still opens a connection")
+	}
+}
+
+// unlucky is a worker that ends with an error, which it returns.
+func (f *identified) unlucky(cfg worker.Config) <-chan error {
+	conn := f.connect("worker")
+	cfg.Logger = f.log
+	w, err := worker.New(conn, f.tools, cfg)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	f.start(conn, func(ctx context.Context) error {
+		ended <- w.Run(ctx)
+		return nil
+	})
+	return ended
+}
+
+func addBlob(f *fleet) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		var in struct{ N int }
+		if err := json.Unmarshal(c.Input, &in); err != nil {
+			return tool.Output{}, err
+		}
+		return tool.Text(strings.Repeat("x", in.N)), nil
+	})
+}
+
+func (f *identified) everyProvider(t *testing.T) {
+	for _, p := range messages.Providers {
+		k := string(p)
+		rd, wr := call{"rd", fmt.Sprintf(`{"k":%q}`, k)}, call{"wr", fmt.Sprintf(`{"k":%q,"v":"v"}`, k)}
+		reply := f.run(batchIn(p, "s-"+k, k, rd, wr, rd))
+		ids, texts := answers(t, p, reply.Reinjection)
+		if !cmp.Equal(ids, []string{"c0", "c1", "c2"}) || !cmp.Equal(texts, []string{"nothing", "written", "v"}) {
+			t.Errorf("%s: ids %v and answers %v", p, ids, texts)
+		}
+	}
+}
+
+func (f *identified) largeReplies(t *testing.T) {
+	for _, size := range []int{200_000, 700_000, 3_000_000} { // in one message; by reference; over the message limit
+		b := canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"wr", `{"k":"l","v":"1"}`}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)})
+		reply := f.run(b)
+		again, err := f.client.Get(t.Context(), b.Session, b.ID)
+		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size || err != nil || !cmp.Equal(again, reply) {
+			t.Errorf("two outputs of %d bytes: %d came back; fetched again: %v", size, n, err)
+		}
+	}
+}
+
+func (f *identified) doors(t *testing.T) {
+	if _, err := f.client.Get(t.Context(), "s", "never"); err != client.ErrUnknown {
+		t.Errorf("get of a batch that never was: %v", err)
+	}
+	var events atomic.Int32
+	b := canonical("doors", "b", call{"rd", `{"k":"d"}`})
+	if _, err := f.client.Run(t.Context(), b, func(messages.Event) { events.Add(1) }); err != nil || events.Load() < 3 {
+		t.Errorf("run with progress: %d events, %v", events.Load(), err)
+	}
+	b = canonical("doors", "submitted", call{"wr", `{"k":"d","v":"1"}`})
+	if err := f.client.Submit(t.Context(), b); err != nil {
+		t.Errorf("submit: %v", err)
+	}
+	if reply, err := f.await(b, time.Minute); err != nil || reply.Status != messages.Completed {
+		t.Errorf("await: %+v, %v", reply, err)
+	}
+	if _, err := f.client.Steer(t.Context(), "doors", json.RawMessage(`"more"`), "", client.Stop{}); err != nil {
+		t.Errorf("steer: %v", err)
+	}
+	if _, err := f.client.Abort(t.Context(), "doors", "", client.Stop{}); err != nil {
+		t.Errorf("abort: %v", err)
+	}
+	conflict := canonical("doors", "b", call{"rd", `{"k":"other"}`})
+	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil || !strings.Contains(err.Error(), "other") && !strings.Contains(err.Error(), "conflict") {
+		t.Errorf("the same id with another body: %v", err)
+	}
+}

@@ -1,0 +1,137 @@
+package natstest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+
+	"github.com/toolfleet/toolfleet/internal/devserver"
+)
+
+// Tenants are the tenants of agents that a server with [Identities] has. The first is the one of deploy/nats; the other is made
+// of it as that file says.
+var Tenants = []string{"acme", "globex"}
+
+// Identities are those of deploy/nats/identities.conf, each with a fresh key.
+type Identities struct {
+	tb    testing.TB
+	dir   string // holds a copy of deploy/nats, and the seeds
+	seeds map[string]string
+}
+
+// NewIdentities makes the keys and puts the public ones in the environment, where the server looks for them. Not for
+// parallel tests.
+func NewIdentities(tb testing.TB) *Identities {
+	tb.Helper()
+	ids := &Identities{tb: tb, dir: tb.TempDir(), seeds: map[string]string{}}
+	if err := os.CopyFS(ids.dir, os.DirFS(deployed(tb))); err != nil {
+		tb.Fatal(err)
+	}
+	first, other := Tenants[0], Tenants[1]
+	ids.edit("tenants/"+other+".conf", "tenants/"+first+".conf", first, other, strings.ToUpper(first), strings.ToUpper(other))
+	include := `include "tenants/` + first + `.conf"`
+	ids.edit("identities.conf", "identities.conf", include, include+"\n"+strings.Replace(include, first, other, 1))
+	for _, who := range append([]string{"coordinator", "worker", "operator", "approver"}, Tenants...) {
+		ids.Renew(who)
+	}
+	return ids
+}
+
+// deployed is the folder deploy/nats of this module.
+func deployed(tb testing.TB) string {
+	dir, err := os.Getwd()
+	for ; err == nil && filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
+		if found := filepath.Join(dir, "deploy", "nats", "identities.conf"); exists(found) {
+			return filepath.Dir(found)
+		}
+	}
+	tb.Fatal("deploy/nats/identities.conf is in no folder above this one: ", err)
+	return ""
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// edit writes a file of the copy, made of another or itself.
+func (ids *Identities) edit(to, from string, oldnew ...string) {
+	ids.tb.Helper()
+	text, err := os.ReadFile(filepath.Join(ids.dir, from))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(ids.dir, to), []byte(strings.NewReplacer(oldnew...).Replace(string(text))), 0o600)
+	}
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+}
+
+// Option starts the server with the identities.
+func (ids *Identities) Option(o *devserver.Options) {
+	o.Config = filepath.Join(ids.dir, "identities.conf")
+}
+
+// Renew gives an identity another key. After the next reload of the server the one it had is worth nothing.
+func (ids *Identities) Renew(who string) {
+	ids.tb.Helper()
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+	public, err := key.PublicKey()
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+	ids.tb.Setenv(variable(who), public)
+	file := filepath.Join(ids.dir, public+".seed")
+	if err := os.WriteFile(file, seed, 0o600); err != nil {
+		ids.tb.Fatal(err)
+	}
+	ids.seeds[who] = file
+}
+
+// Seed is the file with an identity's key: coordinator, worker, operator, approver, or a tenant's name for its agent.
+func (ids *Identities) Seed(who string) string {
+	ids.tb.Helper()
+	if ids.seeds[who] == "" {
+		ids.tb.Fatalf("nobody is called %q", who)
+	}
+	return ids.seeds[who]
+}
+
+// Inbox is where an identity may get its answers.
+func (ids *Identities) Inbox(who string) string {
+	for _, tenant := range Tenants {
+		if who == tenant {
+			who = "agent"
+		}
+	}
+	return "_INBOX." + who
+}
+
+// May is what an identity of the fleet's own account, or an approver, may publish and subscribe to.
+func (ids *Identities) May(who string) (publish, subscribe []string) {
+	ids.tb.Helper()
+	opts, err := server.ProcessConfigFile(filepath.Join(ids.dir, "identities.conf"))
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+	for _, user := range opts.Nkeys {
+		if user.Nkey == os.Getenv(variable(who)) {
+			return user.Permissions.Publish.Allow, user.Permissions.Subscribe.Allow
+		}
+	}
+	ids.tb.Fatalf("%s is no user", who)
+	return nil, nil
+}
+
+// variable is where the configuration looks for an identity's public key.
+func variable(who string) string { return "TOOLFLEET_" + strings.ToUpper(who) + "_NKEY" }
