@@ -1,8 +1,11 @@
 package coordinator
 
 import (
+	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -33,13 +36,48 @@ func (c *Coordinator) colleague(m bus.Msg) {
 		c.elsewhere[n.Batch] = time.Now()
 		c.forgetOld()
 	case n.LetGo != nil:
-		delete(c.elsewhere, n.Batch)
+		if delete(c.elsewhere, n.Batch); n.LetGo.AfterMS == 0 {
+			select {
+			case c.orphans <- n.Batch:
+			default: // the broker delivers it some time
+			}
+		}
 	default:
 		for key, d := range c.live {
 			if strings.HasPrefix(key, n.Batch+".") {
 				d.lookSoon()
 			}
 		}
+	}
+}
+
+// adoptOrphans drives what others let go that had no delivery of theirs to give back: the broker may not bring it for minutes.
+// One of those who heard so does; it returns when ctx ends.
+func (c *Coordinator) adoptOrphans(ctx context.Context) {
+	var drives sync.WaitGroup
+	defer drives.Wait()
+	for {
+		select {
+		case batch := <-c.orphans:
+			drives.Go(func() { c.adoptOrphan(ctx, batch) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Coordinator) adoptOrphan(ctx context.Context, batch string) {
+	select {
+	case <-time.After(rand.N(c.cfg.AckWait / 10)): // not all at once
+	case <-ctx.Done():
+		return
+	}
+	tokens := strings.Split(batch, ".")
+	if len(tokens) != 3 || !messages.IsToken(tokens[0]) || !messages.IsToken(tokens[1]) {
+		return
+	}
+	if key := (messages.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !c.drivenElsewhere(key) {
+		c.wake(ctx, key.Tenant, key.Session, nil)
 	}
 }
 

@@ -129,6 +129,7 @@ type Coordinator struct {
 	catalog *catalog
 	serving atomic.Bool // the doors are open
 	wakes   room        // of the drives of batches that were woken
+	orphans chan string // batches that other coordinators let go
 	refused *allowance  // of lines about refused decisions in the record for people
 
 	mu   sync.Mutex
@@ -146,7 +147,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	}
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
+		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
 	}, nil
 }
 
@@ -204,6 +205,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return err
 	}
 	c.serving.Store(true)
+	watching.Go(func() { c.adoptOrphans(watch) })
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
 	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
 

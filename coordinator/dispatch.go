@@ -72,7 +72,11 @@ func (d *drive) letGo(ctx context.Context, finished bool) {
 	defer d.mu.Unlock()
 	d.left = true
 	if d.delivery == nil && !finished {
-		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), LetGo: &messages.LetGo{}, Worker: d.id})
+		word := messages.LetGo{}
+		if !d.resting.IsZero() {
+			word.AfterMS = d.restFor().Milliseconds()
+		}
+		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), LetGo: &word, Worker: d.id})
 	}
 	if d.delivery == nil || d.delivery.Settled() {
 		return

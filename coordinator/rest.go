@@ -74,7 +74,7 @@ func (c *Coordinator) retire(d *drive) bool {
 func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func(context.Context, messages.BatchKey) (bool, error)) {
 	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
 	log := c.log.With("session", session, "tenant", tenant)
-	lane := messages.BatchKey{Tenant: tenant, Session: session}
+	lane := messages.BatchKey{Tenant: tenant, Session: session, Batch: "_"} // whichever is the head
 	var first uint64
 	for wait := 100 * time.Millisecond; c.serving.Load() && ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
 		head, found, err := c.nextHead(ctx, log, lane)
@@ -98,6 +98,7 @@ func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func
 		case <-ctx.Done():
 		}
 	}
+	c.tellColleagues(messages.Notice{Batch: lane.String(), LetGo: &messages.LetGo{}, Worker: c.id}) // we end: one of them does it
 }
 
 func (c *Coordinator) wakeHead(ctx context.Context, head journal.Accepted, due func(context.Context, messages.BatchKey) (bool, error)) (done bool, err error) {

@@ -34,6 +34,7 @@ type office struct {
 	ends    []func()
 	running sync.WaitGroup
 	runs    atomic.Int32
+	hold    time.Duration // how long a call runs
 	// ask shapes the questions that the worker asks. May be nil
 	ask func(*messages.Approval)
 }
@@ -168,11 +169,12 @@ func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
 		o.runs.Add(1)
 		result := messages.Result{V: 1, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: 1, Outcome: messages.Outcome{Output: newest.Record.Approval.Input}}
 		claim := newest.Record
-		claim.State, claim.Nonce, claim.Attempt, claim.LeaseMS = messages.Claimed, fmt.Sprint(key, "claim", d.Delivered), 1, 10_000
+		claim.State, claim.Nonce, claim.Attempt, claim.LeaseMS = messages.Claimed, fmt.Sprint(key, "claim", d.Delivered), 1, 600_000
 		seq, err := j.Write(ctx, key, claim, newest.Seq)
 		if err != nil {
 			return
 		}
+		time.Sleep(o.hold)
 		claim.State, claim.Nonce, claim.Fence, claim.Result = messages.Ended, claim.Nonce+"e", seq, &result
 		if _, err := j.Write(ctx, key, claim, seq); err == nil {
 			tell(messages.Notice{Result: &result})
@@ -482,6 +484,33 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 			t.Fatalf("answered %+v", answer)
 		}
 		if r := o.reply(key, soon); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
+			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
+		}
+	})
+}
+
+// A coordinator that is told to end while it drives a batch that it woke has no delivery to give back. Another goes on.
+func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		stops := map[*Coordinator]func(){}
+		var all []*Coordinator
+		for range 3 {
+			c, stop := o.coordinator(Config{Drain: time.Second})
+			all, stops[c] = append(all, c), stop
+		}
+		o.hold = 10 * time.Second
+		o.worker()
+		key := o.submit("s", "b", 1)
+		q := o.rests(key.Call(0), all...)
+		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
+		o.until("the call runs", soon, func() bool { return o.runs.Load() == 1 })
+		for _, c := range all {
+			if c.driving(key) != nil {
+				stops[c]()
+				break
+			}
+		}
+		if r := o.reply(key, o.hold+10*time.Second); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
 			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
 		}
 	})
