@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
+
+	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/messages"
@@ -55,7 +58,13 @@ func (c approvalsLsCmd) Run(a *app) error {
 			a.say("no question is open")
 			return nil
 		}
-		return a.table(pendingRows(list, time.Now()))
+		rows := pendingRows(list, time.Now())
+		if f, ok := a.stdout.(*os.File); ok && isTerminal(f) {
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+				fit(rows, width)
+			}
+		}
+		return a.table(rows)
 	})
 }
 
@@ -69,6 +78,21 @@ func pendingRows(list []messages.Pending, now time.Time) [][]string {
 		})
 	}
 	return rows
+}
+
+// fit cuts the last column so that a table is no wider than the screen.
+func fit(rows [][]string, width int) {
+	last := len(rows[0]) - 1
+	for column := range last {
+		widest := 0
+		for _, row := range rows {
+			widest = max(widest, len([]rune(row[column])))
+		}
+		width -= widest + 2
+	}
+	for _, row := range rows {
+		row[last] = clip(row[last], max(width, 20))
+	}
 }
 
 type approvalsShowCmd struct {

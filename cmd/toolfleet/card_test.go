@@ -97,6 +97,14 @@ func TestPendingRows(t *testing.T) {
 	}
 }
 
+func TestTablesFitTheScreen(t *testing.T) {
+	rows := [][]string{{"ID", "CALL"}, {"0123456789", strings.Repeat("x", 100)}}
+	fit(rows, 60)
+	if got := rows[1][1]; len([]rune(got)) != 48 || !strings.HasSuffix(got, "…") {
+		t.Errorf("the last column is %q", got)
+	}
+}
+
 func TestSpan(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 1600 * time.Millisecond: "2s", 14*time.Minute + 20*time.Second: "14m20s", 15 * time.Minute: "15m", 3*time.Hour + 5*time.Minute: "3h05m", 3 * time.Hour: "3h", 50 * time.Hour: "2d",

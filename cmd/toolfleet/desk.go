@@ -106,7 +106,7 @@ func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
 	case id == "":
 		return messages.Pending{}, errors.New("no question is open")
 	}
-	return messages.Pending{}, fmt.Errorf("no question %s is open: it was answered, or has expired; `toolfleet approvals ls` lists what is open", clean(id, 80))
+	return messages.Pending{}, fmt.Errorf("no question %s is open: it was answered or edited, or has expired; `toolfleet approvals ls` lists what is open", clean(id, 80))
 }
 
 // some is the ids of a few.
@@ -185,6 +185,9 @@ func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (message
 // refusedAtDesk adds to a refusal what to do about it.
 func refusedAtDesk(err error) error {
 	var r *messages.Refusal
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w; may this identity at the NATS server (--creds, --nkey, --user) answer questions?", err)
+	}
 	if !errors.As(err, &r) {
 		return err
 	}

@@ -10,14 +10,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// errClosed is why a person is not asked on: the question has its answer from elsewhere, or its time is over.
+// errClosed is why a person is not asked on: the question has its answer from elsewhere, or its time is over. That is
+// heard from the fleet; our own clock may be wrong.
 var errClosed = errors.New("the question is closed")
 
 // interview shows a question to the person and does what they say. Alone means that there is nobody else: it then is
 // not left open, and more than one person cannot agree.
 func (d *desk) interview(ctx context.Context, someone *person, q messages.Approval, alone bool) error {
-	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(time.Until(q.Expires)), errClosed)
-	defer cancel()
 	d.app.say("\n%s", card(q, time.Now(), colours(d.app.stderr)))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
 	if alone {

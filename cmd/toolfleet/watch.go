@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,31 +33,45 @@ func (c approvalsWatchCmd) Run(a *app) error {
 	someone := a.person()
 	asks := someone != nil && cfg.Approver.Key != "" && !c.json()
 	return a.withDesk(asks, func(d *desk) error {
+		watching, end := context.WithCancelCause(a.ctx)
+		defer end(nil)
+		group, ctx := errgroup.WithContext(watching)
 		w := newWatched()
 		w.each = func(p messages.Pending, shown bool) {
-			switch {
-			case c.json():
-				_ = a.print(p) // a reader who is gone is found by the signal
-			case asks && (p.State == "" || shown): // the person is told by the asking itself
-			default:
-				fmt.Fprintln(a.stdout, newsLine(p))
+			if asks && (p.State == "" || shown) { // the person is told by the asking itself
+				return
+			}
+			if err := c.tell(a, p); err != nil {
+				end(err) // nobody reads on
 			}
 		}
-		ctx, end := context.WithCancelCause(a.ctx)
-		defer end(nil)
-		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return d.follow(ctx, w) })
 		if asks {
 			a.say("waiting for questions; Ctrl-C ends it")
 			group.Go(func() error {
-				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error { return d.interview(ctx, someone, q, false) })
+				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
+					if slices.Contains(q.Pending().Agreed, d.name) { // it is somebody else's turn
+						return nil
+					}
+					return d.interview(ctx, someone, q, false)
+				})
 			})
 		}
-		if err := group.Wait(); err != nil && a.ctx.Err() == nil {
-			return err
+		err := group.Wait()
+		if a.ctx.Err() != nil || errors.Is(err, errNoAnswer) { // Ctrl-C, Ctrl-D
+			return nil
 		}
-		return nil
+		return cmp.Or(context.Cause(watching), err)
 	})
+}
+
+// tell prints news.
+func (c approvalsWatchCmd) tell(a *app, p messages.Pending) error {
+	if c.json() {
+		return a.print(p)
+	}
+	_, err := fmt.Fprintln(a.stdout, newsLine(p))
+	return err
 }
 
 // newsLine is a question, or what became of one, on one line.
