@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// mayRest is a little more than the longest that nobody looks at a batch that waits for people.
+const mayRest = 5*time.Minute + 10*time.Second
+
+// secret registers a read that a person has to allow, which keeps no ledger.
+func (f *fleet) secret() {
+	f.tool(schemas.Tool{Name: "secret", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+}
+
+// grants stores a person's agreement as a coordinator does that is killed right after: nobody is woken.
+func (f *fleet) grants(p people, name string, q messages.Approval) {
+	f.t.Helper()
+	ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
+	entry, err := j.Question(ctx, key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	d := approval.Answer(q, messages.Approve, name)
+	d.At = time.Now().UTC()
+	if d, err = p.keys[name].Sign(d); err != nil {
+		f.t.Fatal(err)
+	}
+	granted, state, refused := p.approvers.Take(*entry.Record.Approval, d, time.Now())
+	if refused != nil || state != messages.DecisionGranted {
+		f.t.Fatalf("%s, %v", state, refused)
+	}
+	record := entry.Record
+	record.State, record.Nonce, record.Approval = messages.Granted, "granted", &granted
+	if _, err := j.Write(ctx, key, record, entry.Seq); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// Every process goes while a batch waits for people, and the one that takes the answer goes with it: the batch goes on
+// within the time that nobody looks at it, and runs what was allowed once.
+func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.secret()
+		w, c := f.worker(p.worker(t, refunds)), f.coordinator(p.coordinator())
+		b := canonical("s", "b", call{"lookup", `{"n":1}`}, call{"secret", `{"of":"ada"}`}, refund("149.99"), call{"lookup", `{"n":2}`})
+		behind := canonical("s", "behind", call{"lookup", ""})
+		f.submit(b)
+		f.submit(behind)
+		for index := range 2 {
+			q := f.question(b, 1+index)
+			w.stop()
+			c.stop()
+			srv.Stop()
+			time.Sleep(2 * time.Minute)
+			if err := srv.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			f.until("connected again", f.conn.Connected)
+			f.grants(p, "alice", q)
+			w, c = f.worker(p.worker(t, refunds)), f.coordinator(p.coordinator())
+			time.Sleep(mayRest)
+		}
+		reply := f.reply(b, time.Second)
+		f.wantStatuses(reply, "ok ok ok ok")
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+		f.wantStatuses(f.reply(behind, time.Minute), "ok")
+	})
+}
+
+// Each question puts off the end of a batch by the time that people have to answer it, for its workers too.
+func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		f.coordinator(coordinator.Config{Approvers: p.approvers, BatchTTL: 20 * time.Minute})
+		b := canonical("s", "b", refund("51"), refund("52"), refund("53"), refund("54"))
+		f.submit(b)
+		for index := range 2 {
+			q := f.question(b, index)
+			time.Sleep(14 * time.Minute)
+			if _, err := f.says(p, "alice", q, messages.Approve, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.question(b, 2) // 28 minutes in; twice 20 are all that it gets
+		began := time.Now()
+		reply := f.reply(b, 13*time.Minute)
+		f.wantStatuses(reply, "ok ok expired expired")
+		if took := time.Since(began); took < 11*time.Minute || len(ledger.all()) != 2 {
+			t.Errorf("over after %v, refunded %d times", took, len(ledger.all()))
+		}
+	})
+}
+
+// A read that waits for a person beside reads that ran is not run once nobody wants it any more, and the lane goes on.
+func TestAParkedReadIsAborted(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		f.bank()
+		f.secret()
+		f.worker(p.worker(t, refunds))
+		for range 2 {
+			f.coordinator(p.coordinator())
+		}
+		for round := range 5 {
+			b := canonical("s", fmt.Sprint("b", round), call{"lookup", `{"n":1}`}, call{"secret", `{"of":"ada"}`}, call{"lookup", `{"n":2}`}, refund("10"))
+			f.submit(b)
+			q := f.question(b, 1)
+			time.Sleep(time.Duration(round) * time.Minute)
+			f.abort("s", string(b.ID))
+			f.wantStatuses(f.reply(b, 5*time.Second), "ok aborted ok aborted")
+			_, err := f.says(p, "alice", q, messages.Approve, nil)
+			wantRefused(t, "an approval of what was aborted", err, messages.NotPending)
+		}
+	})
+}
