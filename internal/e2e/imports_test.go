@@ -85,7 +85,7 @@ var rooms = []room{
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; nothing of it is in the binary.
-	{path: "internal/sim", may: plus(words, "coordinator/plan", "coordinator/batch", "worker/lane")},
+	{path: "internal/sim", may: plus(words, "internal/approval", "coordinator/plan", "coordinator/batch", "worker/lane")},
 
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},

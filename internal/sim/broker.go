@@ -68,8 +68,8 @@ func Streams(n messages.Names, batchTTL, replyTTL time.Duration) []StreamConfig 
 	return []StreamConfig{
 		{Name: n.Stream("BATCHES"), Subjects: []string{n.EveryBatch(messages.VerbBatch)}, Queue: true},
 		{Name: n.Stream("JOBS"), Subjects: all(messages.VerbRead, messages.VerbWrite), Queue: true, Async: true},
-		{Name: n.Stream("CALLS"), Subjects: append(all(messages.VerbCall, messages.VerbPlan, messages.VerbHand), n.OfSession(messages.VerbCtl, "*", "*")), MaxAge: 2 * batchTTL},
-		{Name: n.Stream("RESULTS"), Subjects: all(messages.VerbResult), Async: true, MaxAge: 2 * batchTTL},
+		{Name: n.Stream("CALLS"), Subjects: append(all(messages.VerbCall, messages.VerbPlan, messages.VerbHand), n.OfSession(messages.VerbCtl, "*", "*")), MaxAge: 3 * batchTTL},
+		{Name: n.Stream("RESULTS"), Subjects: all(messages.VerbResult), Async: true, MaxAge: 3 * batchTTL},
 		{Name: n.Stream("REPLIES"), Subjects: all(messages.VerbFinal), MaxAge: replyTTL},
 	}
 }

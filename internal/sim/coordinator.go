@@ -15,9 +15,11 @@ type coordinator struct {
 
 func (f *Fleet) startCoordinator() {
 	c := &coordinator{process: f.start("c", f.startCoordinator), live: map[messages.BatchKey]*drive{}}
+	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.name)
 	c.Subscribe(inbox)
 	c.bye = func() { c.Unsubscribe(inbox) }
+	c.openDoors()
 	c.spawn("pull", func(t *task) {
 		for {
 			t.wait(never, func() bool { return f.Waiting(f.log) })
@@ -71,47 +73,60 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 	}
 }
 
-// driveLane drives a head, and then the next one, until there is none.
-func (c *coordinator) driveLane(t *task, accepted *Message, delivery *Delivery) {
+// driveLane drives a head, and then the next one, until there is none. It reports whether a drive was given up.
+func (c *coordinator) driveLane(t *task, accepted *Message, delivery *Delivery) (givenUp bool) {
 	for {
 		sub := accepted.Body.(*Submission)
 		if live := c.live[sub.Key]; live != nil {
+			live.nudged = true // it may be about to rest
 			if delivery != nil {
 				live.delivery = delivery
 			}
-			return
+			return false
 		}
-		d := &drive{journal: journal{t}, coordinator: c, accepted: accepted, sub: sub, delivery: delivery}
+		d := &drive{journal: journal{t}, coordinator: c, accepted: accepted, sub: sub, delivery: delivery, born: t.Now}
 		c.live[sub.Key] = d
 		finished := d.run()
-		delete(c.live, sub.Key)
+		if c.live[sub.Key] == d {
+			delete(c.live, sub.Key)
+		}
 		if !finished {
-			if d.delivery != nil {
-				t.nak(d.delivery, min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second))
-			}
-			return
+			d.letGo(t)
+			return d.resting.IsZero()
 		}
-		if accepted, delivery = c.nextHead(t, sub.Key), nil; accepted == nil {
-			return
+		var err error
+		if accepted, err = c.nextHead(t, sub.Key); err != nil || accepted == nil {
+			return false
 		}
+		delivery = nil
 	}
 }
 
+// letGo hands an unfinished batch back to the log.
+func (d *drive) letGo(t *task) {
+	if d.delivery == nil {
+		return
+	}
+	wait := min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second)
+	if !d.resting.IsZero() {
+		wait = min(max(d.resting.Sub(t.Now), 100*time.Millisecond), restAtMost)
+	}
+	t.nak(d.delivery, wait)
+}
+
 // nextHead is the oldest batch of the session that has no reply yet.
-func (c *coordinator) nextHead(t *task, key messages.BatchKey) *Message {
+func (c *coordinator) nextHead(t *task, key messages.BatchKey) (*Message, error) {
 	for {
 		next, err := journal{t}.head(key)
 		if err != nil || next == nil {
-			return nil
+			return nil, err
 		}
 		replied, err := journal{t}.replied(next.Body.(*Submission).Key)
-		switch {
-		case err != nil:
-			return nil
-		case !replied:
-			return next
-		case journal{t}.remove(next) != nil:
-			return nil
+		if err != nil || !replied {
+			return next, err
+		}
+		if err := (journal{t}).remove(next); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -126,7 +141,11 @@ type drive struct {
 	delivery    *Delivery // of the batch, if it came by one
 	heard       []batch.Event
 	reply       *reply
-	over        bool // the drive has ended
+	over        bool      // the drive has ended
+	nudged      bool      // it is to look into the journal
+	sure        bool      // what was said since the newest record that we know was asked for
+	resting     time.Time // set: the batch only waits for people, until then at most
+	born        time.Time
 }
 
 // run reports whether the batch has left the log.
@@ -140,7 +159,6 @@ func (d *drive) run() bool {
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
-	said := d.controls()
 	late := d.delivery == nil || d.delivery.Count > 1
 	resumed := false
 	if late {
@@ -149,23 +167,38 @@ func (d *drive) run() bool {
 			return false
 		}
 	}
+	said, err := d.controls()
+	if err != nil && late {
+		return false
+	}
 	for _, e := range said {
 		d.machine.Step(d.Now, e)
 	}
+	d.sure = late
 	d.step(batch.Begin{Resumed: resumed, Late: late})
 	for d.reply == nil {
+		if d.rest() {
+			return false
+		}
+		if d.reply != nil {
+			break
+		}
 		wake, ok := d.machine.Wake()
 		if !ok {
 			wake = never
 		}
-		d.wait(wake, func() bool { return len(d.heard) > 0 })
-		if len(d.heard) > 0 {
+		d.wait(wake, func() bool { return len(d.heard) > 0 || d.nudged })
+		switch {
+		case len(d.heard) > 0:
 			said := d.heard[0]
 			d.heard = d.heard[1:]
 			d.step(said)
-			continue
+		case d.nudged:
+			d.nudged = false
+			d.look()
+		default:
+			d.step(batch.Tick{})
 		}
-		d.step(batch.Tick{})
 	}
 	return d.finish()
 }
@@ -203,10 +236,10 @@ func (d *drive) recall() (found bool, err error) {
 }
 
 // controls is what was said to the session, as far as it means this batch.
-func (d *drive) controls() (events []batch.Event) {
+func (d *drive) controls() (events []batch.Event, err error) {
 	all, err := d.journal.controls(d.sub.Key)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	for _, record := range all {
 		if record.UpTo < d.accepted.Seq {
@@ -219,7 +252,7 @@ func (d *drive) controls() (events []batch.Event) {
 			events = append(events, batch.Steered{Now: record.When == messages.SteerImmediate})
 		}
 	}
-	return events
+	return events, nil
 }
 
 func (d *drive) events(k known) []batch.Event {
@@ -227,13 +260,13 @@ func (d *drive) events(k known) []batch.Event {
 	for _, m := range k.hands {
 		events = append(events, batch.HandedBack{Index: indexOf(m)})
 	}
+	has := map[int]bool{}
 	for _, m := range k.records {
-		if i := indexOf(m); d.claims(i) {
-			events = append(events, batch.Recorded{Index: i, Record: m.Body.(messages.CallRecord), Seq: m.Seq})
-		}
+		has[indexOf(m)] = true
+		events = append(events, recorded(indexOf(m), entry{m.Seq, m.Body.(messages.CallRecord)}))
 	}
 	for _, m := range k.results {
-		if i := indexOf(m); !d.claims(i) {
+		if i := indexOf(m); !has[i] && !d.claims(i) {
 			events = append(events, batch.Ended{Index: i, Result: m.Body.(messages.Result)})
 		}
 	}
@@ -252,12 +285,21 @@ func indexOf(m *Message) int {
 
 func (d *drive) step(e batch.Event) {
 	wants := d.machine.Step(d.Now, e)
+	d.follow(e)
 	for len(wants) > 0 {
 		want := wants[0]
 		wants = wants[1:]
 		for _, told := range d.perform(want) {
+			d.follow(told)
 			wants = append(wants, d.machine.Step(d.Now, told)...)
 		}
+	}
+}
+
+// follow notes that there is something new of a call.
+func (d *drive) follow(e batch.Event) {
+	if _, is := e.(batch.Recorded); is {
+		d.sure = false
 	}
 }
 
@@ -269,7 +311,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 	case batch.StorePlan:
 		return d.storePlan(want)
 	case batch.Look:
-		said := d.controls()
+		said, _ := d.controls()
 		k, err := d.calls(d.sub.Key)
 		if err != nil {
 			return said
@@ -318,9 +360,12 @@ func (d *drive) end(want batch.End) []batch.Event {
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
 	record := messages.CallRecord{State: messages.Ended, Nonce: d.nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
+	if q, _ := d.machine.Question(want.Index); q != nil {
+		record.ArgsHash, record.Approval = q.ArgsHash, q
+	}
 	seq, err := d.write(key, record, want.Expect, never)
 	if lost, ok := err.(*lostTo); ok {
-		return []batch.Event{batch.Recorded{Index: want.Index, Record: lost.newest.record, Seq: lost.newest.seq}}
+		return []batch.Event{recorded(want.Index, lost.newest)}
 	}
 	if err != nil {
 		return nil

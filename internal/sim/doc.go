@@ -7,13 +7,16 @@
 //	                  |
 //	         Broker: streams, queues, core messages
 //
+// Some calls ask people, who answer when and what they like, to whichever coordinator; the policy of the workers may change
+// meanwhile.
+//
 // Nothing in it happens by itself. Which party goes next, what gets lost and who dies is chosen from a seed,
 // so every history can be run again; thousands of them take seconds. The broker answers as the real server
 // does: the tests run the same random commands on both and compare every answer.
 //
-// batch.Machine, plan and lane.Decide are the real ones. What stands around them in the daemons does I/O, so it is
-// written here once more, call for call: coordinator.go follows package coordinator, worker.go package lane, journal.go
-// internal/journal. Who changes one changes the other.
+// batch.Machine, plan, approval and lane.Decide are the real ones. What stands around them in the daemons does I/O, so it is
+// written here once more, call for call: coordinator.go and rest.go follow package coordinator, worker.go package lane, asking.go
+// what package pipeline does about people, journal.go internal/journal. Who changes one changes the other.
 //
 // The ledger stands outside. It sees what really ran, and stops a history at the first broken rule:
 //

@@ -24,7 +24,7 @@ const (
 )
 
 var machineConfig = batch.Config{
-	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace,
+	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace, Waits: BatchTTL,
 }
 
 // Shape is how large a fleet is and what it is given to do.
@@ -32,10 +32,16 @@ type Shape struct {
 	Coordinators, Workers int
 	// Sessions holds the batches of each session, each as the names of the tools it calls:
 	// read, sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may overlap),
-	// stern and sternshell (planned to overlap, and handed back), nope (unknown). A batch "?" cannot be decoded.
+	// stern and sternshell (planned to overlap, and handed back), nope (unknown). A person is asked about askread, askonce,
+	// askagain and sternask, two about askboth. A batch "?" cannot be decoded.
 	Sessions [][]string
 	// Says is how many things are said to sessions: aborts and steering.
 	Says int
+	// AskFor is how long a question stays open. Prompt people answer all of them, and soon.
+	AskFor time.Duration
+	Prompt bool
+	// Reforms is how often the policy changes.
+	Reforms int
 }
 
 // Fleet is agents, coordinators and workers on one broker.
@@ -44,6 +50,12 @@ type Fleet struct {
 	*ledger
 	log, jobs *Queue
 	agents    int // that still wait for a reply
+	shape     Shape
+	policy    policy // of workers that start now
+	people    *process
+	// Everybody who ever was.
+	workers      []*worker
+	coordinators []*coordinator
 }
 
 // catalog is the tools of every fleet here: one for each promise that a tool can make.
@@ -56,6 +68,10 @@ var catalog = func() schemas.Catalog {
 		schemas.Tool{Name: "stern", Kind: messages.Read}, schemas.Tool{Name: "sternshell", Kind: messages.Write, ConcurrencySafe: &safe},
 		schemas.Tool{Name: "once", Kind: messages.Write, OnCrash: messages.Once},
 		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
+		schemas.Tool{Name: "askread", Kind: messages.Read}, schemas.Tool{Name: "sternask", Kind: messages.Read},
+		schemas.Tool{Name: "askonce", Kind: messages.Write, OnCrash: messages.Once},
+		schemas.Tool{Name: "askagain", Kind: messages.Write, OnCrash: messages.Idempotent},
+		schemas.Tool{Name: "askboth", Kind: messages.Write, OnCrash: messages.Once},
 	)
 	if err != nil {
 		panic(err)
@@ -66,7 +82,8 @@ var catalog = func() schemas.Catalog {
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}}
-	f := &Fleet{World: w}
+	f := &Fleet{World: w, shape: shape, policy: policies[0]}
+	f.people = f.start("p", nil)
 	f.ledger = newLedger(f)
 	w.stored = f.ledger.stored
 	queues := Queues(names, AckWait, 0)
@@ -85,6 +102,9 @@ func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 	for range shape.Says {
 		f.startSpeaker(messages.BatchKey{Tenant: messages.OneTenant, Session: fmt.Sprint("s", rng.IntN(len(shape.Sessions)))})
 	}
+	for range shape.Reforms {
+		f.startReform()
+	}
 	return f
 }
 
@@ -98,8 +118,14 @@ func (f *Fleet) startSpeaker(key messages.BatchKey) {
 	}[f.rng.IntN(4)]
 	p := f.start("s", nil)
 	p.spawn("say", func(t *task) {
-		t.sleep(time.Duration(f.rng.IntN(6000)) * time.Millisecond)
-		t.insist(func() error { return journal{t}.control(key, control) })
+		within := 6 * time.Second
+		if f.rng.IntN(2) == 0 {
+			within += f.shape.AskFor
+		}
+		t.sleep(time.Duration(f.rng.Int64N(int64(within))))
+		for ok := false; !ok; {
+			_, ok = f.request(t, speech{key, control})
+		}
 	})
 }
 
@@ -173,6 +199,7 @@ func (f *Fleet) Run() (err error) {
 		if !f.step() && f.unfinished() {
 			f.fail("nobody waits for anything, and %d agents have no reply", f.agents)
 		}
+		f.ledger.look()
 		if f.Now.Sub(epoch) > patience {
 			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, len(f.log.stream.msgs), len(f.jobs.stream.msgs))
 		}
@@ -186,7 +213,7 @@ func (f *Fleet) unfinished() bool {
 }
 
 // patience is longer than any fleet here may take, faults included.
-const patience = 6 * time.Hour
+const patience = 12 * time.Hour
 
 // nonce is unique.
 func (t *task) nonce() string {

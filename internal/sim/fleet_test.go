@@ -51,7 +51,7 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		shape := randomShape(rng)
-		shape.Says = 0
+		shape.Says, shape.Reforms, shape.Prompt, shape.AskFor = 0, 0, true, 15*time.Minute
 		f := sim.NewFleet(shape, sim.Calm{}, rng)
 		f.Record()
 		if err := f.Run(); err != nil {
@@ -66,6 +66,9 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 			if n := f.Tally()[what]; n > 0 {
 				t.Fatalf("seed %d: nothing goes wrong, and there are %d %s\n%s", seed, n, what, f.History())
 			}
+		}
+		if took := f.Slowest(); took > 5*time.Second {
+			t.Fatalf("seed %d: nothing goes wrong, and the job of a call that was granted is published %v later\n%s", seed, took, f.History())
 		}
 	}
 	t.Logf("%d runs, %d of them again", runs, again)
@@ -83,7 +86,12 @@ func storm(seed uint64, verbose bool) (history string, tally map[string]int, err
 
 func randomShape(rng *rand.Rand) sim.Shape {
 	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
-	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2)}
+	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute}
+	if rng.IntN(2) == 0 { // people are asked
+		tools = append(tools, "askread", "askread", "askonce", "askonce", "askagain", "askagain", "askboth", "sternask")
+		shape.AskFor = []time.Duration{20 * time.Second, 2 * time.Minute, 15 * time.Minute}[rng.IntN(3)]
+		shape.Reforms = max(0, rng.IntN(4)-1) % 3
+	}
 	for range 1 + rng.IntN(2) {
 		var session []string
 		for range 1 + rng.IntN(3) {
@@ -101,12 +109,15 @@ func randomShape(rng *rand.Rand) sim.Shape {
 	return shape
 }
 
-// small is the fleet whose every crash point is tried.
-var small = sim.Shape{Coordinators: 2, Workers: 2, Sessions: [][]string{{"read once read again"}}}
+// small is the fleets whose every crash point is tried: one that asks nobody, and one that does.
+var small = []sim.Shape{
+	{Coordinators: 2, Workers: 2, Sessions: [][]string{{"read once read again"}}, AskFor: 15 * time.Minute},
+	{Coordinators: 2, Workers: 2, Sessions: [][]string{{"askread askonce", "once"}}, AskFor: 15 * time.Minute, Prompt: true},
+}
 
-// script runs the small fleet with what goes wrong given, in one order of parties.
+// script runs a small fleet with what goes wrong given, in one order of parties. Every other order is of people who are asked.
 func script(order uint64, verbose bool, hits ...sim.Hit) (*sim.Fleet, error) {
-	f := sim.NewFleet(small, sim.Script(hits), rand.New(rand.NewPCG(order, 5)))
+	f := sim.NewFleet(small[order%2], sim.Script(hits), rand.New(rand.NewPCG(order, 5)))
 	if verbose {
 		f.Record()
 	}
@@ -147,26 +158,28 @@ func TestEveryCrashPoint(t *testing.T) {
 
 // TestPairsOfCrashPoints lets things go wrong twice: as many pairs as the flag says, evenly spread.
 func TestPairsOfCrashPoints(t *testing.T) {
-	f, err := script(0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []sim.Hit
-	for command := 1; command <= f.Commands()*3/2; command++ { // what goes wrong first makes it longer
-		all = append(all, sim.Hits(command, 4)...)
-	}
-	stride := 1
-	if *pairs > 0 {
-		stride = max(1, len(all)*len(all)/2 / *pairs)
-	}
-	tried, n := 0, 0
-	for i, first := range all {
-		for _, second := range all[i+1:] {
-			if n++; n%stride == 0 {
-				try(t, 0, first, second)
-				tried++
+	for order := range uint64(2) {
+		f, err := script(order, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []sim.Hit
+		for command := 1; command <= f.Commands()*3/2; command++ { // what goes wrong first makes it longer
+			all = append(all, sim.Hits(command, 4)...)
+		}
+		stride := 1
+		if *pairs > 0 {
+			stride = max(1, len(all)*len(all) / *pairs)
+		}
+		tried, n := 0, 0
+		for i, first := range all {
+			for _, second := range all[i+1:] {
+				if n++; n%stride == 0 {
+					try(t, order, first, second)
+					tried++
+				}
 			}
 		}
+		t.Logf("%d of %d pairs", tried, n)
 	}
-	t.Logf("%d of %d pairs", tried, n)
 }

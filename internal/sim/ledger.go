@@ -10,6 +10,7 @@ import (
 // ledger is the outside view: what really ran, and the rules that it must keep. It is looked at by nobody in
 // the fleet.
 type ledger struct {
+	*agreements
 	fleet   *Fleet
 	batches map[messages.BatchKey]*account
 	order   []*account // as accepted
@@ -47,7 +48,7 @@ type violation string
 func (v violation) Error() string { return string(v) }
 
 func newLedger(f *Fleet) *ledger {
-	return &ledger{fleet: f, batches: map[messages.BatchKey]*account{}}
+	return &ledger{agreements: newAgreements(), fleet: f, batches: map[messages.BatchKey]*account{}}
 }
 
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
@@ -62,8 +63,16 @@ func (l *ledger) stored(m *Message) {
 			l.batches[body.Key] = a
 			l.order = append(l.order, a)
 		}
+	case messages.Job:
+		l.published(messages.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
+	case messages.ControlRecord:
+		_, session, err := names.Session(m.Subject)
+		if _, all := body.Batch(); all && err == nil && body.UpTo > 0 {
+			l.aborts[session] = m.Time
+		}
 	case messages.CallRecord:
 		a, i := l.call(m.Subject)
+		l.follows(a.sub.Key.Call(i), body)
 		a.claimed[i] = a.claimed[i] || body.State == messages.Claimed
 		if body.State == messages.Ended {
 			a.ended[i], a.durable[i] = true, true
@@ -107,6 +116,7 @@ func (l *ledger) began(a *attempt) *run {
 		l.fail("call %s runs, and its batch was never accepted", a.key)
 	}
 	l.inOrder(account, i)
+	l.mayStart(a)
 	before := account.runs[i]
 	if len(before) > 0 && a.claims() {
 		l.mayRepeat(a, before[len(before)-1])
@@ -209,7 +219,7 @@ func (l *ledger) mayRepeat(a *attempt, before *run) {
 		return // nothing was applied
 	}
 	l.fleet.tally["takeovers"]++
-	if l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
+	if a.job.Kind == messages.Write && l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
 		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
 	}
 	if before.done || before.dead || !l.alive(before.worker) {
@@ -280,7 +290,7 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
 		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
-	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted):
+	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted || r.Status == messages.StatusDenied):
 		l.fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -13,11 +14,13 @@ import (
 type worker struct {
 	*process
 	fleet  *Fleet
+	policy policy
 	inHand []*attempt
 }
 
 func (f *Fleet) startWorker() {
-	w := &worker{process: f.start("w", f.startWorker), fleet: f}
+	w := &worker{process: f.start("w", f.startWorker), fleet: f, policy: f.policy}
+	f.workers = append(f.workers, w)
 	w.told = func(key messages.CallKey) {
 		for _, a := range w.inHand {
 			if a.key == key {
@@ -45,6 +48,8 @@ type attempt struct {
 	nonce    string
 	last     uint64              // the newest record that is ours or that we claim behind
 	record   messages.CallRecord // that record
+	input    json.RawMessage     // frozen
+	argsHash string              // of input
 	claimed  bool
 	run      *run      // of the tool; nil before it starts
 	stopped  bool      // nobody wants the run any more
@@ -77,7 +82,7 @@ func (a *attempt) handle() {
 	case a.Now.After(a.job.NotAfter):
 		a.term()
 		return
-	case a.job.Dispatch > 0 || a.delivery.Count > 1:
+	case a.job.TakeOver > 0 || a.job.Dispatch > 0 || a.delivery.Count > 1:
 		if settled, err := a.settled(); settled || err != nil {
 			return
 		}
@@ -85,6 +90,10 @@ func (a *attempt) handle() {
 	a.worker.spawn("signs", a.giveSigns)
 	if a.job.ConcurrencySafe && a.worker.fleet.handsBack(a.job.Tool) {
 		a.giveBack()
+		return
+	}
+	a.freeze()
+	if !a.allowed() {
 		return
 	}
 	if a.claims() {
@@ -102,18 +111,23 @@ func (a *attempt) handle() {
 	a.work()
 }
 
-func (a *attempt) claims() bool { return a.job.Kind == messages.Write }
+func (a *attempt) claims() bool { return a.job.Kind == messages.Write || a.job.TakeOver > 0 }
 
 // settled looks into the journal, and settles the delivery where that says that there is nothing to do here.
 func (a *attempt) settled() (bool, error) {
 	if !a.claims() {
 		r, found, err := a.result(a.key)
-		if err != nil || !found {
+		if err != nil {
 			return false, err
 		}
-		a.say(batch.Ended{Index: a.key.Index, Result: r})
-		a.ack()
-		return true, nil
+		if found {
+			a.say(batch.Ended{Index: a.key.Index, Result: r})
+			a.ack()
+			return true, nil
+		}
+		if a.job.Dispatch == 0 && a.delivery.Count == 1 { // nobody has had it in hand, who could have parked it
+			return false, nil
+		}
 	}
 	newest, err := a.newest(a.key)
 	if err != nil {
@@ -125,6 +139,9 @@ func (a *attempt) settled() (bool, error) {
 		a.ack()
 		return true, nil
 	case lane.Leave:
+		if newest.record.State == messages.Parked { // whoever parked it may not have told this coordinator
+			a.say(recorded(a.key.Index, newest))
+		}
 		a.term()
 		return true, nil
 	case lane.TakeOver:
@@ -147,6 +164,13 @@ func (a *attempt) claim() (mine bool, err error) {
 	record := messages.CallRecord{
 		State: messages.Claimed, Nonce: a.nonce, Attempt: a.record.Attempt + 1, Worker: a.name,
 		OnCrash: a.worker.fleet.tool(a.job.Tool).OnCrash, LeaseMS: Lease.Milliseconds(), Lapsed: a.record.Lapsed,
+		ArgsHash: a.argsHash, Input: a.input, Approval: a.record.Approval,
+	}
+	if a.job.Kind != messages.Write { // nothing is changed by another run
+		record.OnCrash = messages.Idempotent
+	}
+	if q := record.Approval; q != nil && q.ArgsHash == a.argsHash { // the question holds the input
+		record.Input = nil
 	}
 	if before := a.record; before.State == messages.Claimed || before.State == messages.Renewed {
 		record.Lapsed++
@@ -269,7 +293,7 @@ func (a *attempt) work() {
 	a.worker.fleet.over(a)
 	result := a.run.end(a.Now, a.stopped)
 	if result.Err != nil && result.Err.Retryable && a.tries() < attempts {
-		a.release()
+		a.release(result.Err)
 		return
 	}
 	a.finish(result)
@@ -288,7 +312,7 @@ func (a *attempt) tries() int {
 
 // release gives up an attempt that is known not to have been applied, for another one after a while: one that
 // claimed in its journal, any other by telling the coordinator.
-func (a *attempt) release() {
+func (a *attempt) release(why *messages.Error) {
 	const after = 500 * time.Millisecond
 	if !a.claims() {
 		a.term()
@@ -296,7 +320,7 @@ func (a *attempt) release() {
 		return
 	}
 	record := a.record
-	record.State, record.Nonce, record.RetryAfterMS = messages.Released, a.nonce+"-released", after.Milliseconds()
+	record.State, record.Nonce, record.RetryAfterMS, record.Error = messages.Released, a.nonce+"-released", after.Milliseconds(), why
 	a.insist(func() error {
 		seq, err := a.close(record)
 		switch lost, ok := err.(*lostTo); {

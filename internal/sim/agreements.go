@@ -1,0 +1,222 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// agreements is the ledger's page about people: what each has said, what they were told of it, and what then ran.
+type agreements struct {
+	yes      map[words]map[string]bool     // who has signed for exactly this
+	settled  map[askedAt]int               // how often somebody was told that a question has its answer by them
+	chain    map[messages.CallKey][]stored // every record of a call
+	jobs     map[messages.CallKey]time.Time
+	aborts   map[string]time.Time // of whole sessions, by session
+	slowest  time.Duration        // from a grant to its job
+	nextLook time.Time
+}
+
+// words is what somebody agrees to: these arguments of this call, under this policy.
+type words struct {
+	key              messages.CallKey
+	argsHash, policy string
+}
+
+type askedAt struct {
+	key messages.CallKey
+	at  time.Time
+}
+
+type stored struct {
+	record messages.CallRecord
+	at     time.Time
+}
+
+func newAgreements() *agreements {
+	return &agreements{
+		yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[messages.CallKey][]stored{},
+		jobs: map[messages.CallKey]time.Time{}, aborts: map[string]time.Time{},
+	}
+}
+
+// said is told what a person has signed.
+func (l *ledger) said(key messages.CallKey, d messages.Decision) {
+	hash := d.ArgsHash
+	l.fleet.logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
+	switch d.Verdict {
+	case messages.Deny:
+		return
+	case messages.Edit:
+		hash = hashOf(d.Input)
+	}
+	w := words{key, hash, d.Policy}
+	if l.yes[w] == nil {
+		l.yes[w] = map[string]bool{}
+	}
+	l.yes[w][d.By] = true
+}
+
+// told is told what a person was answered. Of one question one decision at most is the last one, and it stands in the journal.
+func (l *ledger) told(key messages.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
+	if answer.Error != nil {
+		l.fleet.tally["decisions refused: "+string(answer.Error.Class)]++
+		return
+	}
+	l.fleet.tally["decisions: "+string(answer.State)]++
+	if answer.State == messages.DecisionWaiting {
+		return
+	}
+	at := askedAt{key, q.Asked}
+	if l.settled[at]++; l.settled[at] > 1 {
+		l.fail("two people were told that the question about call %s has its answer by them", key)
+	}
+	want := map[messages.DecisionState]messages.CallState{messages.DecisionGranted: messages.Granted, messages.DecisionDenied: messages.Ended}[answer.State]
+	for _, s := range l.chain[key] {
+		if a := s.record.Approval; s.record.State == want && a != nil && a.Asked.Equal(q.Asked) && len(a.Decisions) > 0 && a.Decisions[len(a.Decisions)-1].Nonce == d.Nonce {
+			return
+		}
+	}
+	l.fail("%s was told that the question about call %s is %s, and the journal does not say so", d.By, key, answer.State)
+}
+
+// follows holds each record of a call to what stands before it.
+func (l *ledger) follows(key messages.CallKey, next messages.CallRecord) {
+	chain, now := l.chain[key], l.fleet.Now
+	var last messages.CallRecord
+	if len(chain) > 0 {
+		last = chain[len(chain)-1].record
+	}
+	code := messages.Code("")
+	if r := next.Result; r != nil && r.Err != nil {
+		code = r.Err.Code
+	}
+	open := last.State == messages.Parked
+	switch {
+	case last.State == messages.Ended:
+		l.fail("call %s has ended, and %s follows", key, next.State)
+	case open && next.State != messages.Parked && next.State != messages.Granted && next.State != messages.Ended:
+		l.fail("call %s waits for a person, and %s follows", key, next.State)
+	case !open && (next.State == messages.Granted || code == messages.CodeDeniedByUser):
+		l.fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
+	case open && code == messages.CodeApprovalExpired && now.Before(last.Approval.Expires):
+		l.fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
+	case next.State == messages.Granted && next.Approval.Asked != last.Approval.Asked:
+		l.fail("call %s is granted by the answer to another question", key)
+	}
+	l.chain[key] = append(chain, stored{next, now})
+	if next.State == messages.Parked { // for the first time, or since another person has to agree too
+		l.fleet.tally["questions"]++
+		l.fleet.asked(key, *next.Approval)
+	}
+}
+
+// Slowest is the longest that it took from a grant to the job that follows it.
+func (f *Fleet) Slowest() time.Duration { return f.slowest }
+
+// published is told of every job.
+func (l *ledger) published(key messages.CallKey, job messages.Job) {
+	l.jobs[key] = l.fleet.Now
+	if s, waits := l.waits(key); waits && s.record.State == messages.Granted {
+		l.slowest = max(l.slowest, l.fleet.Now.Sub(s.at))
+	}
+}
+
+// waits is the newest record of a call, and whether it has one.
+func (l *ledger) waits(key messages.CallKey) (stored, bool) {
+	chain := l.chain[key]
+	if len(chain) == 0 {
+		return stored{}, false
+	}
+	return chain[len(chain)-1], true
+}
+
+// mayStart holds a start to what people have agreed to: enough of them, exactly these arguments, this policy, and no end yet.
+func (l *ledger) mayStart(a *attempt) {
+	people := asks(a.job.Tool)
+	if people == 0 {
+		return
+	}
+	l.fleet.tally["runs that were allowed"]++
+	if n := len(l.yes[words{a.key, a.argsHash, a.worker.policy.version}]); n < people {
+		l.fail("call %s runs with %s under policy %s, which %d people have agreed to", a.key, a.input, a.worker.policy.version, n)
+	}
+	granted := false
+	for _, s := range l.chain[a.key] {
+		switch r := s.record; {
+		case r.State == messages.Parked:
+			granted = false
+		case r.State == messages.Granted:
+			granted = r.Approval.ArgsHash == a.argsHash && r.Approval.Policy == a.worker.policy.version
+		case r.Result != nil && r.Result.Err != nil && (r.Result.Err.Code == messages.CodeDeniedByUser || r.Result.Err.Code == messages.CodeApprovalExpired):
+			l.fail("call %s runs, and has ended as %s", a.key, r.Result.Err.Code)
+		}
+	}
+	if !granted {
+		l.fail("call %s runs, and its journal holds no grant of %s", a.key, a.input)
+	}
+}
+
+// slack is what is given beyond what was promised, for messages that are lost and parties that die.
+const slack = 4 * time.Minute
+
+// look holds what stands still to what was promised about it: nobody holds a batch that rests, and nothing that is
+// stored for one waits for longer than restAtMost.
+func (l *ledger) look() {
+	now := l.fleet.Now
+	if now.Before(l.nextLook) {
+		return
+	}
+	l.nextLook = now.Add(20 * time.Second)
+	for _, a := range l.order {
+		if a.reply != nil {
+			continue
+		}
+		if newest, rests := l.rests(a); rests {
+			l.isFree(a, newest)
+		}
+	}
+}
+
+// rests is whether every open call of the stage that is on waits for people, and since when.
+func (l *ledger) rests(a *account) (since time.Time, rests bool) {
+	stage := -1
+	for i, call := range a.sub.Plan.Calls {
+		if call.Refused != nil || a.ended[i] || stage >= 0 && call.Stage != stage {
+			continue
+		}
+		stage = call.Stage
+		key := a.sub.Key.Call(i)
+		s, has := l.waits(key)
+		if !has {
+			return since, false
+		}
+		switch age := l.fleet.Now.Sub(s.at); {
+		case s.record.State == messages.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
+			l.fail("call %s was granted %v ago, and no job was published since", key, age)
+		case s.record.State == messages.Parked && l.fleet.Now.Sub(s.record.Approval.Expires) > slack:
+			l.fail("the question about call %s has expired %v ago, and the call has not ended", key, l.fleet.Now.Sub(s.record.Approval.Expires))
+		}
+		if s.record.State != messages.Parked {
+			return since, false
+		}
+		if s.at.After(since) {
+			since = s.at
+		}
+	}
+	return since, stage >= 0
+}
+
+// isFree holds a batch that rests since then: it is driven by nobody, and it has heard what was said to it.
+func (l *ledger) isFree(a *account, since time.Time) {
+	now := l.fleet.Now
+	for _, c := range l.fleet.coordinators {
+		d := c.live[a.sub.Key]
+		if d != nil && l.alive(c.process) && now.Sub(since) > slack && now.Sub(d.born) > slack {
+			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.name, now.Sub(d.born))
+		}
+	}
+	if aborted, was := l.aborts[a.sub.Key.Session]; was && aborted.After(since) && now.Sub(aborted) > restAtMost+slack {
+		l.fail("session %s was aborted %v ago, and %s still waits for people", a.sub.Key.Session, now.Sub(aborted), a.sub.Key)
+	}
+}

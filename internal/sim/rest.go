@@ -1,0 +1,199 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What package coordinator does in rest.go and approvals.go.
+
+// restAtMost bounds how long nobody looks at a batch that rests.
+const restAtMost = 5 * time.Minute
+
+// request is what comes to a coordinator's doors: a decision, or something to say to a session.
+type request struct {
+	inbox string
+	what  any
+}
+
+type decision struct {
+	key messages.CallKey
+	messages.Decision
+}
+
+type speech struct {
+	key messages.BatchKey
+	messages.Control
+}
+
+// openDoors has the coordinator answer requests.
+func (c *coordinator) openDoors() {
+	door := "doors." + c.name
+	c.Subscribe(door)
+	bye := c.bye
+	c.bye = func() { bye(); c.Unsubscribe(door) }
+	c.spawn("doors", func(t *task) {
+		for {
+			t.wait(never, func() bool { return len(t.inboxes[door]) > 0 })
+			if m, ok := t.Hear(door); ok {
+				c.spawn("door", func(t *task) { c.serve(t, m.(request)) })
+			}
+		}
+	})
+}
+
+func (c *coordinator) serve(t *task, r request) {
+	answer := func(what any) { t.tell("answer", r.inbox, func() { t.Publish(r.inbox, what) }) }
+	switch asked := r.what.(type) {
+	case speech:
+		if (journal{t}).control(asked.key, asked.Control) != nil {
+			return
+		}
+		answer(messages.ControlAnswer{OK: true})
+		c.wake(t, asked.key, c.waitsForPeople)
+	case decision:
+		state, refused := c.decide(t, asked)
+		answer(messages.DecisionAnswer{OK: refused == nil, State: state, Error: refused})
+		if refused == nil && state != messages.DecisionWaiting {
+			c.wake(t, asked.key.BatchKey, nil)
+		}
+	}
+}
+
+// decide stores what a decision makes of the question that is open now.
+func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *messages.Refusal) {
+	const tries = 10
+	busy := &messages.Refusal{Class: messages.Busy}
+	for range tries {
+		newest, err := journal{t}.newest(asked.key)
+		switch {
+		case err != nil:
+			return "", busy
+		case newest.record.State != messages.Parked:
+			return "", &messages.Refusal{Class: messages.NotPending}
+		}
+		q, state, refused := approvers.Take(*newest.record.Approval, asked.Decision, t.Now)
+		if refused != nil {
+			return "", refused
+		}
+		_, err = journal{t}.write(asked.key, answered(t, newest.record, q, state), newest.seq, never)
+		var lost *lostTo
+		switch {
+		case err == nil:
+			return state, nil
+		case !errors.As(err, &lost):
+			return "", busy
+		}
+	}
+	return "", busy
+}
+
+// answered is the record that follows a parked one.
+func answered(t *task, parked messages.CallRecord, q messages.Approval, state messages.DecisionState) messages.CallRecord {
+	next := parked
+	next.Nonce, next.Approval, next.ArgsHash, next.Worker = t.nonce(), &q, q.ArgsHash, ""
+	switch state {
+	case messages.DecisionGranted:
+		next.State = messages.Granted
+	case messages.DecisionDenied:
+		next.State, next.Result = messages.Ended, &messages.Result{
+			Index: q.Index, CallID: q.CallID, Tool: q.Tool, Attempt: parked.Attempt, Status: messages.StatusDenied,
+			Outcome: messages.Failed(messages.CodeDeniedByUser, "no"),
+		}
+	}
+	return next
+}
+
+// wake has the head of a session driven, where it is due (nil: it is).
+func (c *coordinator) wake(t *task, lane messages.BatchKey, due func(*task, messages.BatchKey) (bool, error)) {
+	var first uint64
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		head, err := c.nextHead(t, lane)
+		if err == nil {
+			if head == nil || first > 0 && head.Seq != first {
+				return
+			}
+			first = head.Seq
+			is := true
+			if due != nil {
+				is, err = due(t, head.Body.(*Submission).Key)
+			}
+			if err == nil && (!is || !c.driveLane(t, head, nil)) {
+				return
+			}
+		}
+		t.sleep(wait)
+	}
+}
+
+// waitsForPeople reports whether a batch may rest.
+func (c *coordinator) waitsForPeople(t *task, key messages.BatchKey) (bool, error) {
+	known, err := journal{t}.calls(key)
+	for _, m := range known.records {
+		if s := m.Body.(messages.CallRecord).State; s == messages.Parked || s == messages.Granted {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// rest ends the drive when the batch only waits for people, and reports whether it did.
+func (d *drive) rest() bool {
+	if _, rests := d.machine.Rest(); rests && !d.sure {
+		d.lookOnce()
+	}
+	until, rests := d.machine.Rest()
+	if !rests || !d.Now.Before(until) || d.nudged || len(d.heard) > 0 {
+		return false
+	}
+	d.resting = until
+	delete(d.coordinator.live, d.sub.Key)
+	d.tally["rests"]++
+	return true
+}
+
+// lookOnce is a look that no other follows for minutes.
+func (d *drive) lookOnce() {
+	var events []batch.Event
+	d.insist(func() error {
+		known, err := d.calls(d.sub.Key)
+		if err != nil {
+			return err
+		}
+		said, err := d.controls()
+		events = append(said, d.events(known)...)
+		return err
+	})
+	for _, e := range events {
+		d.step(e)
+	}
+	d.sure = true
+}
+
+// look reads the journal because somebody said so.
+func (d *drive) look() {
+	if _, rests := d.machine.Rest(); rests {
+		d.lookOnce()
+		return
+	}
+	for _, e := range d.perform(batch.Look{}) {
+		d.step(e)
+	}
+}
+
+// recorded is the record of a call as an event.
+func recorded(index int, e entry) batch.Recorded {
+	event := batch.Recorded{Index: index, Record: e.record, Seq: e.seq}
+	if e.record.State == messages.Parked {
+		event.Expires = e.record.Approval.Expires
+	}
+	return event
+}
+
+// ended is the end of a call as an event.
+func ended(index int, e entry) batch.Ended {
+	return batch.Ended{Index: index, Result: *e.record.Result}
+}
