@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// members is a fleet of processes, each with its own identity at the server.
+type members struct {
+	t   *testing.T
+	ctx context.Context
+	ids *natstest.Identities
+	srv *devserver.Server
+}
+
+// command is toolfleet as one of the identities.
+func (m *members) command(who string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(m.ctx, "toolfleet", args...)
+	cmd.Env = append(os.Environ(), "TOOLFLEET_CONFIG=none", "GORACE=atexit_sleep_ms=0", "NATS_URL="+m.srv.URL(), "NATS_NKEY="+m.ids.Seed(who), "TOOLFLEET_NATS_INBOX_PREFIX="+m.ids.Inbox(who))
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// start starts a command that goes on.
+func (m *members) start(who string, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
+	m.t.Helper()
+	cmd, out = m.command(who, args...), &bytes.Buffer{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	return cmd, out
+}
+
+// A person with the approver's identity, whose key signs the decisions too, answers an agent with its own.
+func TestApprovalsWithIdentities(t *testing.T) {
+	dir, _ := refund(t)
+	ids := natstest.NewIdentities(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
+	key, err := approval.ReadKey(ids.Seed("approver")) // one file for both
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := filepath.Join(dir, "policy.yaml")
+	body, err := os.ReadFile(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	approvers := "\napprovers: [{name: ann, key: " + key.Public() + "}]\n"
+	if err := os.WriteFile(policy, append(body, approvers...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
+	worker, _ := m.start("worker", "worker", "--policy", policy, "--tools", filepath.Join(dir, "tools.yaml"))
+	t.Cleanup(func() {
+		cancel()
+		_, _ = worker.Wait(), coordinator.Wait() // how they end is not the subject
+	})
+	agent, reply := m.start("acme", "run", filepath.Join(dir, "batch.json"))
+
+	var list messages.PendingList
+	for len(list.Pending) == 0 {
+		out, err := m.command("approver", "approvals", "ls", "--tenant", "acme", "-o", "json").Output()
+		if ctx.Err() != nil {
+			t.Fatal("no question is open")
+		}
+		if err == nil { // else the coordinator is not there yet
+			err = json.Unmarshal(out, &list)
+		}
+		if err != nil {
+			list = messages.PendingList{}
+		}
+	}
+	if p := list.Pending[0]; p.Requester != "acme" || p.Tenant != "acme" {
+		t.Errorf("the requester is %q of tenant %q, want acme", p.Requester, p.Tenant)
+	}
+	id := list.Pending[0].ID
+	if out, err := m.command("approver", "approvals", "approve", id, "--yes", "--as", "ann", "--key", ids.Seed("approver"), "--tenant", "acme").CombinedOutput(); err != nil {
+		t.Fatalf("the approver's identity: %v\n%s", err, out)
+	}
+	if err := agent.Wait(); err != nil || !strings.Contains(reply.String(), `"output":"refunded`) {
+		t.Errorf("the agent's run: %v\n%s", err, reply)
+	}
+}
