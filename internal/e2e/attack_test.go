@@ -1,0 +1,391 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// secretOfAcme is in what acme's agent sends and gets, and nobody else may see it.
+const secretOfAcme = "secret-of-acme"
+
+// siege is a fleet with a victim: an agent of acme with a question that is open, a batch that has ended, and others that
+// run while it is attacked.
+type siege struct {
+	*identified
+	t        *testing.T
+	people   people
+	ledger   *outside
+	operator *bus.Conn
+	approver *client.Client
+	open     messages.Batch // its refund waits for a person
+	done     messages.Batch
+}
+
+func newSiege(t *testing.T) *siege {
+	t.Helper()
+	ids := natstest.NewIdentities(t)
+	s := &siege{t: t, people: newPeople(t, "alice"), identified: newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)}
+	s.ledger = s.bank()
+	s.tool(schemas.Tool{Name: "note"}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil })
+	s.coordinator(s.people.coordinator())
+	s.coordinator(s.people.coordinator())
+	s.worker(s.people.worker(t, refunds))
+	s.worker(s.people.worker(t, refunds))
+	s.operator = s.connect("operator")
+	people := s.connect("approver")
+	t.Cleanup(func() { s.operator.Close(); people.Close() })
+	s.approver = client.Over(people, natstest.Tenants[0])
+	s.done = canonical("victim", "done", call{"note", `{"v":"` + secretOfAcme + `"}`})
+	s.run(s.done)
+	s.open = canonical("victim", "open", call{"refund", `{"order":"` + secretOfAcme + `","amount":149.99}`}, call{"note", `{"v":"` + secretOfAcme + `"}`})
+	s.submit(s.open)
+	return s
+}
+
+func (s *siege) victim() messages.BatchKey {
+	return messages.KeyOf(natstest.Tenants[0], s.open.Session, s.open.ID)
+}
+
+// asked is the open question, as an approver sees it.
+func (s *siege) asked() (q messages.Approval) {
+	s.t.Helper()
+	s.until("the refund waits for a person", func() (asked bool) {
+		var err error
+		q, err = s.approver.Show(s.t.Context(), s.victim().Call(0))
+		return err == nil
+	})
+	return q
+}
+
+var (
+	everyStream = []string{
+		"TOOLFLEET_BATCHES", "TOOLFLEET_JOBS", "TOOLFLEET_CALLS", "TOOLFLEET_RESULTS", "TOOLFLEET_REPLIES", "TOOLFLEET_AUDIT", "TOOLFLEET_DEAD",
+		"KV_TOOLFLEET_tools", "KV_TOOLFLEET_workers", "KV_TOOLFLEET_approvals", "OBJ_TOOLFLEET_OBJECTS",
+	}
+	verbInSource = regexp.MustCompile(`(?m)^\s+Verb\w+\s+Verb = "([a-z.]+)"`)
+)
+
+// belongings is everything that the fleet has stored of the victim, and how every stream and the tools are made.
+func (s *siege) belongings() map[string]string {
+	s.t.Helper()
+	stored := map[string]string{}
+	for _, stream := range everyStream {
+		var info struct {
+			Config json.RawMessage `json:"config"`
+		}
+		m, err := s.operator.Request(s.t.Context(), "$JS.API.STREAM.INFO."+stream, nil, nil)
+		if err == nil {
+			err = json.Unmarshal(m.Data, &info)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		stored["config of "+stream] = string(info.Config)
+		all, err := s.operator.All(s.t.Context(), stream, ">")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, m := range all {
+			if strings.Contains(m.Subject, ".acme.victim") || strings.HasPrefix(m.Subject, "$KV.TOOLFLEET_tools.") {
+				stored[fmt.Sprint(m.Subject, " ", m.Seq)] = string(m.Data)
+			}
+		}
+	}
+	return stored
+}
+
+// everyVerb is the verbs that package messages has, so that a new one is attacked too.
+func everyVerb(t *testing.T) (verbs []messages.Verb) {
+	t.Helper()
+	source, err := os.ReadFile("../../messages/token.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range verbInSource.FindAllStringSubmatch(string(source), -1) {
+		verbs = append(verbs, messages.Verb(found[1]))
+	}
+	if len(verbs) < 23 {
+		t.Fatalf("%d verbs in the source of package messages", len(verbs))
+	}
+	return verbs
+}
+
+// everySubject is every subject of the product, and of the server below it, that names the victim as somebody in the
+// tenant would, or as somebody who speaks as the tenant's name.
+func (s *siege) everySubject() (subjects []string) {
+	s.t.Helper()
+	verbs := everyVerb(s.t)
+	var n messages.Names
+	for _, tenant := range []string{"acme", "globex", "_", "*", ">"} {
+		key := s.victim()
+		key.Tenant = tenant
+		for _, v := range verbs {
+			subjects = append(subjects, n.Of(v, key), n.OfCall(v, key.Call(0)), n.OfSession(v, tenant, key.Session), n.OfTenant(v, tenant),
+				n.All(v), n.EveryBatch(v), n.EveryCall(v), n.EverySession(v), n.OfSession(v, tenant, "*")+".*")
+		}
+		subjects = append(subjects, n.Lane(false, "default", key.Call(0)), n.Lane(true, "default", key.Call(0)), "toolfleet.batch."+tenant+".victim.new", "toolfleet.run."+tenant+".*.>")
+	}
+	subjects = append(subjects, n.Coordinators(), n.Dead(), "toolfleet.>", ">", "*.>", "_R_.>", "_R_.x", "_INBOX.>", "_INBOX.coordinator.x", "_INBOX.worker.>", "_INBOX.operator.>",
+		"$SRV.PING", "$SRV.STATS.toolfleet", "$SYS.>", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", "$JS.>", "$JS.EVENT.ADVISORY.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.FC.>",
+		"$KV.TOOLFLEET_tools.refund", "$KV.TOOLFLEET_workers.w", "$KV.TOOLFLEET_approvals."+s.victim().Call(0).String(), "$O.TOOLFLEET_OBJECTS.M.x", "$O.TOOLFLEET_OBJECTS.C.>",
+		"$JS.ACK.TOOLFLEET_BATCHES.coordinators.1.2.2.1.0", "$JS.ACK.TOOLFLEET_JOBS.default.1.1.1.1.0", "$JS.ACK.TOOLFLEET_JOBS.default.1.2.2.1.0")
+	for _, stream := range everyStream {
+		for _, verb := range []string{
+			"STREAM.INFO.%s", "STREAM.CREATE.%s", "STREAM.UPDATE.%s", "STREAM.DELETE.%s", "STREAM.PURGE.%s", "STREAM.MSG.GET.%s", "STREAM.MSG.DELETE.%s", "STREAM.SNAPSHOT.%s",
+			"STREAM.RESTORE.%s", "STREAM.LEADER.STEPDOWN.%s", "DIRECT.GET.%s", "DIRECT.GET.%s.>", "CONSUMER.CREATE.%s", "CONSUMER.CREATE.%s.spy", "CONSUMER.CREATE.%s.spy.>",
+			"CONSUMER.DURABLE.CREATE.%s.spy", "CONSUMER.MSG.NEXT.%s.coordinators", "CONSUMER.MSG.NEXT.%s.default", "CONSUMER.DELETE.%s.coordinators", "CONSUMER.PAUSE.%s.coordinators", "CONSUMER.NAMES.%s",
+		} {
+			subjects = append(subjects, "$JS.API."+fmt.Sprintf(verb, stream))
+		}
+	}
+	slices.Sort(subjects)
+	return slices.Compact(subjects)
+}
+
+// tricks are headers that mean something to the server.
+var tricks = []map[string][]string{
+	nil,
+	{"Nats-Msg-Id": {"open"}, "Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}},
+	{"Nats-Trace-Dest": {"toolfleet.approval.decide.acme.victim.open.0"}, "Accept-Encoding": {"identity"}},
+	{"Nats-Trace-Dest": {"toolfleet.final.acme.victim.open"}, "Nats-Trace-Only": {"true"}},
+	{"Nats-Request-Info": {`{"acc":"FLEET","svc":"FLEET","user":"coordinator"}`}, "Nats-Expected-Last-Subject-Sequence": {"0"}},
+	{"Nats-Expected-Last-Sequence": {"0"}, "Nats-Expected-Stream": {"TOOLFLEET_CALLS"}, "Nats-Expected-Last-Subject-Sequence-Subject": {"toolfleet.call.>"}},
+	{"Nats-Schedule": {"@at 2020-01-01T00:00:00Z"}, "Nats-Schedule-Target": {"toolfleet.final.acme.victim.open"}, "Nats-Batch-Id": {"x"}, "Nats-Batch-Sequence": {"1"}, "Nats-Incr": {"1"}},
+}
+
+// bodies are what an attacker would have stored or taken for true.
+func (s *siege) bodies(q messages.Approval) [][]byte {
+	mallory := newPeople(s.t, "alice") // another key under her name
+	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q.Decisions = []messages.Decision{forged}
+	granted := messages.CallRecord{V: messages.Version, State: messages.Granted, Nonce: "n", Approval: &q, ArgsHash: q.ArgsHash}
+	reply := messages.Reply{V: messages.Version, Batch: s.open.ID, Session: s.open.Session, Provider: s.open.Provider, Status: messages.Completed}
+	abort := messages.Control{V: messages.Version, Abort: json.RawMessage("true")}
+	spy := `{"stream_name":"TOOLFLEET_CALLS","config":{"durable_name":"spy","ack_policy":"none","deliver_subject":"toolfleet.reply._.x.y"}}`
+	return [][]byte{
+		messages.MustMarshal(forged), guess(messages.MustMarshal(granted)), messages.MustMarshal(reply), messages.MustMarshal(abort), guess(messages.MustMarshal(s.open)),
+		[]byte(spy), []byte(`{"seq":1,"last_by_subj":"toolfleet.call.acme.victim.open.0","batch":1,"name":"TOOLFLEET_CALLS"}`), []byte("+ACK"), nil,
+	}
+}
+
+// guess takes out the secret, so that whoever gets to read it has not brought it along.
+func guess(body []byte) []byte {
+	return []byte(strings.ReplaceAll(string(body), secretOfAcme, "guess"))
+}
+
+// assault says everything everywhere, as whoever the intruder is, and listens everywhere. Its own is the tenant's name: there it leaves the
+// victim's session alone, since an agent of the tenant may speak in it.
+func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
+	subjects := s.everySubject()
+	in.Hear(in.Inbox())
+	for _, subject := range subjects {
+		in.Hear(subject)
+	}
+	for _, body := range s.bodies(q) {
+		for _, subject := range subjects {
+			if own && allowedIn(subject, "victim") {
+				continue
+			}
+			for _, header := range tricks {
+				in.Say(subject, in.Inbox(), header, body)
+			}
+		}
+		in.Flush()
+	}
+	// What it may say, with answers to where it may not.
+	for i, reply := range subjects {
+		for j, header := range []map[string][]string{nil, tricks[i%len(tricks)]} {
+			id := fmt.Sprintf("a%d-%d", i, j)
+			batch := messages.MustMarshal(canonical("attacker", id, call{"lookup", `{"approved":true,"n":1}`}))
+			in.Say("toolfleet.batch._.attacker."+id, reply, header, batch)
+			in.Say("toolfleet.get._.attacker."+id, reply, header, []byte(`{"results":"full"}`))
+			if j == 0 {
+				in.Say("toolfleet.run._.attacker."+id, reply, map[string][]string{messages.ProgressHeader: {"1"}}, batch)
+				in.Say("toolfleet.control._.attacker", reply, nil, []byte(`{"v":1,"steer":"x"}`))
+			}
+		}
+		in.Flush()
+	}
+}
+
+// allowedIn reports whether an agent may publish a subject, and it is about this session.
+func allowedIn(subject, session string) bool {
+	for _, may := range []string{"toolfleet.batch._.*.*", "toolfleet.run._.*.*", "toolfleet.get._.*.*", "toolfleet.control._.*"} {
+		if matches(may, subject) && strings.Contains(subject, "."+session) {
+			return true
+		}
+	}
+	return false
+}
+
+// An agent of another tenant, and one of the victim's own, try every subject, reply subject and header that there is, while the
+// fleet works. Nothing of the victim's changes but by its own hand, nobody hears of it, and nothing is approved.
+func TestAnAgentTriesEverything(t *testing.T) {
+	s := newSiege(t)
+	defer s.close()
+	q := s.asked()
+	before := s.belongings()
+	foreign, own := s.ids.Intruder(s.srv, "globex"), s.ids.Intruder(s.srv, "acme")
+	var group sync.WaitGroup
+	working, rest := context.WithCancel(t.Context())
+	group.Go(func() { s.work(working) })
+	var attack sync.WaitGroup
+	attack.Go(func() { s.assault(foreign, false, q) })
+	attack.Go(func() { s.assault(own, true, q) })
+	attack.Wait()
+	rest()
+	group.Wait()
+	if foreign.Refused() == 0 || own.Refused() == 0 {
+		t.Error("the server refused nothing to the attackers: the attack did not reach it")
+	}
+
+	if diff := cmp.Diff(before, s.belongings()); diff != "" {
+		t.Errorf("what is the victim's has changed:\n%s", diff)
+	}
+	for _, m := range foreign.Heard() {
+		if strings.Contains(string(m.Data), secretOfAcme) {
+			t.Errorf("globex heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
+		}
+	}
+	for _, in := range []*natstest.Intruder{foreign, own} {
+		_, hears := s.agentMay()
+		for _, m := range in.Heard() {
+			if !slices.ContainsFunc(hears, func(p string) bool { return matches(p, m.Subject) }) {
+				t.Errorf("an agent heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
+			}
+		}
+	}
+	if n := len(s.ledger.all()); n != 0 {
+		t.Fatalf("refunded %d times, and nobody has agreed", n)
+	}
+	s.goesOn(q)
+}
+
+func (s *siege) agentMay() (publish, subscribe []string) { return s.ids.May("acme") }
+
+// work runs batches of the victim's tenant, one after another, and each must be as ever.
+func (s *siege) work(ctx context.Context) {
+	for n := 0; ctx.Err() == nil || n < 3; n++ {
+		reply := s.run(canonical("worker-bee", fmt.Sprint("b", n), call{"lookup", `{"n":1}`}, call{"note", `{"v":"` + secretOfAcme + `"}`}, call{"lookup", `{"n":2}`}))
+		s.wantStatuses(reply, "ok ok ok")
+	}
+}
+
+// goesOn: an approver's forged, unsigned and repeated decisions are refused, a true one is taken, and the victim's batch ends
+// as it should.
+func (s *siege) goesOn(q messages.Approval) {
+	s.t.Helper()
+	decide := func(d messages.Decision) (messages.DecisionState, error) {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+		defer cancel()
+		answer, err := s.approver.Decide(ctx, d)
+		return answer.State, err
+	}
+	answer := approval.Answer(q, messages.Approve, "alice")
+	mallory := newPeople(s.t, "alice")
+	forged, err := mallory.keys["alice"].Sign(answer)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, err = decide(forged)
+	wantRefused(s.t, "signed with a key that nobody knows", err, messages.BadSignature)
+	unsigned := answer
+	unsigned.Key, unsigned.Nonce = s.people.keys["alice"].Public(), "n"
+	_, err = decide(unsigned)
+	wantRefused(s.t, "unsigned", err, messages.BadSignature)
+	signed, err := s.people.keys["alice"].Sign(answer)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if state, err := decide(signed); err != nil || state != messages.DecisionGranted {
+		s.t.Fatalf("the true decision: %s, %v", state, err)
+	}
+	s.wantStatuses(s.reply(s.open, time.Minute), "ok ok")
+	_, err = decide(signed)
+	wantRefused(s.t, "the same decision again", err, messages.NotPending)
+	if n := len(s.ledger.all()); n != 1 {
+		s.t.Errorf("refunded %d times", n)
+	}
+}
+
+// Who may publish what, as it arrives in the account of the fleet. docs/identities.md has it as a table.
+func TestWhoMaySayWhat(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	srv := natstest.Server(t, natstest.Fast, ids.Option)
+	ear := ids.Intruder(srv, "operator")
+	ear.Hear("toolfleet.>")
+	ear.Flush()
+	var n messages.Names
+	agent := "batch control get run"
+	for who, want := range map[string]string{
+		"acme": agent, "globex": agent, "operator": agent,
+		"approver":    "approval.decide approval.list approval.show",
+		"worker":      "audit call dead event hand notify result",
+		"coordinator": "approval.news audit batch call ctl dead event final notify plan read refused reply result stop write",
+	} {
+		speaker := ids.Intruder(srv, who)
+		for _, tenant := range []string{"_", "acme"} {
+			key := messages.BatchKey{Tenant: tenant, Session: "s", Batch: who}
+			for _, v := range everyVerb(t) {
+				for _, subject := range []string{n.Of(v, key), n.OfCall(v, key.Call(0)), n.OfSession(v, tenant, "s"), n.OfTenant(v, tenant)} {
+					speaker.Say(subject, "", nil, []byte(who))
+				}
+			}
+			for _, subject := range []string{n.Lane(false, "default", key.Call(0)), n.Lane(true, "default", key.Call(0)), n.Notify("c"), n.Dead()} {
+				speaker.Say(subject, "", nil, []byte(who))
+			}
+		}
+		speaker.Flush()
+		ear.Say("toolfleet.batch.end.end."+who, "", nil, nil)
+		heard := map[string]bool{}
+		newFleetless(t).until("all of it was heard", func() bool {
+			for _, m := range ear.Heard() {
+				if m.Subject == "toolfleet.batch.end.end."+who {
+					return true
+				}
+			}
+			return false
+		})
+		for _, m := range ear.Heard() {
+			if string(m.Data) != who {
+				continue
+			}
+			verb := strings.Split(strings.TrimPrefix(m.Subject, "toolfleet."), ".")
+			if verb[0] == "approval" {
+				verb[0] += "." + verb[1]
+			}
+			heard[verb[0]] = true
+			if who == "globex" && !strings.Contains(m.Subject, ".globex") || who == "acme" && !strings.Contains(m.Subject, ".acme") {
+				t.Errorf("%s speaks as another tenant: %s", who, m.Subject)
+			}
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(heard)), " "); got != want {
+			t.Errorf("%s may publish %q, want %q", who, got, want)
+		}
+	}
+}
+
+// newFleetless is for waiting without a fleet.
+func newFleetless(t *testing.T) *fleet { return &fleet{t: t} }

@@ -1,0 +1,91 @@
+package natstest
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/devserver"
+)
+
+// Intruder is a plain NATS client with the key of an identity, which does what our own code never would: any subject, any
+// reply subject, any header. It ends with the test.
+type Intruder struct {
+	tb    testing.TB
+	nc    *nats.Conn
+	inbox string
+
+	mu      sync.Mutex
+	heard   []Overheard // guarded by mu
+	refused int         // guarded by mu
+}
+
+// Overheard is a message that an intruder got.
+type Overheard struct {
+	Subscription, Subject string
+	Data                  []byte
+}
+
+// Intruder connects as an identity.
+func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
+	ids.tb.Helper()
+	i := &Intruder{tb: ids.tb, inbox: ids.Inbox(who)}
+	seed, err := nats.NkeyOptionFromSeed(ids.Seed(who))
+	if err != nil {
+		ids.tb.Fatal(err)
+	}
+	i.nc, err = nats.Connect("", nats.InProcessServer(srv), seed, nats.CustomInboxPrefix(i.inbox), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.refused++
+	}))
+	if err != nil {
+		ids.tb.Fatalf("connect as %s: %v", who, err)
+	}
+	ids.tb.Cleanup(i.nc.Close)
+	return i
+}
+
+// Inbox is a reply subject at which the intruder may listen.
+func (i *Intruder) Inbox() string { return i.inbox + ".any" }
+
+// Say publishes. What the client itself refuses is dropped.
+func (i *Intruder) Say(subject, reply string, header map[string][]string, data []byte) {
+	_ = i.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Header: header, Data: data})
+}
+
+// Hear listens, where the server lets it. What is no pattern at all is left out: the server ends the connection for it.
+func (i *Intruder) Hear(subject string) {
+	if strings.Contains(subject, ">.") {
+		return
+	}
+	_, _ = i.nc.Subscribe(subject, func(m *nats.Msg) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.heard = append(i.heard, Overheard{subject, m.Subject, m.Data})
+	})
+}
+
+// Flush returns when the server has seen everything that was said.
+func (i *Intruder) Flush() {
+	i.tb.Helper()
+	if err := i.nc.FlushTimeout(time.Minute); err != nil {
+		i.tb.Errorf("an intruder cannot go on: %v, %v", err, i.nc.LastError())
+	}
+}
+
+// Heard is what the intruder got, and Refused how often the server refused it something.
+func (i *Intruder) Heard() []Overheard {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return append([]Overheard(nil), i.heard...)
+}
+
+func (i *Intruder) Refused() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.refused
+}
