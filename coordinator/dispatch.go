@@ -133,6 +133,9 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 		if d.rest(ctx) {
 			return false
 		}
+		if d.reply != nil || d.fatal != nil { // by what the look before resting has found
+			break
+		}
 		d.setTimer(timer)
 		select {
 		case n := <-d.notices:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -548,6 +549,71 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 		o.rests(next.Call(0), c)
 		if got, ran := len(o.pending()), o.runs.Load(); got != sessions-2 || ran != 3 {
 			t.Errorf("%d questions are open and %d calls ran", got, ran)
+		}
+	})
+}
+
+// Whoever has news for a batch that is about to rest reaches its drive, or finds that nobody drives it.
+func TestNobodyRetiresFromNews(t *testing.T) {
+	c := &Coordinator{cfg: Config{}.withDefaults(), log: slog.New(slog.DiscardHandler), live: map[string]*drive{}}
+	accepted := journal.Accepted{Key: messages.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
+	first, second, third := c.newDrive(accepted, nil), c.newDrive(accepted, nil), c.newDrive(accepted, nil)
+	if c.enter(first) != nil || c.enter(second) != first {
+		t.Fatal("two drive one batch")
+	}
+	if c.retire(first) {
+		t.Error("retired, although somebody has come with news")
+	}
+	select {
+	case <-first.nudge:
+	default:
+		t.Error("whoever comes with news does not reach the drive")
+	}
+	first.notices <- messages.Notice{}
+	if c.retire(first) {
+		t.Error("retired, although a worker has told something")
+	}
+	<-first.notices
+	if !c.retire(first) || c.enter(third) != nil {
+		t.Error("did not retire")
+	}
+	c.leave(first)
+	if c.driving(accepted.Key) != third {
+		t.Error("who has retired took the place of the next away")
+	}
+}
+
+// What was said just before a call was parked, by somebody who therefore woke nobody, is heard before the batch rests.
+func TestTheLastLookBeforeABatchRests(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		o.coordinator(Config{})
+		o.ask = func(*messages.Approval) {
+			if _, err := o.journal.WriteControl(t.Context(), messages.OneTenant, "s", messages.Control{Abort: []byte(`"b"`)}); err != nil {
+				t.Error(err)
+			}
+		}
+		o.worker()
+		if r := o.reply(o.submit("s", "b", 1), soon).Results[0]; r.Status != messages.StatusAborted {
+			t.Errorf("ended %s", r.Status)
+		}
+	})
+}
+
+// A result of a read that has a question is nobody's, wherever it comes from: its own journal says how it ends.
+func TestAParkedReadEndsInItsJournal(t *testing.T) {
+	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{})
+		o.worker()
+		key := o.submit("s", "b", 1)
+		q := o.rests(key.Call(0), c)
+		stray := messages.Result{V: 1, CallID: "c0", Tool: "refund", Kind: messages.Read, Status: messages.StatusOK, Outcome: messages.Text("stray")}
+		_, err := o.journal.WriteResult(t.Context(), key.Call(0), stray)
+		o.must(err)
+		time.Sleep(restAtMost + soon)
+		o.rests(key.Call(0), c)
+		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
+		if r := o.reply(key, soon); o.runs.Load() != 1 || strings.Contains(string(r.Reinjection), "stray") {
+			t.Errorf("ran %d times: %s", o.runs.Load(), r.Reinjection)
 		}
 	})
 }
