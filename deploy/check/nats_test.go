@@ -3,9 +3,11 @@ package check
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 	"sigs.k8s.io/yaml"
 )
 
@@ -46,6 +48,43 @@ func natsProblems(t *testing.T, edits source) (found []string) {
 		found = append(found, "the monitoring port is open, and it has no authentication")
 	}
 	return found
+}
+
+// TestNATSIdentities holds the accounts to what they are for. What each user may do is shown by the whole-fleet tests.
+func TestNATSIdentities(t *testing.T) {
+	for _, who := range []string{"COORDINATOR", "WORKER", "OPERATOR", "APPROVER", "ACME"} {
+		key, err := nkeys.CreateUser()
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, err := key.PublicKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("TOOLFLEET_"+who+"_NKEY", public)
+	}
+	opts, err := server.ProcessConfigFile(filepath.Join(root, "deploy/nats/identities.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !opts.SyncAlways || opts.StoreDir != "/data" {
+		t.Error("nats.conf is not part of it")
+	}
+	if opts.NoAuthUser != "" || len(opts.Users) > 0 {
+		t.Error("somebody may connect without a key")
+	}
+	for _, user := range opts.Nkeys {
+		p := user.Permissions
+		if p == nil || p.Publish == nil || len(p.Publish.Allow) == 0 || p.Subscribe == nil || len(p.Subscribe.Allow) == 0 {
+			t.Errorf("%s in %s may do everything there", user.Nkey, user.Account.Name)
+			continue
+		}
+		for _, subject := range p.Publish.Allow {
+			if user.Account.Name != "FLEET" && strings.HasPrefix(subject, "$") {
+				t.Errorf("%s may publish %s", user.Account.Name, subject)
+			}
+		}
+	}
 }
 
 // TestNATSValues holds the chart's values to what one server's configuration promises. The chart itself

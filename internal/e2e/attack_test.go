@@ -216,6 +216,9 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	}
 	// What it may say, with answers to where it may not.
 	for i, reply := range subjects {
+		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
+			continue
+		}
 		for j, header := range []map[string][]string{nil, tricks[i%len(tricks)]} {
 			id := fmt.Sprintf("a%d-%d", i, j)
 			batch := messages.MustMarshal(canonical("attacker", id, call{"lookup", `{"approved":true,"n":1}`}))
@@ -257,6 +260,10 @@ func TestAnAgentTriesEverything(t *testing.T) {
 	attack.Wait()
 	rest()
 	group.Wait()
+	s.until("what the attackers submitted has ended", func() bool {
+		left, err := s.operator.All(t.Context(), "TOOLFLEET_BATCHES", "toolfleet.batch.*.attacker.*")
+		return err == nil && len(left) == 0
+	})
 	if foreign.Refused() == 0 || own.Refused() == 0 {
 		t.Error("the server refused nothing to the attackers: the attack did not reach it")
 	}
