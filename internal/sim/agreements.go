@@ -30,6 +30,7 @@ type askedAt struct {
 
 type stored struct {
 	record messages.CallRecord
+	seq    uint64
 	at     time.Time
 }
 
@@ -81,7 +82,7 @@ func (l *ledger) told(key messages.CallKey, q messages.Approval, d messages.Deci
 }
 
 // follows holds each record of a call to what stands before it.
-func (l *ledger) follows(key messages.CallKey, next messages.CallRecord) {
+func (l *ledger) follows(key messages.CallKey, next messages.CallRecord, seq uint64) {
 	chain, now := l.chain[key], l.fleet.Now
 	var last messages.CallRecord
 	if len(chain) > 0 {
@@ -101,10 +102,14 @@ func (l *ledger) follows(key messages.CallKey, next messages.CallRecord) {
 		l.fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
 	case open && code == messages.CodeApprovalExpired && now.Before(last.Approval.Expires):
 		l.fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
+	case last.State == messages.Granted && next.State == messages.Parked && next.Approval.Policy == last.Approval.Policy:
+		l.fail("people have agreed to call %s, and are asked again under the same policy", key)
+	case open && (next.State == messages.Granted || code == messages.CodeDeniedByUser) && !l.fleet.decidedAt[next.Nonce].Before(last.Approval.Expires):
+		l.fail("the question about call %s had expired when it was answered", key)
 	case next.State == messages.Granted && next.Approval.Asked != last.Approval.Asked:
 		l.fail("call %s is granted by the answer to another question", key)
 	}
-	l.chain[key] = append(chain, stored{next, now})
+	l.chain[key] = append(chain, stored{next, seq, now})
 	if next.State == messages.Parked { // for the first time, or since another person has to agree too
 		l.fleet.tally["questions"]++
 		l.fleet.asked(key, *next.Approval)
@@ -117,8 +122,13 @@ func (f *Fleet) Slowest() time.Duration { return f.slowest }
 // published is told of every job.
 func (l *ledger) published(key messages.CallKey, job messages.Job) {
 	l.jobs[key] = l.fleet.Now
-	if s, waits := l.waits(key); waits && s.record.State == messages.Granted {
+	s, waits := l.waits(key)
+	switch {
+	case !waits:
+	case s.record.State == messages.Granted:
 		l.slowest = max(l.slowest, l.fleet.Now.Sub(s.at))
+	case s.record.State == messages.Parked && job.TakeOver == s.seq:
+		l.fail("call %s waits for a person, and its job is published", key)
 	}
 }
 

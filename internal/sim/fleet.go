@@ -81,7 +81,7 @@ var catalog = func() schemas.Catalog {
 
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
-	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}}
+	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}}
 	f := &Fleet{World: w, shape: shape, policy: policies[0]}
 	f.people = f.start("p", nil)
 	f.ledger = newLedger(f)

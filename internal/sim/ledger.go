@@ -72,7 +72,7 @@ func (l *ledger) stored(m *Message) {
 		}
 	case messages.CallRecord:
 		a, i := l.call(m.Subject)
-		l.follows(a.sub.Key.Call(i), body)
+		l.follows(a.sub.Key.Call(i), body, m.Seq)
 		a.claimed[i] = a.claimed[i] || body.State == messages.Claimed
 		if body.State == messages.Ended {
 			a.ended[i], a.durable[i] = true, true

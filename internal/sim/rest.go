@@ -95,6 +95,7 @@ func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *
 func answered(t *task, parked messages.CallRecord, q messages.Approval, state messages.DecisionState) messages.CallRecord {
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = t.nonce(), &q, q.ArgsHash, ""
+	t.decidedAt[next.Nonce] = t.Now
 	switch state {
 	case messages.DecisionGranted:
 		next.State = messages.Granted

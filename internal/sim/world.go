@@ -25,7 +25,8 @@ type World struct {
 	names     int // of processes that were given so far
 	nonces    int // that were given so far
 	history   *strings.Builder
-	tally     map[string]int // how often what happened
+	tally     map[string]int       // how often what happened
+	decidedAt map[string]time.Time // by the nonce of the record
 }
 
 // process is what dies as a whole, with all that it knows.

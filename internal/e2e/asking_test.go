@@ -1,0 +1,759 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// severed is a link that is never mended once its fuse has blown: who spoke over it looks dead from then on.
+type severed struct{ *link }
+
+func (s severed) InProcessConn() (net.Conn, error) {
+	if s.hasBlown() {
+		return nil, errors.New("the link is cut")
+	}
+	return s.link.InProcessConn()
+}
+
+func (l *link) hasBlown() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blown
+}
+
+func (l *link) blowAt(fuse string, passes float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fuse, l.passes = fuse, passes
+}
+
+// over runs a daemon over a link, which ends for good where it blows, or is made again.
+func (f *fleet) over(l *link, forGood bool, daemon func(*bus.Conn) func(context.Context) error) part {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	options := bus.Options{InProcess: l, Name: "over a link", Logger: f.log, Timeout: time.Minute}
+	if forGood {
+		options.InProcess = severed{l}
+	}
+	conn, err := bus.Connect(ctx, options)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.start(conn, daemon(conn))
+}
+
+func (f *fleet) askingWorker(cfg worker.Config) func(*bus.Conn) func(context.Context) error {
+	return func(conn *bus.Conn) func(context.Context) error {
+		cfg.Logger, cfg.Drain = f.log, time.Millisecond
+		w, err := worker.New(conn, f.tools, cfg)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return w.Run
+	}
+}
+
+func (f *fleet) askingCoordinator(cfg coordinator.Config) func(*bus.Conn) func(context.Context) error {
+	return func(conn *bus.Conn) func(context.Context) error {
+		cfg.Logger, cfg.Drain = f.log, time.Millisecond
+		c, err := coordinator.New(conn, cfg)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return c.Run
+	}
+}
+
+// signed is a decision as a person hands it in.
+func (p people) signed(t testing.TB, name string, q messages.Approval, v messages.Verdict) messages.Decision {
+	t.Helper()
+	d := approval.Answer(q, v, name)
+	d.At = time.Now().UTC()
+	d, err := p.keys[name].Sign(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// insists hands a decision in until somebody says what became of it.
+func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.DecisionState, refused *messages.Refusal) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	for {
+		answer, err := c.Decide(ctx, d)
+		switch {
+		case err == nil:
+			return answer.State, nil
+		case errors.As(err, &refused) && refused.Class != messages.Busy:
+			return "", refused
+		case ctx.Err() != nil:
+			f.t.Errorf("nobody answers a decision: %v", err)
+			return "", nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// serial is a hook that makes another input each time that it runs: what people agree to is one of them.
+func serial(t testing.TB, ran *atomic.Int32) hook.Set {
+	return hooks(t, hook.Hook{Name: "serial", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+		var input map[string]any
+		if err := json.Unmarshal(c.Input, &input); err != nil {
+			return hook.Verdict{}, err
+		}
+		input["serial"] = ran.Add(1)
+		return hook.Verdict{Input: messages.MustMarshal(input)}, nil
+	}})
+}
+
+// The coordinator's link breaks at each point of the way of a decision, or the coordinator is lost there: the decision is
+// taken once, its sender hears the truth when it asks again, and the batch goes on.
+func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
+	for name, row := range map[string]struct {
+		fuse   string
+		passes float64
+	}{
+		"the decision does not arrive":            {"toolfleet.approval.decide.", 0},
+		"the record does not arrive":              {`"state":"granted"`, 0},
+		"half of the record arrives":              {`"state":"granted"`, 0.5},
+		"it is stored, and its ack does not":      {`"stream":"TOOLFLEET_CALLS"`, 0},
+		"it is taken off no list":                 {"$KV.TOOLFLEET_approvals.", 0},
+		"it is not put on record for people":      {"toolfleet.audit.", 0},
+		"it is not answered":                      {`"ok":true,"state":"granted"`, 0},
+		"half of the answer arrives":              {`"ok":true,"state":"granted"`, 0.5},
+		"it is answered, and wakes nobody":        {"toolfleet.notify.coordinators", 0},
+		"it is answered, and no job is published": {"toolfleet.write.", 0},
+	} {
+		for _, forGood := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, for good: %t", name, forGood), func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+					f := newFleet(t, srv)
+					defer f.close()
+					p, l := newPeople(t, "alice"), newLink(t, srv)
+					ledger := f.bank()
+					f.worker(p.worker(t, refunds))
+					f.over(l, forGood, f.askingCoordinator(p.coordinator()))
+					f.until("the coordinator answers", func() bool { _, err := f.client.List(context.Background(), messages.OneTenant); return err == nil })
+					b := canonical("s", "b", refund("149.99"), call{"lookup", ""})
+					f.submit(b)
+					q := f.question(b, 0)
+					time.Sleep(10 * time.Second) // it rests
+					l.blowAt(row.fuse, row.passes)
+					d := p.signed(t, "alice", q, messages.Approve)
+					var deciding sync.WaitGroup
+					deciding.Go(func() {
+						if state, refused := f.insists(f.client, d); state != messages.DecisionGranted && (refused == nil || refused.Class != messages.NotPending) {
+							t.Errorf("the decision is %q, %v", state, refused)
+						}
+					})
+					f.until("the link breaks", l.hasBlown)
+					f.coordinator(p.coordinator())
+					deciding.Wait()
+					f.wantStatuses(f.reply(b, mayRest+time.Minute), "ok ok")
+					if n := len(ledger.all()); n != 1 {
+						t.Errorf("refunded %d times", n)
+					}
+					if list, err := f.client.List(context.Background(), messages.OneTenant); err != nil || len(list) > 0 {
+						t.Errorf("still listed: %+v, %v", list, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The worker's link breaks at each point of asking and of running what was allowed, or the worker is lost there. Nothing
+// runs that was not allowed, with no other arguments than those, under no other key; a write that runs once, once.
+func TestALinkBreaksWhileACallAsks(t *testing.T) {
+	const ok, unknown = "ok", "outcome_unknown"
+	for name, row := range map[string]struct {
+		granted bool // it breaks after the grant; else while the question is put
+		fuse    string
+		passes  float64
+		broken  string // what becomes of the call
+		lost    string // what becomes of a call that runs once when its worker is lost there
+	}{
+		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
+		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},
+		"half of the question arrives":         {false, `"state":"parked"`, 0.5, ok, ok},
+		"it is stored, and its ack does not":   {false, `"stream":"TOOLFLEET_CALLS"`, 0, ok, ok},
+		"it is stored, and the job is not":     {false, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
+		"it is stored, and nobody told":        {false, `"record":{`, 0, ok, ok},
+		"granted, the job does not arrive":     {true, "toolfleet.write.", 0, ok, ok},
+		"granted, the grant is not seen":       {true, `"state":"granted"`, 0, ok, ok},
+		"granted, it is not put on record":     {true, "toolfleet.audit.", 0, "error", unknown}, // what is not on record is not run,
+		"granted, the claim does not arrive":   {true, `"state":"claimed"`, 0, ok, ok},
+		"granted, half of the claim arrives":   {true, `"state":"claimed"`, 0.5, ok, ok},
+		"claimed, and its ack does not arrive": {true, `"stream":"TOOLFLEET_CALLS"`, 0, ok, unknown},
+		"executed, the result does not arrive": {true, `"state":"ended"`, 0, ok, unknown},
+		"executed, half of the result arrives": {true, `"state":"ended"`, 0.5, ok, unknown},
+		"executed, the job's ack is lost":      {true, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
+	} {
+		for _, crash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+			for _, forGood := range []bool{false, true} {
+				if testing.Short() && crash == messages.Idempotent {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s, %s, for good: %t", name, crash, forGood), func(t *testing.T) {
+					natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+						f := newFleet(t, srv)
+						defer f.close()
+						var hooked atomic.Int32
+						p, l := newPeople(t, "alice"), newLink(t, srv)
+						ledger := f.kept(schemas.Tool{Name: "refund", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
+						cfg := p.worker(t, refunds)
+						cfg.Hooks = serial(t, &hooked)
+						f.coordinator(p.coordinator())
+						f.over(l, forGood, f.askingWorker(cfg))
+						time.Sleep(2 * time.Second) // it serves
+						b := canonical("s", "b", refund("149.99"))
+						if !row.granted {
+							l.blowAt(row.fuse, row.passes)
+							f.submit(b)
+							f.until("the link breaks", l.hasBlown)
+							f.worker(cfg)
+							time.Sleep(time.Minute) // what comes again has come
+							f.until("connected", f.conn.Connected)
+						} else {
+							f.submit(b)
+						}
+						q := f.question(b, 0)
+						if row.granted {
+							time.Sleep(10 * time.Second)
+							l.blowAt(row.fuse, row.passes)
+						}
+						if state, refused := f.insists(f.client, p.signed(t, "alice", q, messages.Approve)); state != messages.DecisionGranted {
+							t.Fatalf("approve: %s, %v", state, refused)
+						}
+						if row.granted {
+							f.until("the link breaks", l.hasBlown)
+							f.worker(cfg)
+						}
+						reply := f.reply(b, mayRest+2*time.Minute)
+						want := row.broken
+						switch {
+						case forGood && crash == messages.Once:
+							want = row.lost
+						case forGood:
+							want = ok
+						}
+						f.wantStatuses(reply, want)
+						runs := ledger.all()
+						for _, r := range runs {
+							if r.key != runs[0].key || r.input != string(q.Input) {
+								t.Errorf("it ran with %s under %s; allowed was %s, the first had %s", r.input, r.key, q.Input, runs[0].key)
+							}
+						}
+						if crash == messages.Once && len(runs) > 1 || want == ok && len(runs) == 0 {
+							t.Errorf("it ran %d times", len(runs))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// The server goes and comes back while questions are open, and while they are being answered.
+func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice", "bob")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		for range 2 {
+			f.coordinator(p.coordinator())
+		}
+		const sessions = 12
+		var batches []messages.Batch
+		for n := range sessions {
+			b := canonical(fmt.Sprint("s", n), "b", refund("149.99"))
+			f.submit(b)
+			batches = append(batches, b)
+		}
+		var questions []messages.Approval
+		for _, b := range batches {
+			questions = append(questions, f.question(b, 0))
+		}
+		restart := func() {
+			if err := srv.Restart(); err != nil {
+				t.Error(err)
+			}
+			f.until("connected", f.conn.Connected)
+		}
+		restart()
+		time.Sleep(time.Minute)
+		var deciding sync.WaitGroup
+		granted := make([]bool, sessions)
+		for n, q := range questions {
+			deciding.Go(func() {
+				time.Sleep(time.Duration(n) * 200 * time.Microsecond)
+				verdict := []messages.Verdict{messages.Approve, messages.Deny}[n%2]
+				state, refused := f.insists(f.client, p.signed(t, "alice", q, verdict))
+				if refused != nil && refused.Class != messages.NotPending || refused == nil && state == "" {
+					t.Errorf("question %d: %s, %v", n, state, refused)
+				}
+				granted[n] = verdict == messages.Approve
+			})
+		}
+		time.Sleep(time.Millisecond)
+		restart()
+		deciding.Wait()
+		for n, b := range batches {
+			want := "denied"
+			if granted[n] {
+				want = "ok"
+			}
+			f.wantStatuses(f.reply(b, mayRest+time.Minute), want)
+		}
+		if n := len(ledger.all()); n != sessions/2 {
+			t.Errorf("refunded %d times, %d were allowed", n, sessions/2)
+		}
+	})
+}
+
+// Decisions are taken at two coordinators of a cluster while the journal's leader changes: one of them counts.
+func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
+	f := newReplicated(t)
+	defer f.close()
+	p := newPeople(t, "alice", "bob")
+	ledger := f.bank()
+	for i := range 2 {
+		cfg := p.worker(t, refunds)
+		cfg.Provision = everywhere
+		conn := f.dial("worker", f.cl.URLOf(i))
+		f.start(conn, f.askingWorker(cfg)(conn))
+		conn = f.dial("coordinator", f.cl.URLOf(i+1))
+		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: everywhere, Approvers: p.approvers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.start(conn, c.Run)
+		f.until("the coordinator is ready", c.Ready)
+	}
+	var doors []*client.Client
+	for i := range 2 {
+		conn := f.dial("person", f.cl.URLOf(i+1))
+		defer conn.Close()
+		doors = append(doors, client.Over(conn, ""))
+	}
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	allowed := 0
+	for round := range rounds {
+		b := canonical("s", fmt.Sprint("b", round), refund("149.99"))
+		f.submit(b)
+		q := f.question(b, 0)
+		verdicts := []messages.Verdict{messages.Approve, messages.Deny}
+		var said [2]messages.DecisionState
+		var deciding sync.WaitGroup
+		for i, name := range []string{"alice", "bob"} {
+			deciding.Go(func() { said[i], _ = f.insists(doors[i], p.signed(t, name, q, verdicts[(i+round)%2])) })
+		}
+		if round%2 == 0 {
+			f.cl.StepDown(f.conn.Names().Stream(bus.Calls))
+		}
+		deciding.Wait()
+		reply := f.reply(b, time.Minute)
+		want := messages.DecisionDenied
+		if reply.Results[0].Status == messages.StatusOK {
+			want = messages.DecisionGranted
+			allowed++
+		}
+		if said[0] != "" && said[1] != "" || said[0] != "" && said[0] != want || said[1] != "" && said[1] != want {
+			t.Errorf("round %d: told %q; the call is %s", round, said, reply.Results[0].Status)
+		}
+	}
+	if n := len(ledger.all()); n != allowed {
+		t.Errorf("refunded %d times, %d were allowed", n, allowed)
+	}
+}
+
+// A decision comes at the same moment as the expiry, or as an abort. There is one outcome, and nobody was told another.
+func TestADecisionRacesWithTheEnd(t *testing.T) {
+	for _, against := range []string{"expired", "aborted"} {
+		t.Run(against, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				p := newPeople(t, "alice")
+				ledger := f.bank()
+				f.worker(p.worker(t, refunds))
+				for range 2 {
+					f.coordinator(p.coordinator())
+				}
+				outcomes, ran := map[string]int{}, 0
+				for round := range 24 {
+					b := canonical(fmt.Sprint("s", round), "b", refund("149.99"))
+					f.submit(b)
+					q := f.question(b, 0)
+					d := p.signed(t, "alice", q, messages.Approve)
+					off := time.Duration(round-12) * 20 * time.Microsecond
+					var state messages.DecisionState
+					var both sync.WaitGroup
+					if against == "expired" {
+						time.Sleep(time.Until(q.Expires) + off)
+						state, _ = f.insists(f.client, d)
+					} else {
+						both.Go(func() {
+							time.Sleep(time.Millisecond + off)
+							state, _ = f.insists(f.client, d)
+						})
+						time.Sleep(time.Millisecond)
+						f.abort(string(b.Session), string(b.ID))
+					}
+					both.Wait()
+					reply := f.reply(b, time.Minute)
+					status := statuses(reply)
+					outcomes[status]++
+					time.Sleep(20 * time.Second)
+					now := len(ledger.all())
+					switch {
+					case status == "ok" && state != messages.DecisionGranted, status == "expired" && state != "", against == "expired" && status == "aborted":
+						t.Errorf("round %d: told %q, and it is %s", round, state, status)
+					case (status == "ok") != (now == ran+1) && status != "outcome_unknown", now > ran+1:
+						t.Errorf("round %d: %s, and it ran %d times", round, status, now-ran)
+					}
+					ran = now
+				}
+				t.Log(outcomes)
+			})
+		})
+	}
+}
+
+// A worker is lost in the middle of what was allowed. What may run again runs with the same arguments and key, without
+// another question; what runs once does not.
+func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
+	for crash, want := range map[messages.OnCrash]string{messages.Idempotent: "ok", messages.Once: "outcome_unknown"} {
+		t.Run(string(crash), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var hooked atomic.Int32
+				p := newPeople(t, "alice")
+				ledger := f.kept(schemas.Tool{Name: "refund", OnCrash: crash}, func(ctx context.Context, n int) (tool.Output, error) {
+					if n == 1 {
+						return hung(ctx)
+					}
+					return tool.Text("refunded"), nil
+				})
+				cfg := p.worker(t, refunds)
+				cfg.Hooks = serial(t, &hooked)
+				f.coordinator(p.coordinator())
+				kill := f.doomed(cfg)
+				b := canonical("s", "b", refund("149.99"))
+				f.submit(b)
+				q := f.question(b, 0)
+				if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+					t.Fatalf("approve: %s, %v", state, err)
+				}
+				f.hasRun(ledger, 1)
+				f.worker(cfg)
+				kill()
+				f.wantStatuses(f.reply(b, 5*time.Minute), want)
+				runs := ledger.all()
+				for _, r := range runs {
+					if r.key != runs[0].key || r.input != string(q.Input) {
+						t.Errorf("it ran with %s under %s; allowed was %s", r.input, r.key, q.Input)
+					}
+				}
+				if want == "ok" && len(runs) != 2 || want != "ok" && len(runs) != 1 {
+					t.Errorf("it ran %d times", len(runs))
+				}
+				if n := f.audited()["approval_asked"]; n != 1 {
+					t.Errorf("people were asked %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A question near the end of a batch puts that off, and ten of them do not put it off for longer than the batch may
+// live anyway.
+func TestQuestionsNearTheEndOfABatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: (30 * time.Minute).Milliseconds()}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+			return tool.Text("slept"), rest{19 * 60 * 1000}.take(ctx)
+		})
+		f.worker(p.worker(t, refunds))
+		f.coordinator(coordinator.Config{Approvers: p.approvers, BatchTTL: 20 * time.Minute})
+		late := canonical("late", "b", call{"nap", ""}, refund("149.99"))
+		var ten []call
+		for n := range 10 {
+			ten = append(ten, refund(fmt.Sprint(60+n)))
+		}
+		many := canonical("many", "b", ten...)
+		began := time.Now()
+		f.submit(late)
+		f.submit(many)
+		var people sync.WaitGroup
+		people.Go(func() { // each is answered 12 minutes later
+			for index := range 4 {
+				q := f.question(many, index)
+				time.Sleep(12 * time.Minute)
+				_, _ = f.says(p, "alice", q, messages.Approve, nil)
+				if index == 3 {
+					break
+				}
+				if time.Since(began) > 35*time.Minute {
+					break
+				}
+			}
+		})
+		time.Sleep(19*time.Minute + 30*time.Second)
+		q := f.question(late, 1)
+		time.Sleep(13 * time.Minute)
+		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Errorf("approve: %s, %v", state, err)
+		}
+		f.wantStatuses(f.reply(late, time.Minute), "ok ok")
+		people.Wait()
+		f.wantStatuses(f.reply(many, 10*time.Minute), "ok ok ok"+strings.Repeat(" expired", 7))
+		if took := time.Since(began); took > 42*time.Minute {
+			t.Errorf("a batch that may live for 20 minutes lived for %v", took)
+		}
+		if n := len(ledger.all()); n != 4 {
+			t.Errorf("refunded %d times", n)
+		}
+	})
+}
+
+// Somebody has something to say between the groups while a call waits for a person: that call is answered and runs, and
+// what is behind it is not.
+func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
+	for when, want := range map[messages.SteerWhen]string{messages.SteerBetweenGroups: "ok ok skipped", messages.SteerImmediate: "ok skipped skipped", messages.SteerAfterBatch: "ok ok ok"} {
+		t.Run(string(when), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				p := newPeople(t, "alice")
+				ledger := f.bank()
+				f.worker(p.worker(t, refunds))
+				f.coordinator(p.coordinator())
+				b := canonical("s", "b", call{"lookup", ""}, refund("149.99"), call{"lookup", ""})
+				f.submit(b)
+				q := f.question(b, 1)
+				time.Sleep(time.Minute)
+				f.steer("s", `"wait"`, when)
+				if when != messages.SteerImmediate {
+					time.Sleep(time.Minute)
+					if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+						t.Errorf("approve: %s, %v", state, err)
+					}
+				}
+				reply := f.reply(b, 5*time.Second)
+				f.wantStatuses(reply, want)
+				f.wantSteering(reply, `["wait"]`)
+				if n := len(ledger.all()); n != strings.Count(want, "ok ok") {
+					t.Errorf("refunded %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// What waits behind a batch that asks keeps its place, and nobody else's session waits.
+func TestALaneBehindAQuestion(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		f.worker(p.worker(t, refunds))
+		for range 2 {
+			f.coordinator(p.coordinator())
+		}
+		first := canonical("s", "b0", refund("149.99"))
+		f.submit(first)
+		q := f.question(first, 0)
+		var behind []messages.Batch
+		for n := range 5 {
+			b := canonical("s", fmt.Sprint("b", n+1), refund(fmt.Sprint(n+1)))
+			f.submit(b)
+			behind = append(behind, b)
+		}
+		time.Sleep(9 * time.Minute)
+		other := canonical("other", "b", refund("49"))
+		f.submit(other)
+		f.wantStatuses(f.reply(other, 5*time.Second), "ok")
+		f.submit(first) // again, as an agent would that forgot
+		time.Sleep(time.Minute)
+		if n := len(ledger.all()); n != 1 {
+			t.Fatalf("%d runs while the first batch of the session waits, want that of the other session", n)
+		}
+		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		for _, b := range append([]messages.Batch{first}, behind...) {
+			f.wantStatuses(f.reply(b, 20*time.Second), "ok")
+		}
+		var order []string
+		for _, r := range ledger.all() {
+			order = append(order, r.input[strings.LastIndex(r.input, ":")+1:len(r.input)-1])
+		}
+		if got := strings.Join(order, " "); got != "49 149.99 1 2 3 4 5" {
+			t.Errorf("refunded %s", got)
+		}
+		f.submit(first)
+		time.Sleep(time.Minute)
+		if n := len(ledger.all()); n != 7 {
+			t.Errorf("submitted again when it was answered, it ran: %d runs", n)
+		}
+	})
+}
+
+// The time that a batch was given does not run while it waits for people, whoever drives it.
+func TestWaitingForPeopleCostsNoTime(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("taken over: %t", taken), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				p := newPeople(t, "alice")
+				f.bank()
+				f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 20_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+					return tool.Text("slept"), rest{12_000}.take(ctx)
+				})
+				f.worker(p.worker(t, refunds))
+				kill := f.mortal(p.coordinator())
+				// 30 s of active time: 12 of the first nap, two questions of 10 minutes, 12 of the second nap; the third is cut.
+				b := canonical("s", "b", call{"nap", ""}, refund("51"), refund("52"), call{"nap", ""}, refund("1"), call{"nap", ""})
+				b.TimeoutMS = 30_000
+				f.submit(b)
+				for index := 1; index <= 2; index++ {
+					q := f.question(b, index)
+					time.Sleep(5 * time.Minute)
+					if taken {
+						kill()
+						kill = f.mortal(p.coordinator())
+					}
+					time.Sleep(5 * time.Minute)
+					if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+						t.Fatalf("approve: %s, %v", state, err)
+					}
+				}
+				f.wantStatuses(f.reply(b, 2*time.Minute), "ok ok ok ok ok timeout")
+			})
+		})
+	}
+}
+
+// Arguments that just fit into a message are asked about; what hooks make too large is refused, and so is an edit that does
+// not fit beside what was asked. Either way the batch ends and the lane goes on.
+func TestLargeQuestions(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		cfg := p.worker(t, refunds)
+		cfg.Hooks = hooks(t, hook.Hook{Name: "grow", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+			if !strings.Contains(string(c.Input), `"grow"`) {
+				return hook.Verdict{}, nil
+			}
+			return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), `"grow"`, `"`+strings.Repeat("y", 200_000)+`"`, 1))}, nil
+		}})
+		f.worker(cfg)
+		f.coordinator(p.coordinator())
+		input := func(size int, more string) string {
+			return fmt.Sprintf(`{"note":%q%s,"amount":149.99}`, strings.Repeat("x", size), more)
+		}
+		for n, row := range []struct {
+			size int
+			more string
+			want string
+		}{{100_000, "", "ok"}, {100_000, `,"by":"grow"`, "ok"}, {600_000, "", "ok"}, {980_000, "", "ok"}, {900_000, `,"by":"grow"`, "validation_error"}} {
+			b := canonical(fmt.Sprint("s", n), "b", call{"refund", input(row.size, row.more)})
+			f.submit(b)
+			if row.want == "ok" {
+				q := f.question(b, 0)
+				if row.size >= 600_000 {
+					_, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
+					wantRefused(t, "an edit that does not fit", err, messages.InvalidDecision)
+				}
+				if state, no := f.insists(f.client, p.signed(t, "alice", q, messages.Approve)); state != messages.DecisionGranted {
+					t.Errorf("%d bytes: approve: %s, %v", row.size, state, no)
+				}
+			}
+			reply := f.reply(b, time.Minute)
+			f.wantStatuses(reply, row.want)
+			if r := reply.Results[0]; row.want != "ok" && (r.Err == nil || r.Err.Code != messages.CodeTooLarge) {
+				t.Errorf("%d bytes: %+v", row.size, r.Err)
+			}
+			next := canonical(string(b.Session), "next", refund("1"))
+			f.submit(next)
+			f.wantStatuses(f.reply(next, time.Minute), "ok")
+		}
+		if n := len(ledger.all()); n != 4+5 {
+			t.Errorf("refunded %d times", n)
+		}
+	})
+}
+
+// An abort that reaches a batch only by its last look before it rests ends it at once.
+func TestAnAbortThatIsFoundBeforeResting(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		f.bank()
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		names := f.conn.Names()
+		// What a coordinator leaves behind that is killed when it has stored an abort, at the moment that the call is parked.
+		var said atomic.Int32
+		stop, err := f.conn.Subscribe(names.All(messages.VerbCall), "", func(m bus.Msg) {
+			if strings.Contains(string(m.Data), `"state":"parked"`) {
+				_, key, _ := names.Call(m.Subject)
+				control := messages.ControlRecord{Control: messages.Control{V: messages.Version, Abort: []byte("true"), By: "ops"}, UpTo: 1 << 40}
+				if _, err := f.conn.Append(context.Background(), names.OfSession(messages.VerbCtl, key.Tenant, key.Session), nil, messages.MustMarshal(control)); err == nil {
+					said.Add(1)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		slowest := time.Duration(0)
+		for n := range 20 {
+			b := canonical(fmt.Sprint("s", n), "b", refund("149.99"))
+			began := time.Now()
+			f.submit(b)
+			f.wantStatuses(f.reply(b, mayRest), "aborted")
+			slowest = max(slowest, time.Since(began))
+		}
+		t.Logf("%d aborts, the slowest took %v", said.Load(), slowest)
+	})
+}
