@@ -167,18 +167,6 @@ func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	}
 }
 
-// refund is the arguments that run the example, in a copy of it.
-func refund(t *testing.T) (dir string, args []string) {
-	t.Helper()
-	dir = t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../examples/refund")); err != nil {
-		t.Fatal(err)
-	}
-	_ = os.Remove(filepath.Join(dir, "ledger")) // of whoever tried the example
-	t.Setenv("TOOLFLEET_CONFIG", "none")
-	return dir, []string{"run", filepath.Join(dir, "batch.json"), "--tools", filepath.Join(dir, "tools.yaml"), "--policy", filepath.Join(dir, "policy.yaml"), "-o", "reply"}
-}
-
 func TestRunAsksAtTheTerminal(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

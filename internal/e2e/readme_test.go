@@ -120,6 +120,7 @@ func TestReadme(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
+	_ = os.Remove(filepath.Join(r.dir, "examples", "refund", "ledger")) // of whoever tried the example
 	for _, kept := range os.Environ() {
 		if !strings.HasPrefix(kept, "TOOLFLEET_") && !strings.HasPrefix(kept, "NATS_") {
 			r.env = append(r.env, kept)
