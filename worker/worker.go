@@ -122,7 +122,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
-	w.consumer = lane.New(conn, served{registry, phases}, lane.Config{
+	w.consumer = lane.New(conn, served{registry, phases, cfg.Hooks}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
 		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
 	})
@@ -257,6 +257,7 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline
+	hooks    hook.Set
 }
 
 func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
@@ -267,7 +268,10 @@ func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 
 func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
-		held, err := claim(ctx, lane.Want{ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, OnCrash: onCrash(f.Tool), Deadline: f.Tool.Timeout()})
+		held, err := claim(ctx, lane.Want{
+			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, OnCrash: onCrash(f.Tool),
+			Deadline: f.Tool.Timeout() + s.hooks.BudgetAfter(job.Tool), // a claim that is held for longer is given up as broken
+		})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
 	}, tell)
 	var asked *pipeline.Asked

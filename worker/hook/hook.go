@@ -156,6 +156,16 @@ func NewSet(hooks ...Hook) (Set, error) {
 	return set, errors.Join(errs...)
 }
 
+// BudgetAfter is how long the hooks after a tool may take, all of them.
+func (s Set) BudgetAfter(tool string) (sum time.Duration) {
+	for _, h := range s.hooks {
+		if h.After != nil && h.matches(tool) {
+			sum += h.Budget
+		}
+	}
+	return sum
+}
+
 func (h Hook) matches(tool string) bool {
 	if h.Match == "" {
 		return true
