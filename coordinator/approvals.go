@@ -43,7 +43,7 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 		c.refuseDecision(ctx, m, key, &d, refused)
 		return
 	}
-	c.log.Info("decided", "call", key, "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
+	c.log.Info("decided", "call", key.String(), "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
 	c.cfg.Metrics.decisions.WithLabelValues(string(d.Verdict)).Inc()
 	c.showDecided(ctx, key, decided, state)
 	line := about(messages.AuditDecided, decided)
@@ -181,7 +181,7 @@ func (c *Coordinator) showDecided(ctx context.Context, key messages.CallKey, q m
 		_, _, err = c.journal.Forget(ctx, key)
 	}
 	if err != nil {
-		c.log.Warn("the list of open questions is behind", "call", key, "err", err)
+		c.log.Warn("the list of open questions is behind", "call", key.String(), "err", err)
 	}
 	c.news(key, pending)
 }
@@ -199,7 +199,7 @@ func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, lin
 		case <-ctx.Done():
 		}
 	}
-	c.log.Error("a decision is missing in the record for people; the journal of the call holds it", "call", key, "approval", line.Approval, "err", err)
+	c.log.Error("a decision is missing in the record for people; the journal of the call holds it", "call", key.String(), "approval", line.Approval, "err", err)
 }
 
 // notPending says that a call does not wait for a decision, and to those whose word counts why.
@@ -237,7 +237,7 @@ func whyNotPending(newest messages.CallRecord) string {
 
 // storeless says that it is not known whether a decision was stored.
 func (c *Coordinator) storeless(key messages.CallKey, err error) *messages.Refusal {
-	c.log.Warn("a decision could not be stored", "call", key, "err", err)
+	c.log.Warn("a decision could not be stored", "call", key.String(), "err", err)
 	return &messages.Refusal{Class: messages.Busy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
@@ -317,7 +317,7 @@ func (c *Coordinator) showDoor(ctx context.Context, m bus.Msg) {
 			answer.Error.Message = whyNotPending(none.Newest.Record)
 		}
 	} else {
-		c.log.Warn("a question could not be read", "call", key, "err", err)
+		c.log.Warn("a question could not be read", "call", key.String(), "err", err)
 		answer.Error = &messages.Refusal{Class: messages.Busy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)

@@ -59,7 +59,7 @@ func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.A
 // news tells whoever watches what became open, and what is not any more.
 func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
 	if err := c.conn.Publish(c.names.OfCall(messages.VerbNews, key), nil, messages.MustMarshal(p)); err != nil {
-		c.log.Debug("news of a question lost", "call", key, "err", err)
+		c.log.Debug("news of a question lost", "call", key.String(), "err", err)
 	}
 }
 
@@ -67,7 +67,7 @@ func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
 func (c *Coordinator) audit(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
 	line.Writer = c.id
 	if err := c.journal.AuditAt(ctx, key, line); err != nil {
-		c.log.Error("a line is missing in the record for people", "type", line.Type, "call", key, "approval", line.Approval, "err", err)
+		c.log.Error("a line is missing in the record for people", "type", line.Type, "call", key.String(), "approval", line.Approval, "err", err)
 	}
 }
 

@@ -9,6 +9,9 @@
 //	ctl.<t>.<s>             aborts and steering of a session       CALLS    in the order they came
 //	result.<t>.<s>.<b>.<i>  the result of a call that does not     RESULTS  the first wins
 //	final.<t>.<s>.<b>       the reply                              REPLIES  the first wins
+//	audit.<t>.<s>.<b>.<i>   who allowed what, for people           AUDIT    appended
+//
+// Calls that wait for a person are listed in a bucket of their own (approvals.go), which is made again from these.
 //
 // Every write is a compare-and-set on its own subject and carries a nonce. When the acknowledgement is
 // lost the newest record is read: ours, and the write happened; another's, and it decides. Callers see
