@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -102,7 +103,7 @@ func (l *ledger) follows(key messages.CallKey, next messages.CallRecord, seq uin
 		l.fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
 	case open && code == messages.CodeApprovalExpired && now.Before(last.Approval.Expires):
 		l.fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
-	case last.State == messages.Granted && next.State == messages.Parked && next.Approval.Policy == last.Approval.Policy:
+	case next.State == messages.Parked && !open && next.Approval.Policy == grantedUnder(chain):
 		l.fail("people have agreed to call %s, and are asked again under the same policy", key)
 	case open && (next.State == messages.Granted || code == messages.CodeDeniedByUser) && !l.fleet.decidedAt[next.Nonce].Before(last.Approval.Expires):
 		l.fail("the question about call %s had expired when it was answered", key)
@@ -118,6 +119,16 @@ func (l *ledger) follows(key messages.CallKey, next messages.CallRecord, seq uin
 
 // Slowest is the longest that it took from a grant to the job that follows it.
 func (f *Fleet) Slowest() time.Duration { return f.slowest }
+
+// grantedUnder is the policy of the newest grant; "" when there is none.
+func grantedUnder(chain []stored) string {
+	for _, s := range slices.Backward(chain) {
+		if s.record.State == messages.Granted {
+			return s.record.Approval.Policy
+		}
+	}
+	return ""
+}
 
 // published is told of every job.
 func (l *ledger) published(key messages.CallKey, job messages.Job) {

@@ -195,7 +195,13 @@ func (f *Fleet) Run() (err error) {
 			panic(cause)
 		}
 	}()
-	for f.unfinished() {
+	for at, steps := f.Now, 0; f.unfinished(); steps++ {
+		if f.Now.After(at) {
+			at, steps = f.Now, 0
+		}
+		if steps > restless {
+			f.fail("%d steps, and the clock stands still", steps)
+		}
 		if !f.step() && f.unfinished() {
 			f.fail("nobody waits for anything, and %d agents have no reply", f.agents)
 		}
@@ -211,6 +217,9 @@ func (f *Fleet) Run() (err error) {
 func (f *Fleet) unfinished() bool {
 	return f.agents > 0 || len(f.log.stream.msgs) > 0 || len(f.jobs.stream.msgs) > 0
 }
+
+// restless is more than all parties of a fleet here have to do at any one moment.
+const restless = 100_000
 
 // patience is longer than any fleet here may take, faults included.
 const patience = 12 * time.Hour

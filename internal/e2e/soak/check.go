@@ -22,6 +22,7 @@ const (
 	Unknown     Rule = "unknown"     // no fault explains why an outcome is not known
 	Stranded    Rule = "stranded"    // a call ended because nobody took it, and there were workers
 	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
+	Unasked     Rule = "unasked"     // a call that asks started with arguments that nobody had agreed to
 	Leftover    Rule = "leftover"    // something stayed in the log, or was set aside
 	EndedItself Rule = "ended-alone" // a process ended that nobody had told to
 )
@@ -164,10 +165,10 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		c.found(Untrue, key.String(), "aborted, and nobody asked for that")
 	}
 	if result.Status == messages.StatusTimeout {
-		c.found(Untrue, key.String(), "%s, and no call of the run had so little time", said(result))
+		c.found(Untrue, key.String(), "%s, and no call of the run had so little time", outcome(result))
 	}
 	if why := stranded(b, i, tool); why != "" {
-		c.found(Stranded, key.String(), "%s after %s: %s", said(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
+		c.found(Stranded, key.String(), "%s after %s: %s", outcome(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
 	}
 	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
 		c.found(Untrue, key.String(), "ok, and the tool was told to fail")
@@ -186,6 +187,9 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		return
 	}
 	c.effects(key, tool, r)
+	if tool.Asks {
+		c.agreed(b, i, r)
+	}
 	switch ran := len(r.starts) > 0; {
 	case result.Status == messages.StatusOK || result.Err != nil && result.Err.Code == messages.CodeToolError:
 		if !endedIn(r, result.Attempt) {
@@ -195,7 +199,7 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		c.explained(b, i)
 	case result.Status == messages.StatusAborted && tool.OnCrash == messages.Idempotent: // it may have been stopped while it ran
 	case ran:
-		c.found(Untrue, key.String(), "%s, and it was started by %s", said(result), r.starts[0].Worker)
+		c.found(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
 	}
 }
 
@@ -206,6 +210,7 @@ const poison = 5
 // for as long as a call may wait for one.
 func stranded(b *Batch, i int, tool Tool) string {
 	switch r := b.Reply.Results[i]; {
+	case r.Status == messages.StatusExpired && tool.Asks && r.Err != nil && r.Err.Code == messages.CodeApprovalExpired:
 	case r.Status == messages.StatusExpired:
 		return "there were workers"
 	case r.Err != nil && r.Err.Code == messages.CodeWorkerLost:
@@ -216,7 +221,7 @@ func stranded(b *Batch, i int, tool Tool) string {
 	return ""
 }
 
-func said(r messages.Result) string {
+func outcome(r messages.Result) string {
 	if r.Err == nil {
 		return string(r.Status)
 	}

@@ -243,3 +243,57 @@ func TestAllowedHistoriesPass(t *testing.T) {
 		})
 	}
 }
+
+// answered is a history in which people were asked about a batch: they have allowed one call, changed one, denied one,
+// and not answered about the last. Of the first they were of two minds, and one was heard.
+func answered() *History {
+	b := asked("b1", "refund", "transfer", "refund", "refund")
+	for i, code := range map[int]messages.Code{2: messages.CodeDeniedByUser, 3: messages.CodeApprovalExpired} {
+		r := &b.Reply.Results[i]
+		r.Status, r.Outcome = messages.StatusDenied, messages.Failed(code, "")
+	}
+	b.Reply.Results[3].Status = messages.StatusExpired
+	h := &History{Batches: []*Batch{b}, Said: map[string][]Said{
+		"b1#0": {{By: "alice", At: began, Verdict: messages.Approve, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.Deny}},
+		"b1#1": {{By: "bob", At: began, Verdict: messages.Edit, MS: 50, State: messages.DecisionGranted}},
+		"b1#2": {{By: "alice", At: began, Verdict: messages.Deny, State: messages.DecisionDenied}},
+	}}
+	h.run("b1", 0, "refund", 1, 1, "w1")
+	h.run("b1", 1, "transfer", 2, 1, "w1")
+	h.Ledger[2].MS, h.Ledger[3].MS = 50, 50
+	return h
+}
+
+func TestWhatPeopleSayIsHeldToWhatRan(t *testing.T) {
+	for _, v := range Check(*answered()) {
+		t.Error(v)
+	}
+	for name, tc := range map[string]struct {
+		forge func(*History)
+		want  Rule
+	}{
+		"nobody was asked":               {func(h *History) { delete(h.Said, "b1#0") }, Unasked},
+		"somebody else's call":           {func(h *History) { h.Said["b1#0"], h.Said["b1#2"] = h.Said["b1#2"], h.Said["b1#0"] }, Unasked},
+		"it ran before":                  {func(h *History) { h.Said["b1#0"][0].At = after(time.Hour) }, Unasked},
+		"it ran as it was before":        {func(h *History) { h.Ledger[2].MS = 0 }, Unasked},
+		"denied, and run":                {func(h *History) { h.run("b1", 2, "refund", 3, 1, "w1") }, Untrue},
+		"expired, and run":               {func(h *History) { h.run("b1", 3, "refund", 3, 1, "w1") }, Untrue},
+		"run twice":                      {func(h *History) { h.run("b1", 0, "refund", 3, 2, "w1") }, Twice},
+		"two were heard":                 {func(h *History) { h.Said["b1#0"][1].State = messages.DecisionDenied }, Twice},
+		"told denied, and it is done":    {func(h *History) { h.Said["b1#0"][1].State = messages.DecisionDenied }, Untrue},
+		"told granted, and it is denied": {func(h *History) { h.Said["b1#2"][0].State = messages.DecisionGranted }, Untrue},
+		"denied by nobody":               {func(h *History) { delete(h.Said, "b1#2") }, Untrue},
+		"what asks nobody has expired":   {func(h *History) { h.Batches[0].Calls[3].Tool, h.Batches[0].Reply.Results[3].Tool = "book", "book" }, Stranded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := answered()
+			tc.forge(h)
+			for _, v := range Check(*h) {
+				if v.Rule == tc.want {
+					return
+				}
+			}
+			t.Errorf("not caught as %s; found %v", tc.want, Check(*h))
+		})
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
 )
 
 // fleet is the processes of a run: the server, coordinators and workers.
@@ -21,6 +23,7 @@ type fleet struct {
 	coordinators []*member
 	workers      []*member
 	log          *faultLog
+	people       map[string]approval.Key // who may answer for calls that ask
 }
 
 // member is a place in the fleet in which one process follows another. Whoever breaks it holds mu, so a
@@ -66,6 +69,14 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 	if err := os.WriteFile(tools, []byte(toolsFile(filepath.Join(dir, "effect"))), 0o600); err != nil {
 		return nil, err
 	}
+	people, policy, err := policyFile()
+	if err != nil {
+		return nil, err
+	}
+	rules := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(rules, []byte(policy), 0o600); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o700); err != nil {
 		return nil, err
 	}
@@ -73,9 +84,9 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{dir: dir, url: "nats://" + addr, log: log}
+	f := &fleet{dir: dir, url: "nats://" + addr, log: log, people: people}
 	env := append(os.Environ(), quick...)
-	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger())
+	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules, "TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
 		return &member{name: name, args: args, env: env, dir: dir, log: log}
 	}
@@ -101,6 +112,7 @@ func toolsFile(effect string) string {
 `
 	for _, t := range []struct{ name, kind string }{
 		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent, retry: {attempts: 3, backoff: 50ms}"}, {"book", "kind: write, on_crash: once"},
+		{"refund", "kind: write, on_crash: once"}, {"transfer", "kind: write, on_crash: idempotent"},
 	} {
 		body += fmt.Sprintf("  - {name: %s, %s, timeout: 30s, input_schema: {type: object}, env: [SOAK_LEDGER, SOAK_WORKER], exec: {command: [%q, %s]}}\n",
 			t.name, t.kind, effect, t.name)

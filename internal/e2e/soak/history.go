@@ -17,6 +17,8 @@ type History struct {
 	Replies []time.Time
 	// Left is what was still in the log, or was set aside, when every batch had its reply.
 	Left []string
+	// Said is what people have signed about a call, in the order in which they did.
+	Said map[string][]Said
 	// Lease is how long a claim holds, with the grace behind it.
 	Lease time.Duration
 }
@@ -59,6 +61,16 @@ type Claim struct {
 	At     time.Time
 }
 
+// Said is a person's word about a call that asks.
+type Said struct {
+	By      string
+	At      time.Time // before it was handed in
+	Verdict messages.Verdict
+	MS      int // of the arguments that it is about
+	// State is what became of the question by it, as its sender was told; "" when it was refused, or nobody knows.
+	State messages.DecisionState
+}
+
 // Act is what was done to a process.
 type Act string
 
@@ -89,6 +101,7 @@ type Tool struct {
 	Kind    messages.Kind
 	OnCrash messages.OnCrash
 	Ledger  bool // its runs write to the ledger
+	Asks    bool // a person has to allow each call
 }
 
 // Tools is what the workers of a run serve.
@@ -98,4 +111,7 @@ var Tools = map[string]Tool{
 	"look": {Kind: messages.Read, Ledger: true},
 	"put":  {Kind: messages.Write, OnCrash: messages.Idempotent, Ledger: true},
 	"book": {Kind: messages.Write, OnCrash: messages.Once, Ledger: true},
+	// What moves money asks.
+	"refund":   {Kind: messages.Write, OnCrash: messages.Once, Ledger: true, Asks: true},
+	"transfer": {Kind: messages.Write, OnCrash: messages.Idempotent, Ledger: true, Asks: true},
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -21,6 +22,7 @@ type load struct {
 	conn   *bus.Conn
 	depth  int           // batches of a session that may wait at once
 	think  time.Duration // the longest pause between two batches of a session
+	people map[string]approval.Key
 
 	mu      sync.Mutex
 	batches []*Batch          // guarded by mu, its fields too until the load has ended
@@ -28,6 +30,7 @@ type load struct {
 	copies  map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
 	// How often an acknowledged batch was said to be unknown, and how many were submitted again; guarded by mu.
 	unknowns, resubmitted int
+	said                  map[string][]Said // by call; guarded by mu
 }
 
 type copies map[string]bool
@@ -94,6 +97,9 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 func shape(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
+	if rng.IntN(4) == 0 {
+		names = append(names, "refund", "refund", "transfer")
+	}
 	for i := range 1 + rng.IntN(5) {
 		in := Input{MS: rng.IntN(40)}
 		if rng.IntN(10) == 0 {

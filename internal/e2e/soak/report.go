@@ -48,6 +48,10 @@ type Report struct {
 	Unknowns int
 	// Jobs is how many jobs stayed in their queue when every batch had its reply.
 	Jobs int
+	// Answers is what people have said to questions, by verdict, and how many of them were taken; Unanswered, the questions
+	// that expired.
+	Answers           map[messages.Verdict]int
+	Taken, Unanswered int
 	// Resubmitted is how many batches were submitted once more when they had their reply.
 	Resubmitted int
 
@@ -94,6 +98,18 @@ func (r *Report) judge(h History) *Report {
 		}
 		for _, result := range b.Reply.Results {
 			r.Statuses[result.Status]++
+			if result.Err != nil && result.Err.Code == messages.CodeApprovalExpired {
+				r.Unanswered++
+			}
+		}
+	}
+	r.Answers = map[messages.Verdict]int{}
+	for _, said := range h.Said {
+		for _, s := range said {
+			r.Answers[s.Verdict]++
+			if s.State != "" {
+				r.Taken++
+			}
 		}
 	}
 	r.Recovery, r.Takeovers = recoveries(h), takeovers(h)
@@ -216,6 +232,8 @@ func (r *Report) Print(out io.Writer) {
 	row("gave up starting without server", "%s", count(r.Faults, Died))
 	row("the machine stood still", "%d times", times(r.Faults, Stall))
 	row("batches acknowledged", "%d, with %d calls; %d lines in the ledger", r.Batches, r.Calls, r.Lines)
+	row("answers of people", "%d approve, %d edit, %d deny: %d taken; %d questions expired",
+		r.Answers[messages.Approve], r.Answers[messages.Edit], r.Answers[messages.Deny], r.Taken, r.Unanswered)
 	row("aborts asked for", "%d; batches submitted again when they had their reply: %d", r.Aborts, r.Resubmitted)
 	row("results", "%s", statuses(r.Statuses))
 	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)

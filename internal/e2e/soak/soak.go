@@ -15,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 // Config says how a run goes. The zero value of a field is its default.
@@ -98,7 +99,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 		return History{}, nil, err
 	}
 	defer conn.Close()
-	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, copies: map[string]copies{}}
+	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
 	unsubscribe, err := l.listen()
 	if err != nil {
 		return History{}, nil, err
@@ -120,6 +121,12 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	}
 	telling.Go(func() { l.tell(submitting, f, cfg) })
 	telling.Go(func() { f.watchMachine(submitting) })
+	deciding, stopDeciding := context.WithCancel(whole)
+	defer stopDeciding()
+	var people sync.WaitGroup
+	for i, name := range messages.SortedKeys(f.people) {
+		people.Go(func() { l.person(deciding, name, rand.New(rand.NewPCG(cfg.Seed, 1<<33+uint64(i)))) })
+	}
 	if err := l.warm(breaking); err != nil {
 		giveUp()
 		return History{}, nil, err
@@ -131,6 +138,8 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	time.AfterFunc(cfg.Drain, giveUp)
 	agents.Wait()
 	telling.Wait()
+	stopDeciding()
+	people.Wait()
 	r.Drain, r.Ended = time.Since(mended), time.Now()
 	return f.collect(whole, l, r)
 }
@@ -170,7 +179,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 		return History{}, nil, err
 	}
 	slices.SortFunc(l.arrived, time.Time.Compare)
-	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace}
+	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace, Said: l.said}
 	var err error
 	for tries := 0; tries < 50; tries++ { // what has its reply may be in the log for a moment more
 		if h.Left, err = l.left(ctx); err == nil && len(h.Left) == 0 {

@@ -41,7 +41,7 @@ func run() error {
 	}
 	e := ledger.Entry{
 		Tool: os.Args[1], Session: os.Getenv("TOOLFLEET_SESSION"), Batch: os.Getenv("TOOLFLEET_BATCH"),
-		Key: os.Getenv("TOOLFLEET_IDEMPOTENCY_KEY"), Worker: os.Getenv("SOAK_WORKER"),
+		Key: os.Getenv("TOOLFLEET_IDEMPOTENCY_KEY"), Worker: os.Getenv("SOAK_WORKER"), MS: input.MS,
 	}
 	var errs [3]error
 	e.Index, errs[0] = strconv.Atoi(os.Getenv("TOOLFLEET_INDEX"))

@@ -31,6 +31,7 @@ type Entry struct {
 	Fence   uint64 `json:"fence"` // 0: the call does not claim
 	Attempt int    `json:"attempt"`
 	Worker  string `json:"worker"`
+	MS      int    `json:"ms"` // as its input said
 	At      int64  `json:"at"` // nanoseconds since 1970, for durations; the order is that of the lines
 }
 

@@ -1,0 +1,137 @@
+//go:build unix
+
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// askFor is how long a question stays open.
+const askFor = 6 * time.Second
+
+// policyFile is who may answer, with their keys, and what asks.
+func policyFile() (people map[string]approval.Key, file string, err error) {
+	people, file = map[string]approval.Key{}, "approvers:\n"
+	for _, name := range []string{"alice", "bob"} {
+		if people[name], err = approval.NewKey(); err != nil {
+			return nil, "", err
+		}
+		file += fmt.Sprintf("  - {name: %s, key: %s}\n", name, people[name].Public())
+	}
+	file += "ask:\n"
+	for _, name := range messages.SortedKeys(Tools) {
+		if Tools[name].Asks {
+			file += fmt.Sprintf("  - {tool: %s}\n", name)
+		}
+	}
+	return people, file, nil
+}
+
+// person looks at the list of open questions and answers most of them, until ctx ends.
+func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
+	var thinking sync.WaitGroup
+	defer thinking.Wait()
+	seen := map[string]bool{}
+	for ; ctx.Err() == nil; pause(ctx, 200*time.Millisecond) {
+		open, err := l.client.List(ctx, messages.OneTenant)
+		if err != nil {
+			continue
+		}
+		for _, p := range open {
+			if verdict, answers := fate(p.ID, name); answers && !seen[p.ID] {
+				wait := time.Duration(rng.Int64N(int64(2 * time.Second)))
+				if rng.IntN(8) == 0 { // together with its expiry
+					wait = time.Until(p.Expires) - 100*time.Millisecond + time.Duration(rng.IntN(200))*time.Millisecond
+				}
+				thinking.Go(func() {
+					pause(ctx, wait)
+					l.decide(ctx, name, p, verdict)
+				})
+			}
+			seen[p.ID] = true
+		}
+	}
+}
+
+// fate is what somebody says to a question, if anything. Some nobody answers, some are answered by two who do not agree.
+func fate(question, name string) (verdict messages.Verdict, answers bool) {
+	alice := name == "alice"
+	switch strings.IndexByte("0123456789abcdef", question[0]) {
+	case 0, 1: // it expires
+		return "", false
+	case 2, 3:
+		return messages.Deny, alice
+	case 4, 5:
+		return messages.Edit, !alice
+	case 6, 7:
+		if alice {
+			return messages.Deny, true
+		}
+		return messages.Approve, true
+	case 8:
+		if alice {
+			return messages.Edit, true
+		}
+		return messages.Approve, true
+	case 9, 10:
+		return messages.Approve, true
+	}
+	return messages.Approve, alice
+}
+
+// decide answers a question, and asks again until it is known what became of that. What is signed is noted before.
+func (l *load) decide(ctx context.Context, name string, p messages.Pending, v messages.Verdict) {
+	call := client.CallOf(p)
+	var q messages.Approval
+	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {
+		var refused *messages.Refusal
+		if q, err = l.client.Show(ctx, call); ctx.Err() != nil || errors.As(err, &refused) && refused.Class == messages.NotPending {
+			return
+		}
+	}
+	d := approval.Answer(q, v, name)
+	var in Input
+	if err := json.Unmarshal(q.Input, &in); err != nil {
+		panic(err)
+	}
+	if v == messages.Edit {
+		in.MS += 50
+		d.Input = messages.MustMarshal(in)
+	}
+	word := Said{By: name, Verdict: v, At: time.Now(), MS: in.MS}
+	d.At = word.At.UTC()
+	d, err := l.people[name].Sign(d)
+	if err != nil {
+		panic(err)
+	}
+	key := callKey{string(p.Batch), p.Index}.String()
+	l.mu.Lock()
+	l.said[key] = append(l.said[key], word)
+	place := len(l.said[key]) - 1
+	l.mu.Unlock()
+	for ctx.Err() == nil {
+		answer, err := l.client.Decide(ctx, d)
+		var refused *messages.Refusal
+		if errors.As(err, &refused) && refused.Class != messages.Busy {
+			return
+		}
+		if err == nil {
+			l.mu.Lock()
+			l.said[key][place].State = answer.State
+			l.mu.Unlock()
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
