@@ -2,6 +2,7 @@ package expression
 
 import (
 	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
@@ -31,6 +32,8 @@ func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uin
 		case types.String, types.Bytes:
 			cost += weight(args[0], MaxCost)
 		}
+	case overloads.Matches:
+		cost += matching(args[0], args[1])
 	case "bytes", "string", "int", "uint", "double", "timestamp", "duration":
 		cost += weight(args[0], MaxCost)
 	default:

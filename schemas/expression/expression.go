@@ -124,7 +124,7 @@ func Compile(source string, want Type) (p *Program, err error) {
 	if e := growth(ast); e != nil {
 		return nil, e
 	}
-	run, err := environment.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(MaxCost), cel.CostTracking(weigher{}))
+	run, err := environment.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(MaxCost), cel.CostTracking(weigher{}), cel.OptimizeRegex(matches...))
 	if err != nil {
 		return nil, &Error{1, 1, err.Error()}
 	}

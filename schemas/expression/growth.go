@@ -5,6 +5,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/overloads"
 )
 
 // CEL charges for a function once it has returned. These can take minutes, or all memory, before that: a
@@ -32,6 +33,8 @@ func growth(checked *cel.Ast) *Error {
 		call := e.AsCall()
 		name := call.FunctionName()
 		switch {
+		case name == overloads.Matches && pattern(call).Kind() != ast.LiteralKind:
+			report(pattern(call), "matches: write the regular expression out; what one of a stranger's costs nobody knows")
 		case growing[name]:
 			report(e, "%s is not available: its result may be far larger than the input", name)
 		case written[name]:
@@ -48,6 +51,9 @@ func growth(checked *cel.Ast) *Error {
 	}))
 	return found
 }
+
+// pattern is the regular expression of a match: its last argument in both spellings.
+func pattern(matches ast.CallExpr) ast.Expr { return matches.Args()[len(matches.Args())-1] }
 
 func isLong(literal any) bool {
 	text, isText := literal.(string)
