@@ -25,9 +25,12 @@ import (
 type Options struct {
 	URL    string // default nats://127.0.0.1:4222; several separated by commas
 	Creds  string // path of a NATS credentials file
+	NKey   string // path of the seed of an nkey
 	Name   string // shown in the server's list of connections
 	Prefix string // default "toolfleet"
 	Tenant string // token in the subjects; default "_", the only tenant
+	// InboxPrefix is where answers come in, for a user that may not listen everywhere. Default _INBOX.
+	InboxPrefix string
 }
 
 // Client submits batches. Safe for concurrent use.
@@ -52,7 +55,7 @@ func Connect(ctx context.Context, o Options) (*Client, error) {
 	if name == "" {
 		name = "toolfleet client"
 	}
-	conn, err := bus.Connect(ctx, bus.Options{URL: o.URL, Creds: o.Creds, Name: name, Prefix: o.Prefix})
+	conn, err := bus.Connect(ctx, bus.Options{URL: o.URL, Creds: o.Creds, NKey: o.NKey, Name: name, Prefix: o.Prefix, InboxPrefix: o.InboxPrefix})
 	if err != nil {
 		return nil, err
 	}

@@ -174,6 +174,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	ctx, stopPulling := context.WithCancel(ctx)
+	defer stopPulling()
 	defer context.AfterFunc(ctx, func() {
 		drain := time.NewTimer(c.cfg.Drain)
 		defer drain.Stop()
@@ -213,6 +215,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	err = c.conn.Puller(c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
 		c.intake(work, d)
 	})
+	if err != nil { // the server lets us in no longer: the drain begins
+		stopPulling()
+	}
 	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver ends with work at the latest
 	c.wakes.fill(work)
 	cancel()

@@ -328,6 +328,46 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 	return ended
 }
 
+// The same of a coordinator: it ends with an error by itself, in the middle of a batch, and another goes on with that.
+func TestARevokedCoordinatorEnds(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	f := newIdentified(t, natstest.Server(t, natstest.Fast, natstest.Listening, ids.Option), ids)
+	defer f.close()
+	g := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
+	soon := coordinator.Config{AckWait: 500 * time.Millisecond, Drain: time.Millisecond}
+	conn := f.connect("coordinator")
+	soon.Logger = f.log
+	c, err := coordinator.New(conn, soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revoked := make(chan error, 1)
+	f.start(conn, func(ctx context.Context) error {
+		revoked <- c.Run(ctx)
+		return nil
+	})
+	f.worker(worker.Config{})
+	f.until("the coordinator is ready", c.Ready)
+	b := canonical("s", "b", call{"look", ""})
+	f.submit(b)
+	f.atGate(g, 1)
+	f.ids.Renew("coordinator")
+	if err := f.srv.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-revoked:
+		if err == nil || !strings.Contains(err.Error(), "lets this user in no more") {
+			t.Errorf("the coordinator ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the coordinator does not end")
+	}
+	f.coordinator(soon)
+	close(g.open)
+	f.wantStatuses(f.reply(b, time.Minute), "ok")
+}
+
 func addBlob(f *fleet) {
 	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
