@@ -200,17 +200,25 @@ func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *mess
 	return c.cfg.Audit(ctx, r)
 }
 
-// tellOfEdit tells the model that something else has run than it asked for.
+// tellOfEdit tells the model that a person made something else of what it asked for, also where that was refused then.
 func (c *call) tellOfEdit() {
-	if !c.started && !c.ended || c.result.Permission == nil || !c.result.Permission.Edited {
+	q := c.answered()
+	if q == nil || q.Original == nil {
 		return
 	}
-	who := "A person"
-	for _, d := range c.answered().Decisions {
-		if d.Verdict == messages.Edit && c.result.Permission.Approval != "" { // only then it is known to be true
+	who, p := "A person", c.result.Permission
+	if p != nil {
+		p.Edited = true
+	}
+	for _, d := range q.Decisions {
+		if d.Verdict == messages.Edit && p != nil && p.Approval != "" { // only then it is known to be true
 			who += " (" + d.By + ")"
 		}
 	}
+	what := " changed the arguments before this ran. It ran with: "
+	if !c.started && !c.ended {
+		what = " changed the arguments. They now are: "
+	}
 	input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
-	c.result.Outcome = withContext(c.result.Outcome, []string{who + " changed the arguments before this ran. It ran with: " + input})
+	c.result.Outcome = withContext(c.result.Outcome, []string{who + what + input})
 }

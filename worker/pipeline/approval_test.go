@@ -371,11 +371,24 @@ func TestEditedCall(t *testing.T) {
 			d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, small, &probe{})
 			job := askJob(`{"n":1}`)
 			granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(input))
-			if r, claimed := d.runs(job, &granted); r.Err == nil || r.Err.Code != messages.CodeInvalidArguments || len(claimed) > 0 {
-				t.Errorf("got %s %+v", r.Status, r.Err)
+			r, claimed := d.runs(job, &granted)
+			if r.Err == nil || r.Err.Code != messages.CodeInvalidArguments || len(claimed) > 0 {
+				t.Fatalf("got %s %+v", r.Status, r.Err)
+			}
+			if want := "A person changed the arguments. They now are: " + input; !strings.Contains(r.Err.Message, want) {
+				t.Errorf("the model reads %q, want %q", r.Err.Message, want)
 			}
 		})
 	}
+	t.Run("is denied, and the model is told", func(t *testing.T) {
+		d := deskFor(t, Config{Rules: rules(t, "", "ask w", "deny w(n=13)")}, small, &probe{})
+		job := askJob(`{"n":1}`)
+		granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(`{"n":13}`))
+		r, _ := d.runs(job, &granted)
+		if r.Status != messages.StatusDenied || !r.Permission.Edited || !strings.Contains(r.Err.Message, "changed the arguments") {
+			t.Errorf("got %s %+v %+v", r.Status, r.Permission, r.Err)
+		}
+	})
 }
 
 // What cannot be put on record does not run, and another attempt may do better.
