@@ -143,8 +143,9 @@ type Presence struct {
 	Version string    `json:"version,omitempty"`
 	Pools   []string  `json:"pools"`
 	Tools   []string  `json:"tools"`
-	Slots   int       `json:"slots"` // calls of one pool at once
-	Busy    int       `json:"busy"`  // calls in hand when this was said
+	Policy  string    `json:"policy,omitempty"` // the version of the policy that it decides by
+	Slots   int       `json:"slots"`            // calls of one pool at once
+	Busy    int       `json:"busy"`             // calls in hand when this was said
 	Started time.Time `json:"started"`
 	Seen    time.Time `json:"seen"` // when this was said, by the worker's clock
 }

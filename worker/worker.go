@@ -227,7 +227,7 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 		return
 	}
 	presence := messages.Presence{
-		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Pools: pools, Slots: w.cfg.Slots, Started: w.started,
+		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: pools, Slots: w.cfg.Slots, Started: w.started,
 	}
 	for _, t := range w.registry.Promises() {
 		presence.Tools = append(presence.Tools, t.Name)

@@ -221,11 +221,16 @@ func (e *examination) workers() {
 		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
 		return
 	}
-	served := map[string]bool{}
+	served, policies := map[string]bool{}, map[string]bool{}
 	for _, w := range workers {
+		policies[w.Policy] = true
 		for _, name := range w.Pools {
 			served[name] = true
 		}
+	}
+	if len(policies) > 1 {
+		e.warn("workers", "Give every worker and coordinator the same policy file. What was approved under one policy is asked again under another.",
+			"they decide by %d different policies", len(policies))
 	}
 	e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(served), "pool"))
 	for name := range served {
