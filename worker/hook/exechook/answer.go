@@ -46,14 +46,14 @@ func (q request) read(stdout []byte) (answer, error) {
 	}
 	var a answer
 	goOn, id := true, string(q.CallID)
-	var decision, reason, ignoredText string
+	var reason, ignoredText string
 	var ignoredFlag bool
 	top.take("continue", &goOn)
 	top.take("stopReason", &a.stopReason)
 	top.take("systemMessage", &ignoredText)
 	top.take("suppressOutput", &ignoredFlag)
 	top.take("tool_use_id", &id)
-	top.take("decision", &decision)
+	decision := top.choice("decision", "approve", "block")
 	top.take("reason", &reason)
 	if specific := top.value("hookSpecificOutput"); specific != nil {
 		top.fail(q.readSpecific(specific, &a))
@@ -62,7 +62,7 @@ func (q request) read(stdout []byte) (answer, error) {
 		top.fail(errors.New("it is about another call"))
 	}
 	a.stop = !goOn
-	top.fail(q.decide(&a, decision, reason))
+	q.decide(&a, decision, reason)
 	return a, top.end()
 }
 
@@ -83,10 +83,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 		q.replace(a, m.value("updatedToolOutput"), false)
 		return m.end()
 	}
-	m.take("permissionDecision", (*string)(&a.opinion))
-	if !slices.Contains([]hook.Opinion{hook.None, hook.Allow, hook.Deny, hook.Ask}, a.opinion) {
-		m.fail(fmt.Errorf("permissionDecision %.40q: want allow, deny or ask", a.opinion))
-	}
+	a.opinion = hook.Opinion(m.choice("permissionDecision", string(hook.Allow), string(hook.Deny), string(hook.Ask)))
 	m.take("permissionDecisionReason", &a.reason)
 	if a.input = m.value("updatedInput"); a.input != nil {
 		if _, err := messages.Object(a.input); err != nil {
@@ -98,7 +95,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 
 // decide puts the older form in its place: before the tool it is an opinion, of two the stricter; after it, words for
 // the model.
-func (q request) decide(a *answer, decision, reason string) error {
+func (q request) decide(a *answer, decision, reason string) {
 	switch {
 	case decision == "" && q.Event == preToolUse:
 		if a.reason == "" {
@@ -109,14 +106,11 @@ func (q request) decide(a *answer, decision, reason string) error {
 		if a.opinion == hook.None {
 			a.opinion, a.reason = hook.Allow, reason
 		}
-	case decision != "block":
-		return fmt.Errorf("decision %.40q: want approve or block", decision)
 	case q.Event != preToolUse:
 		a.context = strings.Trim(reason+"\n"+a.context, "\n")
 	case a.opinion != hook.Deny:
 		a.opinion, a.reason = hook.Deny, reason
 	}
-	return nil
 }
 
 // replace takes an output in place of the tool's. Where that was content blocks, or the answer is for a tool of MCP,
@@ -177,6 +171,18 @@ func (m *members) take(name string, into any) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, into) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
 	}
+}
+
+// choice is a member that is one of these words, "" where there is none. An empty text is none of them: it may be what a
+// script has made of a deny.
+func (m *members) choice(name string, words ...string) (word string) {
+	if raw := m.value(name); raw != nil && json.Unmarshal(raw, &word) != nil {
+		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
+	} else if raw != nil && !slices.Contains(words, word) {
+		last := len(words) - 1
+		m.fail(fmt.Errorf("%s %.40q: want %s or %s", name, word, strings.Join(words[:last], ", "), words[last]))
+	}
+	return word
 }
 
 func (m *members) fail(err error) {

@@ -107,6 +107,7 @@ func TestCouldNotRun(t *testing.T) {
 		{"another case", say(`{"Decision":"block"}`), `"Decision" is not known here`},
 		{"unknown key inside", say(`{"hookSpecificOutput":{"permisionDecision":"deny"}}`), `hookSpecificOutput."permisionDecision" is not known here`},
 		{"unknown decision", say(`{"decision":"deny"}`), `decision "deny": want approve or block`},
+		{"empty decision", say(`{"decision":""}`), `decision "": want approve or block`},
 		{"wrong type", say(`{"continue":"false"}`), "continue is a string"},
 		{"wrong type inside", say(`{"hookSpecificOutput":{"additionalContext":1}}`), "additionalContext is a number"},
 		{"specific no object", say(`{"hookSpecificOutput":"deny"}`), "want an object, got a string"},
@@ -128,6 +129,7 @@ func TestCouldNotRun(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, body, says string }{
 		{"defer", say(`{"hookSpecificOutput":{"permissionDecision":"defer"}}`), "want allow, deny or ask"},
+		{"empty decision", say(`{"hookSpecificOutput":{"permissionDecision":""}}`), `permissionDecision "": want allow, deny or ask`},
 		{"decision in capitals", say(`{"hookSpecificOutput":{"permissionDecision":"Allow"}}`), "want allow, deny or ask"},
 		{"input no object", say(`{"hookSpecificOutput":{"updatedInput":[1]}}`), "updatedInput: want an object, got an array"},
 		{"output before the tool", say(`{"hookSpecificOutput":{"updatedToolOutput":1}}`), "not known here"},
