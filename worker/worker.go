@@ -114,7 +114,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 		HookFailed: cfg.Metrics.hookFailed, Audit: func(ctx context.Context, line messages.AuditRecord) error {
 			line.Writer = cfg.Name
-			return journal.New(conn).Audit(ctx, line)
+			return audit(ctx, journal.New(conn), line)
 		},
 	})
 	errs = append(errs, err)
@@ -283,6 +283,22 @@ func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallR
 		return result, &lane.HandBack{ArgsHash: stricter.ArgsHash, Reason: stricter.Reason}
 	}
 	return result, err
+}
+
+// audit writes a line of the record for people that a call waits for. A link that breaks at that moment is given a while
+// to be there again: what a person took the time to allow is not to fail for it.
+func audit(ctx context.Context, j *journal.Journal, line messages.AuditRecord) (err error) {
+	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
+		if err = j.Audit(ctx, line); err == nil || bus.IsTerminal(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+	return err
 }
 
 // onCrash is what may be done about a call whose worker was lost. One that changes nothing, and is claimed all the same,
