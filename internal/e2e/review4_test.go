@@ -2,11 +2,16 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -36,6 +41,44 @@ func TestASlowHookAfterTheTool(t *testing.T) {
 		f.wantStatuses(reply, string(messages.StatusOK))
 		if n := len(pay.all()); n != 1 {
 			t.Errorf("paid %d times", n)
+		}
+	})
+}
+
+// A claim with an edited input just fits into a message, and the release that would follow it does not: the call ends with
+// how the attempt failed, and its worker does not hold on to it.
+func TestAReleaseThatIsTooLarge(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		var claim atomic.Int64 // bytes of the record of the newest
+		tries := f.kept(schemas.Tool{Name: "refund", OnCrash: messages.Idempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
+			newest, _, err := journal.New(f.conn).Newest(ctx, messages.KeyOf(messages.OneTenant, "s", "small").Call(0))
+			if err != nil {
+				t.Error(err)
+			}
+			claim.Store(int64(len(messages.MustMarshal(newest.Record))))
+			return tool.Output{}, &messages.Error{Code: "busy", Message: strings.Repeat("busy ", 600), Retryable: true}
+		})
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		ask := func(id string, room int) {
+			b := canonical("s", id, call{"refund", fmt.Sprintf(`{"amount":149.99,"pad":%q}`, strings.Repeat("x", room))})
+			f.submit(b)
+			if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) {
+				d.Input = json.RawMessage(fmt.Sprintf(`{"amount":120,"pad":%q}`, strings.Repeat("y", room)))
+			}); err != nil {
+				t.Fatal(err)
+			}
+			f.wantStatuses(f.reply(b, 30*time.Second), string(messages.StatusError))
+		}
+		const small = 1000
+		ask("small", small)
+		before := len(tries.all())
+		ask("large", small+(f.conn.MaxPayload()-int(claim.Load())-1500)/3) // each of three copies grows by that
+		if n := len(tries.all()) - before; before != 3 || n != 1 {
+			t.Errorf("attempted %d times, and %d times with large arguments: want 3 and 1", before, n)
 		}
 	})
 }

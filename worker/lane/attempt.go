@@ -94,7 +94,11 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 		return nil, err
 	}
 	if wait, again := a.again(result); again {
-		return a.release(ctx, result.Err, wait)
+		settle, err := a.release(ctx, result.Err, wait)
+		if !errors.Is(err, bus.ErrTooLarge) {
+			return settle, err
+		}
+		a.log.Warn("not tried again: the record of it would be too large", "err", err)
 	}
 	return a.finish(ctx, result)
 }

@@ -116,6 +116,9 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 		if err == nil {
 			break
 		}
+		if errors.Is(err, bus.ErrTooLarge) { // with the reason, beside arguments that just fit
+			return nil, fmt.Errorf("release: %w", err)
+		}
 		a.log.Warn("release not stored; trying again", "err", err, "wait", pause)
 		select {
 		case <-time.After(pause):
