@@ -269,7 +269,7 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 		m.finished = true
 		return append(wants, Finish{m.results()})
 	}
-	if exclusive && m.wanted(calls[0]) {
+	if (exclusive || m.forgetsTime(calls)) && m.wanted(calls[0]) {
 		if store, ok := m.planFirst(calls[0]); ok {
 			return append(wants, store...)
 		}

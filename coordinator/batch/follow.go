@@ -7,7 +7,8 @@ import (
 )
 
 // planFirst wants the plan stored before an exclusive call, when there is none yet or reads have ended
-// since that are in no record: a write never starts on a read whose result is not durable.
+// since that are in no record: a write never starts on a read whose result is not durable. It does so too before a
+// batch rests that has used some of its time.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true

@@ -39,6 +39,16 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
+// forgetsTime reports whether the batch is about to rest, so that the active time that it has used is to be noted down.
+func (m *Machine) forgetsTime(calls []int) bool {
+	for _, i := range calls {
+		if !parked(&m.calls[i]) {
+			return false
+		}
+	}
+	return m.cfg.Timeout > 0
+}
+
 // Waits is how much longer the batch may live for the time that people were given to answer.
 func (m *Machine) Waits() time.Duration {
 	var sum time.Duration

@@ -669,6 +669,31 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 	}
 }
 
+// What a batch has used of its time before it waits for people is not given back to it.
+func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		f.bank()
+		f.secret()
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+			return tool.Text("slept"), rest{20_000}.take(ctx)
+		})
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		b := canonical("s", "b", call{"secret", ""}, call{"nap", ""}, refund("1"), call{"nap", ""})
+		b.TimeoutMS = 30_000
+		f.submit(b)
+		q := f.question(b, 0)
+		time.Sleep(5 * time.Minute)
+		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+			t.Fatalf("approve: %s, %v", state, err)
+		}
+		f.wantStatuses(f.reply(b, 2*time.Minute), "ok ok ok timeout")
+	})
+}
+
 // Arguments that just fit into a message are asked about; what hooks make too large is refused, and so is an edit that does
 // not fit beside what was asked. Either way the batch ends and the lane goes on.
 func TestLargeQuestions(t *testing.T) {
