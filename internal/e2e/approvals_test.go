@@ -670,3 +670,36 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 		}
 	})
 }
+
+// An edit takes nobody past a gate: what a person makes of the arguments the hooks before the tool see too.
+func TestAnEditDoesNotGoPastAGate(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		cfg := p.worker(t, refunds)
+		cfg.Hooks = hooks(t, hook.Hook{Name: "fraud", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+			switch {
+			case strings.Contains(string(c.Input), "666"):
+				return hook.Verdict{Opinion: hook.Deny, Reason: "fraud"}, nil
+			case strings.Contains(string(c.Input), "777"):
+				return hook.Verdict{Input: json.RawMessage(`{"order":"A-1001","amount":7}`)}, nil
+			}
+			return hook.Verdict{Input: c.Input}, nil
+		}})
+		f.worker(cfg)
+		f.coordinator(p.coordinator())
+		for amount, want := range map[string]string{"666": "denied", "777": "denied", "100": "ok"} {
+			b := canonical("s", "b"+amount, refund("149.99"))
+			f.submit(b)
+			if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":` + amount + `}`) }); err != nil {
+				t.Fatal(err)
+			}
+			f.wantStatuses(f.reply(b, time.Minute), want)
+		}
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -11,9 +12,11 @@ import (
 
 // preHooks is phase three. An input that a hook has changed goes through phases one and two again; what
 // fails there is the hook's doing, and the answer says so. For an input that is frozen already hooks have run, and what
-// they had to say stands in the record.
+// they had to say stands in the record. What a person has made of it they are asked about once more: an edit goes past no
+// gate. They may refuse it, and not change it.
 func (c *call) preHooks(ctx context.Context) error {
-	if c.prior != nil && c.prior.ArgsHash != "" {
+	frozen := c.prior != nil && c.prior.ArgsHash != ""
+	if frozen && !c.justEdited() {
 		c.hooks = hook.Reported(c.prior.Hooks)
 		return nil
 	}
@@ -32,6 +35,12 @@ func (c *call) preHooks(ctx context.Context) error {
 		return fail(messages.StatusDenied, messages.CodeHookDenied, "Denied by the hook %s%s.", c.hooks.By, because(c.hooks.Reason))
 	case c.hooks.Input == nil:
 		return nil
+	case frozen && same(c.hooks.Input, c.input):
+		return nil
+	case frozen: // nobody has agreed to what a hook would make of it now
+		c.deniedBy(c.hooks.PatchedBy[0])
+		return fail(messages.StatusDenied, messages.CodeHookDenied,
+			"The hook %s would change the arguments that a person has written. It was not run.", c.hooks.PatchedBy[0])
 	}
 	c.input = c.hooks.Input
 	for _, again := range []func(context.Context) error{c.validate, c.semantic} {
@@ -45,6 +54,20 @@ func (c *call) preHooks(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// justEdited reports whether a person has made other arguments of those that the hooks have seen. What those say then
+// counts, but for changes.
+func (c *call) justEdited() bool {
+	q := c.answered()
+	return q != nil && q.Original != nil && c.prior.State == messages.Granted
+}
+
+// same reports whether two inputs say the same, however they are written.
+func same(a, b []byte) bool {
+	x, errX := messages.CanonicalJSON(a)
+	y, errY := messages.CanonicalJSON(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // deniedBy makes the hook the one that has decided about the call.
