@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,7 +101,7 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 		_, err = c.journal.Write(ctx, key, answered(entry.Record, q, state), entry.Seq)
 		var lost *journal.Lost
 		switch {
-		case err == nil:
+		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // a worker has followed it already
 			return q, state, nil
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.InvalidDecision, "The decision is too large to be stored with the question.")
@@ -109,6 +110,11 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 		}
 	}
 	return messages.Approval{}, "", c.storeless(key, errors.New("others were faster again and again"))
+}
+
+// holds reports whether a decision is one of those that were taken.
+func holds(r messages.CallRecord, d messages.Decision) bool {
+	return r.Approval != nil && slices.ContainsFunc(r.Approval.Decisions, func(taken messages.Decision) bool { return taken.Nonce == d.Nonce && taken.Sig == d.Sig })
 }
 
 // fits refuses an edit that is no input of the tool.

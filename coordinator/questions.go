@@ -40,8 +40,17 @@ func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approv
 	}
 	pending := q.Pending()
 	d.news(key, pending)
+	if !d.asAsked(q) { // a hook may have added what the agent is not to see
+		pending.Line = q.Tool + " (with arguments that a hook has changed)"
+	}
 	d.publish(messages.Event{Type: messages.EventAwaiting, Index: key.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
 	d.audit(ctx, key, about(messages.AuditAsked, q))
+}
+
+// asAsked reports whether a question is about the very arguments that the agent sent.
+func (d *drive) asAsked(q messages.Approval) bool {
+	sent, err := messages.CanonicalJSON(d.in.calls[q.Index].Input)
+	return err == nil && q.Original == nil && messages.Digest(sent) == q.ArgsHash
 }
 
 // takeBack drops a question that is not open any more. Mostly whoever took the decision has done so.

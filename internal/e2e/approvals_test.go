@@ -703,3 +703,55 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 		}
 	})
 }
+
+// What a hook put into the arguments is for the tool and for the person who decides, not for the agent and its model.
+func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		cfg := p.worker(t, refunds)
+		cfg.Hooks = hooks(t, hook.Hook{Name: "token", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+			return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), `{"order"`, `{"token":"CANARY","order"`, 1))}, nil
+		}})
+		f.worker(cfg)
+		f.coordinator(p.coordinator())
+		var mu sync.Mutex
+		var heard []string // by the agent
+		for _, verb := range []messages.Verb{messages.VerbEvent, messages.VerbReply} {
+			unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(verb), "", func(m bus.Msg) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard = append(heard, string(m.Data))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unsubscribe()
+		}
+		b := canonical("s", "b", refund("149.99"))
+		f.submit(b)
+		q := f.question(b, 0)
+		if !strings.Contains(q.Line, "CANARY") {
+			t.Errorf("the person reads %s", q.Line)
+		}
+		edit := func(d *messages.Decision) {
+			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))
+		}
+		if _, err := f.says(p, "alice", q, messages.Edit, edit); err != nil {
+			t.Fatal(err)
+		}
+		reply := f.reply(b, time.Minute)
+		f.wantStatuses(reply, "ok")
+		if runs := ledger.all(); len(runs) != 1 || !strings.Contains(runs[0].input, "CANARY") {
+			t.Errorf("runs: %+v", runs)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all := strings.Join(append(heard, string(reply.Reinjection)), "\n")
+		if strings.Contains(all, "CANARY") || !strings.Contains(all, "awaiting_approval") || !strings.Contains(all, "changed the arguments") {
+			t.Errorf("the agent heard:\n%s", all)
+		}
+	})
+}

@@ -215,10 +215,13 @@ func (c *call) tellOfEdit() {
 			who += " (" + d.By + ")"
 		}
 	}
-	what := " changed the arguments before this ran. It ran with: "
+	what, are := " changed the arguments before this ran.", " It ran with: "
 	if !c.started && !c.ended {
-		what = " changed the arguments. They now are: "
+		what, are = " changed the arguments.", " They now are: "
 	}
-	input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
-	c.result.Outcome = withContext(c.result.Outcome, []string{who + what + input})
+	if sent, err := messages.CanonicalJSON(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
+		input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
+		what += are + input
+	} // else a hook changed them before, and may have added what the model is not to see
+	c.result.Outcome = withContext(c.result.Outcome, []string{who + what})
 }
