@@ -53,7 +53,7 @@ func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, err
 	if err != nil {
 		return nil, err
 	}
-	p.Layers = append(p.Layers, own, permission.Layer{Source: filepath.Base(toolsName), Rules: tools})
+	p.Layers = append(p.Layers, own, permission.Layer{Source: filepath.Base(toolsName), Rules: tools, Below: true})
 	p.Layers = slices.DeleteFunc(p.Layers, func(l permission.Layer) bool {
 		return len(l.Rules.Deny)+len(l.Rules.Ask)+len(l.Rules.Allow)+len(l.Rules.Risk) == 0
 	})

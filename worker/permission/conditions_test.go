@@ -30,7 +30,7 @@ func TestConditions(t *testing.T) {
 	} {
 		call := Call{refund, json.RawMessage(tt.input), "s", "acme"}
 		for _, effect := range []Effect{Deny, Ask, Allow} {
-			rules := mustNew(t, Config{Layers: []Layer{{"p", rulesOf(effect, schemas.RuleEntry{Name: "the-rule", Tool: "ref*", When: tt.when})}}})
+			rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: rulesOf(effect, schemas.RuleEntry{Name: "the-rule", Tool: "ref*", When: tt.when})}}})
 			d := rules.Decide(call)
 			want := tt.matches || !tt.evaluated && effect != Allow
 			if d.Matched != want || want && d.Effect != effect {
@@ -52,7 +52,7 @@ func TestConditions(t *testing.T) {
 
 // A rule may have both an argument pattern and a condition; both have to match.
 func TestConditionBesideArgument(t *testing.T) {
-	rules := mustNew(t, Config{Layers: []Layer{{"p", schemas.Rules{Deny: []schemas.RuleEntry{{Tool: "refund", Argument: "currency=EU*", When: "input.amount > 50"}}}}}})
+	rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: schemas.Rules{Deny: []schemas.RuleEntry{{Tool: "refund", Argument: "currency=EU*", When: "input.amount > 50"}}}}}})
 	for input, want := range map[string]bool{
 		`{"currency":"EUR","amount":51}`: true, `{"currency":"USD","amount":51}`: false, `{"currency":"EUR","amount":50}`: false, `{"currency":"USD"}`: false,
 	} {
@@ -64,12 +64,12 @@ func TestConditionBesideArgument(t *testing.T) {
 
 func TestTiers(t *testing.T) {
 	layers := []Layer{
-		{"policy.yaml", schemas.Rules{Risk: []schemas.RiskEntry{
+		{Source: "policy.yaml", Rules: schemas.Rules{Risk: []schemas.RiskEntry{
 			{Name: "writes", Tool: "*", When: `tool.kind == "write"`, Tier: messages.Medium},
 			{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.High, Reason: "More than 50."},
 			{Name: "harmless", Tool: "refund", Tier: messages.Low},
 		}}},
-		{"tools.yaml", schemas.Rules{Risk: []schemas.RiskEntry{
+		{Source: "tools.yaml", Rules: schemas.Rules{Risk: []schemas.RiskEntry{
 			{Name: "over-5000", Tool: "refund", When: `input.amount > 5000`, Tier: messages.Critical},
 			{Name: "over-60", Tool: "refund", When: `input.amount > 60`, Tier: messages.High},
 		}}},
@@ -131,14 +131,14 @@ func TestDeniesTool(t *testing.T) {
 		{schemas.Rules{Ask: []schemas.RuleEntry{{Tool: "refund"}}}, false},
 		{schemas.Rules{Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.Critical}}}, false},
 	} {
-		if got := mustNew(t, Config{Layers: []Layer{{"p", tt.rules}}}).DeniesTool("refund"); got != tt.want {
+		if got := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: tt.rules}}}).DeniesTool("refund"); got != tt.want {
 			t.Errorf("%+v: got %v, want %v", tt.rules, got, tt.want)
 		}
 	}
 }
 
 func TestReasons(t *testing.T) {
-	rules := mustNew(t, Config{Default: Ask, Layers: []Layer{{"p", schemas.Rules{
+	rules := mustNew(t, Config{Default: Ask, Layers: []Layer{{Source: "p", Rules: schemas.Rules{
 		Deny:  []schemas.RuleEntry{{Name: "none-at-night", Tool: "refund", When: `principal.id == "night"`, Reason: "Refunds are made by day.\n"}},
 		Allow: []schemas.RuleEntry{{Name: "small", Tool: "refund", When: `input.amount < 5`}},
 	}}}})
@@ -164,7 +164,7 @@ func TestReasons(t *testing.T) {
 
 // Rules without a condition do not read the input, however large or strange it is.
 func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
-	rules := mustNew(t, Config{Layers: []Layer{{"p", schemas.Rules{
+	rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: schemas.Rules{
 		Deny: short(t, "mcp__*", "Bash(rm:*)"), Allow: short(t, "refund"), Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.Medium}},
 	}}}})
 	call := Call{Tool: refund, Input: json.RawMessage(strings.Repeat("[", 1<<20))}
@@ -190,7 +190,7 @@ func BenchmarkDecide(b *testing.B) {
 		"no rules": nil, "100 rules of other tools": other, "1 condition": many(`input.amount > 50`)[:1],
 		"100 conditions": many(`input.amount > 50 && input.order.startsWith("B-")`),
 	} {
-		rules := mustNew(b, Config{Layers: []Layer{{"p", schemas.Rules{Deny: entries}}}})
+		rules := mustNew(b, Config{Layers: []Layer{{Source: "p", Rules: schemas.Rules{Deny: entries}}}})
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -59,6 +59,9 @@ type Rules struct {
 type Layer struct {
 	Source string
 	Rules  schemas.Rules
+	// Below says that the layer stands below whoever sets the default. Its allow rules spare the question that a
+	// default asks, and lift no default that denies.
+	Below bool
 }
 
 // Config says what a policy is made of.
@@ -96,6 +99,9 @@ func New(cfg Config) (Rules, error) {
 			for _, e := range list.entries {
 				rule, err := compile(Rule{Effect: list.effect, Tool: e.Tool, Argument: e.Argument, Name: e.Name, Source: layer.Source, Reason: e.Reason}, e.When)
 				errs = append(errs, err)
+				if list.effect == Allow && layer.Below && cfg.Default == Deny {
+					continue
+				}
 				out.rules = append(out.rules, rule)
 			}
 		}

@@ -317,11 +317,29 @@ func TestNewNamesEveryProblem(t *testing.T) {
 	}
 }
 
+// What stands below the platform spares the question that its default asks, and lifts no default that denies.
+func TestALayerBelowLiftsNoDenial(t *testing.T) {
+	layers := []Layer{
+		{Source: "platform", Rules: schemas.Rules{Allow: short(t, "lookup")}},
+		{Source: "tools file", Rules: schemas.Rules{Allow: short(t, "*")}, Below: true},
+	}
+	for _, tt := range []struct {
+		fallback Effect
+		tool     string
+		want     Effect
+	}{{Deny, "lookup", Allow}, {Deny, "refund", Deny}, {Ask, "refund", Allow}, {Allow, "refund", Allow}} {
+		d := mustNew(t, Config{Default: tt.fallback, Layers: layers}).Decide(Call{Tool: schemas.Tool{Name: tt.tool}, Input: json.RawMessage(`{}`)})
+		if d.Effect != tt.want {
+			t.Errorf("%s with the default %s: %s, want %s", tt.tool, tt.fallback, d.Effect, tt.want)
+		}
+	}
+}
+
 // A deny wins from any layer, and the decision names it.
 func TestLayers(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{
-		{"platform", schemas.Rules{Deny: short(t, "mcp__*"), Allow: short(t, "Bash(git:*)")}},
-		{"tools file", schemas.Rules{Deny: short(t, "Bash(git push:*)"), Ask: short(t, "Bash(git commit:*)"), Allow: short(t, "mcp__x", "*")}},
+		{Source: "platform", Rules: schemas.Rules{Deny: short(t, "mcp__*"), Allow: short(t, "Bash(git:*)")}},
+		{Source: "tools file", Rules: schemas.Rules{Deny: short(t, "Bash(git push:*)"), Ask: short(t, "Bash(git commit:*)"), Allow: short(t, "mcp__x", "*")}},
 	}})
 	for _, tt := range []struct {
 		tool schemas.Tool
@@ -399,7 +417,7 @@ func TestPrecedenceAgainstBruteForce(t *testing.T) {
 	for range 5000 {
 		var layers []Layer
 		for i := range rng.IntN(4) {
-			layers = append(layers, Layer{fmt.Sprint(i), schemas.Rules{Deny: pick(), Ask: pick(), Allow: pick()}})
+			layers = append(layers, Layer{Source: fmt.Sprint(i), Rules: schemas.Rules{Deny: pick(), Ask: pick(), Allow: pick()}})
 		}
 		def := []Effect{"", Allow, Ask, Deny}[rng.IntN(4)]
 		rules := mustNew(t, Config{Default: def, Layers: layers})
