@@ -43,37 +43,30 @@ func frozenInput(job messages.Job, prior *messages.CallRecord) []byte {
 // the error is an *Asked. An agreement is checked as if nobody had looked at it before, against what the rules say now.
 func (c *call) approval(ctx context.Context) error {
 	q := c.answered()
-	if q != nil && q.Original != nil {
-		c.result.Permission.Edited = true
-	}
-	if c.ruling.Effect != string(permission.Ask) {
+	switch {
+	case c.ruling.Effect != string(permission.Ask):
 		return nil
-	}
-	if c.cfg.Approvals == nil || c.cfg.Approvals.Len() < max(c.ruling.Approvers, 1) {
-		c.auditVoid(ctx, &messages.Refusal{Class: messages.NotPending, Message: "Nobody's word counts for this call any more."})
+	case c.cfg.Approvals == nil || c.cfg.Approvals.Len() < max(c.ruling.Approvers, 1):
+		c.flaw = &messages.Refusal{Class: messages.NotPending, Message: "Nobody's word counts for this call any more."}
 		return c.unasked()
-	}
-	if q == nil {
+	case q == nil:
 		return c.ask()
 	}
-	now := c.cfg.Now(ctx)
-	switch void := c.void(*q, now); {
-	case void == nil:
-		c.agreed(*q)
+	c.flaw = c.flawOf(*q, c.cfg.Now(ctx))
+	switch {
+	case c.flaw == nil:
+		c.agreement = q
 		return nil
-	case void.Class == messages.ApprovalExpired:
-		c.auditVoid(ctx, void)
+	case c.flaw.Class == messages.ApprovalExpired:
 		return fail(messages.StatusExpired, messages.CodeApprovalExpired,
 			"A person has allowed this call, and it did not start in time after that. It was not run. Ask for it again if it is still wanted.")
-	default:
-		c.log.Warn("what people have agreed to does not hold; they are asked again", "approval", q.ID, "why", void.Message)
-		c.auditVoid(ctx, void)
-		return c.ask()
 	}
+	c.log.Warn("what people have agreed to does not hold; they are asked again", "approval", q.ID, "why", c.flaw.Message)
+	return c.ask()
 }
 
-// void is why what people have answered does not let the call run now; nil when it does.
-func (c *call) void(q messages.Approval, now time.Time) *messages.Refusal {
+// flawOf is why what people have answered does not let the call run now; nil when it does.
+func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	changed := func(what string) *messages.Refusal {
 		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: "The question was about " + what + "."}
 	}
@@ -101,15 +94,6 @@ func (c *call) void(q messages.Approval, now time.Time) *messages.Refusal {
 func (c *call) isAbout(q messages.Approval) bool {
 	j := c.job
 	return q.Tenant == j.Tenant && q.Session == j.Session && q.Batch == j.Batch && q.Index == j.Index && q.CallID == j.CallID && q.Tool == j.Tool
-}
-
-// agreed notes who has let the call run.
-func (c *call) agreed(q messages.Approval) {
-	p := c.result.Permission
-	p.Approval, p.Ticket = q.ID, ticket(q)
-	for _, d := range q.Decisions {
-		p.By = append(p.By, d.By)
-	}
 }
 
 func ticket(q messages.Approval) string {
@@ -146,72 +130,15 @@ func (c *call) unasked() *failure {
 		"%s would have to approve this call (%s), and nobody can be asked here. It was not run.", who, c.ruling.Reason)
 }
 
-// record stores the line of the audit log that has to be there before the call runs. What is not on record does not run.
-func (c *call) record(ctx context.Context) error {
-	line := messages.AuditGranted
-	switch p := c.result.Permission; {
-	case p.Approval != "":
-	case p.Tier == messages.Medium:
-		line = messages.AuditAllowed
-	default:
-		return nil
-	}
-	err := c.audit(ctx, line, nil)
-	if err == nil {
-		return nil
-	}
-	if stopped := c.stopped(ctx, nil); stopped != nil {
-		return stopped
-	}
-	c.log.Error("the audit log does not take the line about a call, so it is not run", "err", err)
-	f := fail(messages.StatusError, messages.CodeInternal, "%s has to be put on record before it runs, and that failed. It was not run.", c.job.Tool)
-	if c.maybeDone() {
-		f = c.unknown("an attempt before was lost, and another could not be put on record")
-	}
-	f.err.Retryable = true
-	return f
-}
-
-// auditVoid puts on record that what people agreed to, if they did, does not hold. The call does not run on it either way.
-func (c *call) auditVoid(ctx context.Context, why *messages.Refusal) {
-	q := c.answered()
-	if q == nil {
-		return
-	}
-	c.result.Permission.Approval = q.ID
-	if err := c.audit(ctx, messages.AuditVoid, why); err != nil {
-		c.log.Error("the audit log does not take the line about a void approval", "approval", q.ID, "why", why.Message, "err", err)
-	}
-}
-
-func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *messages.Refusal) error {
-	p := *c.result.Permission
-	r := messages.AuditRecord{
-		Type: line, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
-		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,
-		Permission: &p, Approval: p.Approval, Refusal: refusal,
-	}
-	if q := c.answered(); q != nil {
-		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash) // of a call that was refused before its input was read again
-		if q.Original != nil {
-			r.Original = q.Original.ArgsHash
-		}
-	}
-	return c.cfg.Audit(ctx, r)
-}
-
 // tellOfEdit tells the model that a person made something else of what it asked for, also where that was refused then.
 func (c *call) tellOfEdit() {
 	q := c.answered()
 	if q == nil || q.Original == nil {
 		return
 	}
-	who, p := "A person", c.result.Permission
-	if p != nil {
-		p.Edited = true
-	}
+	who := "A person"
 	for _, d := range q.Decisions {
-		if d.Verdict == messages.Edit && p != nil && p.Approval != "" { // only then it is known to be true
+		if d.Verdict == messages.Edit && c.agreement != nil { // only then it is known to be true
 			who += " (" + d.By + ")"
 		}
 	}

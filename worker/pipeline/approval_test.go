@@ -378,6 +378,7 @@ func TestEditedCall(t *testing.T) {
 			if want := "A person changed the arguments. They now are: " + input; !strings.Contains(r.Err.Message, want) {
 				t.Errorf("the model reads %q, want %q", r.Err.Message, want)
 			}
+			d.wantVoid(granted)
 		})
 	}
 	t.Run("is denied, and the model is told", func(t *testing.T) {
@@ -388,7 +389,73 @@ func TestEditedCall(t *testing.T) {
 		if r.Status != messages.StatusDenied || !r.Permission.Edited || !strings.Contains(r.Err.Message, "changed the arguments") {
 			t.Errorf("got %s %+v %+v", r.Status, r.Permission, r.Err)
 		}
+		d.wantVoid(granted)
 	})
+}
+
+// wantVoid wants one line so far: that what people agreed to does not hold, and why, without a value.
+func (d *desk) wantVoid(granted messages.CallRecord) {
+	d.Helper()
+	if diff := cmp.Diff([]messages.AuditType{messages.AuditVoid}, d.audited()); diff != "" {
+		d.Fatal(diff)
+	}
+	line := d.lines[0]
+	if line.Refusal == nil || line.Refusal.Message == "" || line.Approval != granted.Approval.ID || line.ArgsHash != granted.ArgsHash {
+		d.Errorf("audited %+v", line)
+	} else if strings.Contains(line.Refusal.Message, "424242") {
+		d.Errorf("the reason holds a value: %s", line.Refusal.Message)
+	}
+}
+
+// What was agreed to and is refused before it runs, by whichever check, is on record. A run that is only stopped leaves
+// the agreement as good as it was.
+func TestRefusedAfterItWasAgreedTo(t *testing.T) {
+	stopping, stop := context.WithCancelCause(context.Background())
+	for _, tt := range []struct {
+		name   string
+		change func(*desk, *probe)
+		status messages.Status
+	}{
+		{"schema", func(d *desk, p *probe) {
+			d.pipe = made(d, d.pipe.cfg, with(write, func(t *schemas.Tool) {
+				t.InputSchema = json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","maximum":9}}}`)
+			}), p)
+		}, messages.StatusValidationError},
+		{"rule", func(d *desk, p *probe) {
+			d.pipe = made(d, d.pipe.cfg, with(write, func(t *schemas.Tool) {
+				t.Semantic = []schemas.SemanticRule{{Require: "input.n < 9", Message: "n must be below 9."}}
+			}), p)
+		}, messages.StatusSemanticError},
+		{"the tool's own check", func(_ *desk, p *probe) {
+			p.check = func(_ context.Context, c tool.Call) error { return errors.New("wrong: " + string(c.Input)) }
+		}, messages.StatusSemanticError},
+		{"panic", func(_ *desk, p *probe) {
+			p.check = func(context.Context, tool.Call) error { panic("424242") }
+		}, messages.StatusError},
+		{"stopped", func(_ *desk, p *probe) {
+			p.check = func(ctx context.Context, _ tool.Call) error {
+				stop(&messages.Stop{V: 1})
+				return nil
+			}
+		}, messages.StatusAborted},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &probe{}
+			d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, write, p)
+			job := askJob(`{"n":424242}`)
+			granted := d.agrees(d.asks(job, nil))
+			tt.change(d, p)
+			r, err := d.pipe.Run(stopping, job, &granted, nil, nil)
+			if err != nil || r.Status != tt.status || p.effects.Load() > 0 {
+				t.Fatalf("got %s %v, %v after %d runs", r.Status, r.Err, err, p.effects.Load())
+			}
+			if tt.status != messages.StatusAborted {
+				d.wantVoid(granted)
+			} else if len(d.lines) > 0 {
+				t.Errorf("audited %+v", d.lines)
+			}
+		})
+	}
 }
 
 // What cannot be put on record does not run, and another attempt may do better.

@@ -118,20 +118,23 @@ func (a *Asked) Error() string { return "a person has to allow it (" + a.Approva
 // call is one call on its way through the phases. It is owned by the goroutine of Run.
 type call struct {
 	*Pipeline
-	job     messages.Job
-	prior   *messages.CallRecord // the record that the job takes over from; nil: none
-	tool    tool.Tool
-	input   json.RawMessage // as the hooks left it; nobody changes it after the freeze
-	frozen  Frozen
-	grant   Grant
-	hooks   hook.Result       // of the pre-hooks
-	ruling  permission.Ruling // of phase four
-	tell    func(messages.Event)
-	started bool // the tool was started
-	ended   bool // and came back
-	took    map[string]time.Duration
-	result  messages.Result
-	log     *slog.Logger
+	job    messages.Job
+	prior  *messages.CallRecord // the record that the job takes over from; nil: none
+	tool   tool.Tool
+	input  json.RawMessage // as the hooks left it; nobody changes it after the freeze
+	frozen Frozen
+	grant  Grant
+	hooks  hook.Result       // of the pre-hooks
+	ruling permission.Ruling // of phase four, or of whoever refused the call before it
+	// Of the question that people have answered about the call one of these is set, once it has been checked.
+	agreement *messages.Approval // it holds, and the call runs on it
+	flaw      *messages.Refusal  // why it does not hold
+	tell      func(messages.Event)
+	started   bool // the tool was started
+	ended     bool // and came back
+	took      map[string]time.Duration
+	result    messages.Result
+	log       *slog.Logger
 }
 
 // failure is the end of a call in one of the phases: an error that becomes the result.
@@ -157,6 +160,7 @@ func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.Ca
 		cancel()
 		err = c.resolve(ctx, err)
 	}
+	c.result.Permission = c.permission()
 	if err := c.settle(err); err != nil {
 		return messages.Result{}, err
 	}
@@ -197,10 +201,7 @@ func (c *call) withDeadline(ctx context.Context) (context.Context, context.Cance
 // phases is one to five, and what happens between them. Its error is a *failure, or says that the call
 // ends elsewhere.
 func (c *call) phases(ctx context.Context, claim Claim) error {
-	for _, step := range []struct {
-		phase string
-		do    func(context.Context) error
-	}{
+	err := c.steps(ctx, []step{
 		{Validate, c.validate},
 		{Semantic, c.semantic},
 		{Permissions, c.denied}, // the cheap look: no hook runs for a call that is denied anyway
@@ -208,11 +209,27 @@ func (c *call) phases(ctx context.Context, claim Claim) error {
 		{Permissions, c.permissions},
 		{"", c.handBack},
 		{Permissions, c.approval},
+	})
+	if err != nil {
+		return c.guard("", func() error { c.auditVoid(ctx, err); return err })
+	}
+	return c.steps(ctx, []step{
 		{"", func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{Execute, c.probe},
 		{Execute, c.record},
 		{Execute, c.execute},
-	} {
+	})
+}
+
+// step is a part of a phase.
+type step struct {
+	phase string // "": of none
+	do    func(context.Context) error
+}
+
+// steps takes one step after the other, as long as the call goes on.
+func (c *call) steps(ctx context.Context, steps []step) error {
+	for _, step := range steps {
 		if c.ended { // by an attempt that was lost
 			return nil
 		}

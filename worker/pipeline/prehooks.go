@@ -70,11 +70,6 @@ func same(a, b []byte) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// deniedBy makes the hook the one that has decided about the call.
-func (c *call) deniedBy(name string) {
-	c.result.Permission = &messages.Permission{Effect: string(hook.Deny), Source: "hook", Rule: name}
-}
-
 // hookCall is the call as the hooks see it.
 func (c *call) hookCall() hook.Call {
 	return hook.Call{

@@ -1,0 +1,87 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// record stores the line of the audit log that has to be there before the call runs. What is not on record does not run.
+func (c *call) record(ctx context.Context) error {
+	line := messages.AuditGranted
+	switch {
+	case c.agreement != nil:
+	case c.ruling.Tier == messages.Medium:
+		line = messages.AuditAllowed
+	default:
+		return nil
+	}
+	err := c.audit(ctx, line, nil)
+	if err == nil {
+		return nil
+	}
+	if stopped := c.stopped(ctx, nil); stopped != nil {
+		return stopped
+	}
+	c.log.Error("the audit log does not take the line about a call, so it is not run", "err", err)
+	f := fail(messages.StatusError, messages.CodeInternal, "%s has to be put on record before it runs, and that failed. It was not run.", c.job.Tool)
+	if c.maybeDone() {
+		f = c.unknown("an attempt before was lost, and another could not be put on record")
+	}
+	f.err.Retryable = true
+	return f
+}
+
+// auditVoid puts on record that a call does not run on what people have agreed to, whichever check has ended it.
+func (c *call) auditVoid(ctx context.Context, err error) {
+	q, why := c.answered(), c.void(err)
+	if q == nil || why == nil {
+		return
+	}
+	if err := c.audit(ctx, messages.AuditVoid, why); err != nil {
+		c.log.Error("the audit log does not take the line about a void approval", "approval", q.ID, "why", why.Message, "err", err)
+	}
+}
+
+// void is why people's word does not let a call run that has ended with err before it started: in words without a value of
+// the arguments. Nil where the end says nothing about their word: the call was stopped, or is somebody else's.
+func (c *call) void(err error) *messages.Refusal {
+	var f *failure
+	if c.flaw != nil || !errors.As(err, &f) {
+		return c.flaw
+	}
+	mismatch := func(why string) *messages.Refusal {
+		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: why}
+	}
+	switch f.status {
+	case messages.StatusAborted, messages.StatusTimeout:
+		return nil
+	case messages.StatusValidationError:
+		return mismatch("The arguments do not fit the tool's schema.")
+	case messages.StatusSemanticError:
+		return mismatch("The arguments break a rule of the tool.")
+	case messages.StatusDenied, messages.StatusHookError:
+		return mismatch("It is denied now: " + c.ruling.Reason + ".")
+	}
+	return mismatch("It failed inside the worker before it could run.")
+}
+
+func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *messages.Refusal) error {
+	r := messages.AuditRecord{
+		Type: line, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
+		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,
+		Permission: c.permission(), Refusal: refusal,
+	}
+	if q := c.answered(); q != nil {
+		if c.agreement != nil || refusal != nil {
+			r.Approval = q.ID
+		}
+		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash) // of a call that was refused before its input was read again
+		if q.Original != nil {
+			r.Original = q.Original.ArgsHash
+		}
+	}
+	return c.cfg.Audit(ctx, r)
+}
