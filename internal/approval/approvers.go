@@ -124,8 +124,8 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.SameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	case d.Verdict != messages.Deny && !ticketed(q, counted...):
-		return refuse(messages.TicketMissing, "A call of this tier needs a ticket.")
+	case d.Verdict != messages.Deny && len(counted) >= people(q) && !ticketed(q, counted...): // the last one may bring it
+		return refuse(messages.TicketMissing, "A call of this tier needs a ticket, and nobody has named one.")
 	}
 	if d.Verdict == messages.Edit {
 		if sum, err := hash(d.Input); err != nil {

@@ -178,6 +178,9 @@ func TestTakeRefuses(t *testing.T) {
 	waiting := d.take(critical, first, messages.DecisionWaiting)
 	edit := d.says(critical, messages.Edit, "bob", ticket, input(`{"amount":1}`))
 	edited := d.take(waiting, edit, messages.DecisionWaiting)
+	bare := d.take(critical, d.says(critical, messages.Approve, "alice"), messages.DecisionWaiting)
+	bareEdit := d.take(waiting, d.says(waiting, messages.Edit, "bob", input(`{}`)), messages.DecisionWaiting)
+	d.take(bare, d.says(critical, messages.Approve, "bob", ticket), messages.DecisionGranted)
 	stranger, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -249,9 +252,9 @@ func TestTakeRefuses(t *testing.T) {
 		{"the same person twice", waiting, d.says(critical, messages.Approve, "alice", ticket), in, messages.SameApprover},
 		{"the same decision twice", waiting, first, in, messages.SameApprover},
 		{"whoever edited agrees too", edited, d.says(edited, messages.Approve, "bob"), in, messages.SameApprover},
-		{"no ticket", critical, d.says(critical, messages.Approve, "alice"), in, messages.TicketMissing},
-		{"an empty ticket", critical, d.says(critical, messages.Approve, "alice", func(a *messages.Decision) { a.Ticket = " \t" }), in, messages.TicketMissing},
-		{"an edit without a ticket", waiting, d.says(waiting, messages.Edit, "bob", input(`{}`)), in, messages.TicketMissing},
+		{"no ticket", bare, d.says(critical, messages.Approve, "bob"), in, messages.TicketMissing},
+		{"an empty ticket", bare, d.says(critical, messages.Approve, "bob", func(a *messages.Decision) { a.Ticket = " \t" }), in, messages.TicketMissing},
+		{"an edit without a ticket, and agreement without one", bareEdit, d.says(bareEdit, messages.Approve, "alice"), in, messages.TicketMissing},
 		{"replayed after the grant", granted, yes, in, messages.NotPending},
 		{"another after the grant", granted, d.says(high, messages.Approve, "bob"), in, messages.NotPending},
 		{"a no after the grant", granted, d.says(granted, messages.Deny, "bob"), in, messages.NotPending},
