@@ -391,6 +391,23 @@ func TestEditedCall(t *testing.T) {
 		}
 		d.wantVoid(granted)
 	})
+	t.Run("is refused by a gate", func(t *testing.T) {
+		gate := before("gate", func(c hook.Call) hook.Verdict {
+			if strings.Contains(string(c.Input), "13") {
+				return hook.Verdict{Opinion: hook.Deny, Reason: "unlucky"}
+			}
+			return hook.Verdict{}
+		})
+		d := deskFor(t, Config{Rules: rules(t, "", "ask w"), Hooks: hooks(t, gate)}, small, &probe{})
+		job := askJob(`{"n":1}`)
+		granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(`{"n":13}`))
+		r, _ := d.runs(job, &granted)
+		want := &messages.Permission{Effect: "deny", Source: "hook", Rule: "gate", Approval: granted.Approval.ID, Edited: true}
+		if diff := cmp.Diff(want, r.Permission); diff != "" || r.Status != messages.StatusDenied {
+			t.Errorf("got %s %v\n%s", r.Status, r.Err, diff)
+		}
+		d.wantVoid(granted)
+	})
 }
 
 // wantVoid wants one line so far: that what people agreed to does not hold, and why, without a value.
@@ -456,6 +473,78 @@ func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Arguments that a person has written run on that person's word, also where the rules want nobody's.
+func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
+	above := func(version string) Config {
+		return Config{Rules: policy(t, permission.Config{Version: version, Layers: []permission.Layer{{Source: "platform", Rules: schemas.Rules{
+			Risk: []schemas.RiskEntry{{Name: "above-50", Tool: "w", When: "input.n > 50", Tier: messages.High}},
+		}}}})}
+	}
+	job := askJob(`{"n":149}`)
+	change := func(d *messages.Decision) { d.Input = json.RawMessage(`{"n":40}`) }
+	edited := func(t *testing.T) (*desk, messages.CallRecord) {
+		d := deskFor(t, above("v1"), write, &probe{})
+		return d, d.says(d.asks(job, nil), "alice", messages.Edit, change)
+	}
+	t.Run("holds", func(t *testing.T) {
+		d, granted := edited(t)
+		r, claimed := d.runs(job, &granted)
+		if r.Status != messages.StatusOK || len(claimed) != 1 || string(claimed[0].Input) != `{"n":40}` {
+			t.Fatalf("got %s %v, claimed %+v", r.Status, r.Err, claimed)
+		}
+		want := &messages.Permission{
+			Effect: "ask", Source: "person", Tier: messages.Low, Policy: "v1", Approval: granted.Approval.ID, By: []string{"alice"}, Edited: true,
+		}
+		if diff := cmp.Diff(want, r.Permission); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]messages.AuditType{messages.AuditGranted}, d.audited()); diff != "" {
+			t.Error(diff)
+		}
+	})
+	for name, forge := range map[string]func(*desk, *messages.CallRecord){
+		"signature": func(_ *desk, r *messages.CallRecord) { r.Approval.Decisions[0].Sig = "AAAA" },
+		"nobody":    func(_ *desk, r *messages.CallRecord) { r.Approval.Decisions = nil },
+		"other arguments": func(_ *desk, r *messages.CallRecord) {
+			r.Approval.Input = json.RawMessage(`{"n":41}`)
+			r.Approval.ArgsHash = messages.Digest(r.Approval.Input)
+			r.ArgsHash, r.Approval.ID = r.Approval.ArgsHash, approval.ID(*r.Approval)
+		},
+		"policy": func(d *desk, _ *messages.CallRecord) { d.pipe.cfg.Rules = above("v2").Rules },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, granted := edited(t)
+			forge(d, &granted)
+			again := d.asks(job, &granted)
+			q := again.Approval
+			if q.Approvers != 1 || q.Rule != "person" || q.Reason == "" || q.Original == nil || string(q.Original.Input) != `{"n":149}` || len(q.Decisions) > 0 {
+				t.Errorf("asked %+v", q)
+			}
+			d.wantVoid(granted)
+			granted = d.says(again, "bob", messages.Approve, nil)
+			if r, _ := d.runs(job, &granted); r.Status != messages.StatusOK || !slices.Equal(r.Permission.By, []string{"bob"}) {
+				t.Errorf("got %s %v %+v", r.Status, r.Err, r.Permission)
+			}
+		})
+	}
+	t.Run("too late", func(t *testing.T) {
+		d, granted := edited(t)
+		d.now = asked.Add(ttl + approval.StartWithin)
+		if r, _ := d.runs(job, &granted); r.Status != messages.StatusExpired || d.probe.effects.Load() > 0 {
+			t.Errorf("got %s %v", r.Status, r.Err)
+		}
+		d.wantVoid(granted)
+	})
+	t.Run("nobody can be asked any more", func(t *testing.T) {
+		d, granted := edited(t)
+		d.pipe.cfg.Approvals = nil
+		if r, _ := d.runs(job, &granted); r.Status != messages.StatusDenied || r.Err.Code != messages.CodeApprovalRequired || d.probe.effects.Load() > 0 {
+			t.Errorf("got %s %v", r.Status, r.Err)
+		}
+		d.wantVoid(granted)
+	})
 }
 
 // What cannot be put on record does not run, and another attempt may do better.

@@ -28,10 +28,22 @@ func (c *call) permissions(context.Context) error {
 	c.ruling = c.cfg.Rules.Decide(c.asRulesSeeIt()).Weigh(permission.Opinion{
 		Opinion: string(c.hooks.Opinion), By: c.hooks.By, Reason: c.hooks.Reason,
 	})
+	if q := c.answered(); c.ruling.Effect == string(permission.Allow) && q != nil && q.Original != nil {
+		c.ruling = standBy(c.ruling)
+	}
 	if c.ruling.Effect == string(permission.Deny) {
 		return c.refused()
 	}
 	return nil
+}
+
+// standBy is the ruling about arguments that a person has written, where the rules themselves want nobody: they are not
+// those of the model, so they run on that person's word, which has to hold like any other.
+func standBy(r permission.Ruling) permission.Ruling {
+	return permission.Ruling{
+		Permission: messages.Permission{Effect: string(permission.Ask), Source: "person", Tier: r.Tier, Policy: r.Policy},
+		Approvers:  1, Reason: "a person has changed the arguments",
+	}
 }
 
 func (c *call) asRulesSeeIt() permission.Call {
