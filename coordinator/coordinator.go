@@ -136,7 +136,8 @@ type Coordinator struct {
 	live map[string]*drive // by batch key, what is driven here; guarded by mu
 	// elsewhere is when another coordinator last said that it drives a batch, by batch key; guarded by mu
 	elsewhere map[string]time.Time
-	forgot    time.Time // when old words were last dropped; guarded by mu
+	forgot    time.Time       // when old words were last dropped; guarded by mu
+	waiting   map[errand]bool // of wakers, one for each errand; guarded by mu
 }
 
 // New is a coordinator on a connection, which stays the caller's to close.
@@ -147,7 +148,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	}
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{},
+		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
 	}, nil
 }
 

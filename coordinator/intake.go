@@ -67,28 +67,32 @@ func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sigh
 }
 
 // driveLane drives a batch that is the head of its session, and then the next head, until there is none. It reports
-// whether a drive was given up, so that the batch waits for whoever is next.
-func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (givenUp bool) {
+// whether what is left of the lane is in other hands: those of another drive here, of people, or of the broker. A drive
+// that was given up leaves its batch to whoever is next.
+func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (done bool) {
 	for {
 		d := c.newDrive(accepted, delivery)
 		if live := c.enter(d); live != nil {
 			if delivery != nil {
 				live.adopt(delivery)
 			}
-			return false
+			return true
 		}
 		finished := d.run(ctx)
 		c.leave(d)
 		d.letGo(ctx, finished)
-		if !finished || !c.serving.Load() {
-			return !finished && d.resting.IsZero() // what is in the log will be delivered to somebody
+		if !finished {
+			return !d.resting.IsZero()
+		}
+		if !c.serving.Load() {
+			return true // what is in the log will be delivered to somebody
 		}
 		next, found, err := c.nextHead(ctx, d.log, accepted.Key)
 		if err != nil {
 			d.log.Warn("the next batch of the session waits for its delivery", "err", err)
 		}
 		if err != nil || !found {
-			return false
+			return true
 		}
 		accepted, delivery = next, nil
 	}

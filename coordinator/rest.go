@@ -2,10 +2,10 @@ package coordinator
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
-	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -69,52 +69,96 @@ func (c *Coordinator) retire(d *drive) bool {
 }
 
 // wake has the head of a session driven, which may rest, where it is due (nil: it is). It returns when that is done, by
-// us or by somebody else: a head that others say they drive may be about to rest, so it is looked at until it has left
-// the log, or they have left it. As many batches are driven this way as by deliveries; more wait for their turn.
+// us or by somebody else, or when another waker waits to do the same.
 func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func(context.Context, messages.BatchKey) (bool, error)) {
 	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
-	log := c.log.With("session", session, "tenant", tenant)
-	lane := messages.BatchKey{Tenant: tenant, Session: session, Batch: "_"} // whichever is the head
-	var first uint64
+	lane := messages.BatchKey{Tenant: tenant, Session: session, Batch: "_"}
+	w := &waker{c, errand{lane: lane, asks: due != nil}, due, c.log.With("session", session, "tenant", tenant)}
 	for wait := 100 * time.Millisecond; c.serving.Load() && ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
-		head, found, err := c.nextHead(ctx, log, lane)
-		done := false
-		switch {
-		case err != nil:
-		case !found, first > 0 && head.Seq != first:
-			return
-		default:
-			first = head.Seq
-			done, err = c.wakeHead(ctx, head, due)
-		}
+		done, err := w.look(ctx)
 		if done {
 			return
 		}
 		if err != nil {
-			log.Warn("a batch was not woken; trying again", "err", err, "wait", wait)
+			w.log.Warn("a batch was not woken; trying again", "err", err, "wait", wait)
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !w.waitForAll(func() { pause(ctx, wait) }) {
+			return
 		}
 	}
 	c.tellColleagues(messages.Notice{Batch: lane.String(), LetGo: &messages.LetGo{}, Worker: c.id}) // we end: one of them does it
 }
 
-func (c *Coordinator) wakeHead(ctx context.Context, head journal.Accepted, due func(context.Context, messages.BatchKey) (bool, error)) (done bool, err error) {
-	if due != nil {
-		if is, err := due(ctx, head.Key); err != nil || !is {
+// waker wakes the head of one session.
+type waker struct {
+	*Coordinator
+	errand
+	due func(context.Context, messages.BatchKey) (bool, error)
+	log *slog.Logger
+}
+
+// errand is what two wakers have in common when one of them is enough. The head belongs to it, because a waker leaves
+// once the head that it came for has left the log, and wakes no other. So does whether it asks what is due: one that does
+// leaves once no call waits for people, and the batch of a call that was denied has still to be driven.
+type errand struct {
+	lane messages.BatchKey // the session's; whichever batch is the head
+	head uint64            // the first that was seen; 0: none yet
+	asks bool              // whether the head is due
+}
+
+// look has the head driven, where that can be now. It is done when there is nothing to wake any more, or that is in other
+// hands. A head that others say they drive may be about to rest, so the waker comes back until it has left the log, or
+// they have left it. As many batches are driven this way as by deliveries; more wait for their turn.
+func (w *waker) look(ctx context.Context) (done bool, err error) {
+	head, found, err := w.nextHead(ctx, w.log, w.lane)
+	if err != nil {
+		return false, err
+	}
+	if !found || w.head > 0 && head.Seq != w.head {
+		return true, nil
+	}
+	w.head = head.Seq
+	if w.due != nil {
+		if due, err := w.due(ctx, head.Key); err != nil || !due {
 			return err == nil, err
 		}
 	}
-	if c.drivenElsewhere(head.Key) {
+	if w.drivenElsewhere(head.Key) {
 		return false, nil
 	}
-	if !c.wakes.enter(ctx) {
+	entered := false
+	if !w.waitForAll(func() { entered = w.wakes.enter(ctx) }) {
 		return true, nil
 	}
-	defer c.wakes.leave()
-	return !c.driveLane(ctx, head, nil), nil
+	if !entered {
+		return true, nil
+	}
+	defer w.wakes.leave()
+	return w.driveLane(ctx, head, nil), nil
+}
+
+// waitForAll waits on behalf of every waker with this errand, unless another does so already. Whoever waits looks again
+// afterwards, and finds what the others had stored before they came: they may leave, and a flood of them holds nothing.
+func (w *waker) waitForAll(wait func()) (waited bool) {
+	w.mu.Lock()
+	another := w.waiting[w.errand]
+	w.waiting[w.errand] = true
+	w.mu.Unlock()
+	if another {
+		return false
+	}
+	wait()
+	w.mu.Lock()
+	delete(w.waiting, w.errand)
+	w.mu.Unlock()
+	return true
+}
+
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
 }
 
 // waitsForPeople reports whether a batch may rest: a call of it waits for an answer, or has one that nobody has followed.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -266,6 +267,12 @@ func (o *office) decide(key messages.CallKey, body []byte) messages.DecisionAnsw
 	return answer
 }
 
+func (o *office) say(session string, control messages.Control) {
+	o.t.Helper()
+	_, err := o.conn.Request(o.t.Context(), o.names.OfSession(messages.VerbControl, messages.OneTenant, session), nil, messages.MustMarshal(control))
+	o.must(err)
+}
+
 // grant stores what the door would, and wakes nobody: its coordinator dies there.
 func (o *office) grant(key messages.CallKey) {
 	o.t.Helper()
@@ -427,8 +434,7 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 					o.rests(key.Call(0), all...)
 					time.Sleep(7 * time.Minute)
 					o.rests(key.Call(0), all...)
-					_, err := o.conn.Request(o.t.Context(), o.names.OfSession(messages.VerbControl, messages.OneTenant, "s"), nil, messages.MustMarshal(say))
-					o.must(err)
+					o.say("s", say)
 					r := o.reply(key, soon)
 					want := messages.StatusAborted
 					if len(say.Steer) > 0 {
@@ -532,8 +538,8 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 			defer c.mu.Unlock()
 			return len(c.live) == 0 && len(o.pending()) == sessions
 		})
-		if len(c.elsewhere)+len(c.wakes) != 0 {
-			t.Errorf("a coordinator at rest remembers %d batches and wakes %d", len(c.elsewhere), len(c.wakes))
+		if len(c.elsewhere)+len(c.wakes)+len(c.waiting) != 0 {
+			t.Errorf("a coordinator at rest remembers %d batches, wakes %d and is to wake %d", len(c.elsewhere), len(c.wakes), len(c.waiting))
 		}
 		next := o.submit("s7", "b2", 1)
 		var answered sync.WaitGroup
@@ -616,4 +622,80 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 			t.Errorf("ran %d times: %s", o.runs.Load(), r.Reinjection)
 		}
 	})
+}
+
+// Of those who wait to wake a batch one is enough, however many controls come. It is not enough for an answer: whoever
+// came with a control leaves once no question is open, and the batch has still to hear of the answer.
+func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
+	const flood = 200
+	for name, row := range map[string]struct {
+		hold, free func(*Coordinator, messages.BatchKey)
+	}{
+		"driven elsewhere": {(*Coordinator).pretendElsewhere, (*Coordinator).stopPretending},
+		"no room":          {func(c *Coordinator, _ messages.BatchKey) { c.wakes <- struct{}{} }, func(c *Coordinator, _ messages.BatchKey) { c.wakes.leave() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inOffice(t, messages.Write, func(t *testing.T, o *office) {
+				c, _ := o.coordinator(Config{Slots: 1})
+				o.worker()
+				key := o.submit("s", "b", 1)
+				q := o.rests(key.Call(0), c)
+				row.hold(c, key)
+				before := runtime.NumGoroutine()
+				for range flood {
+					o.say("s", messages.Control{Steer: []byte(`"hurry"`)})
+				}
+				time.Sleep(20 * time.Second)
+				if more := runtime.NumGoroutine() - before; more > flood/10 {
+					t.Errorf("%d goroutines wait after %d controls", more, flood)
+				}
+				if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+					t.Fatalf("answered %+v", answer)
+				}
+				time.Sleep(20 * time.Second)
+				row.free(c, key)
+				if r := o.reply(key, 5*time.Second+soon).Results[0]; r.Status != messages.StatusDenied {
+					t.Errorf("ended %s", r.Status)
+				}
+			})
+		})
+	}
+}
+
+// Whoever still waits to wake a batch that has ended wakes no other, so those who come for the next batch wait themselves.
+func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Poll: time.Second})
+		o.worker()
+		deny := func(key messages.BatchKey, q messages.Approval) {
+			c.pretendElsewhere(key)
+			if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+				t.Fatalf("answered %+v", answer)
+			}
+		}
+		first, second := o.submit("s", "b", 1), o.submit("s", "b2", 1)
+		deny(first, o.rests(first.Call(0), c))
+		time.Sleep(17 * time.Second) // who waits sleeps four seconds more
+		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
+		o.must(err)
+		c.driveLane(t.Context(), head, nil) // as whoever drives it elsewhere would, and the next until it rests
+		time.Sleep(3 * time.Second)         // the second has been delivered, and that is put off for minutes
+		deny(second, o.rests(second.Call(0), c))
+		time.Sleep(20 * time.Second)
+		c.stopPretending(second)
+		o.reply(second, 5*time.Second+soon)
+	})
+}
+
+// pretendElsewhere makes a coordinator believe that another one drives a batch, until stopPretending.
+func (c *Coordinator) pretendElsewhere(key messages.BatchKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.elsewhere[key.String()] = time.Now().Add(time.Hour)
+}
+
+func (c *Coordinator) stopPretending(key messages.BatchKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.elsewhere, key.String())
 }
