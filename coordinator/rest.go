@@ -131,7 +131,7 @@ func (w *waker) look(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	if !entered {
-		return true, nil
+		return false, nil
 	}
 	defer w.wakes.leave()
 	return w.driveLane(ctx, head, nil), nil

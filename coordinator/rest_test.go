@@ -687,6 +687,23 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	})
 }
 
+// Whoever waits for room to wake a batch, and is told to end first, leaves that to another coordinator.
+func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		c, stop := o.coordinator(Config{Slots: 1, Drain: time.Second})
+		o.worker()
+		key := o.submit("s", "b", 1)
+		q := o.rests(key.Call(0), c)
+		c.wakes <- struct{}{}
+		if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+			t.Fatalf("answered %+v", answer)
+		}
+		o.coordinator(Config{})
+		stop()
+		o.reply(key, soon)
+	})
+}
+
 // pretendElsewhere makes a coordinator believe that another one drives a batch, until stopPretending.
 func (c *Coordinator) pretendElsewhere(key messages.BatchKey) {
 	c.mu.Lock()
