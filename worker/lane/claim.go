@@ -16,6 +16,10 @@ import (
 // idempotency key the effect could be had twice. A guard, for the input is taken from that attempt's record.
 var errOtherInput = errors.New("the input is not that of the attempt before")
 
+// room is how many bytes of a message are left for all but what weighs in a record: its other fields, of which renewals
+// and releases have more than the claim before them, and the header.
+const room = 1 << 10
+
 // claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
 // longer be kept alive the run is cancelled before others may hold it to have lapsed.
 func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
@@ -37,6 +41,10 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 	}
 	if q := before.Approval; q != nil && q.ArgsHash == want.ArgsHash { // the question holds the input
 		record.Input = nil
+	}
+	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval} // in every record from now on
+	if size := len(messages.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
+		return Held{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
 	}
 	asked := time.Now()
 	seq, err := a.insist(a.running, record, last)

@@ -1,0 +1,69 @@
+package lane_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/lane"
+)
+
+// A claim that is stored can be renewed and given up, however large its arguments are. One that would leave no room for
+// that is refused before the tool is started.
+func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
+	// claims runs a call with an input of so many bytes, and gives the size of its claim, 0 for one that was refused.
+	claims := func(y *yard, bytes int) (size int) {
+		input := json.RawMessage(fmt.Sprintf(`{"x":%q}`, strings.Repeat("x", bytes-len(`{"x":""}`))))
+		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			held, err := claim(ctx, lane.Want{ArgsHash: messages.Digest(input), Input: input, OnCrash: messages.Idempotent, Deadline: time.Minute})
+			if err != nil {
+				return messages.Result{}, err
+			}
+			stored, err := y.conn.Last(ctx, y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(messages.VerbCall, key))
+			if err != nil {
+				y.Error(err)
+			}
+			size = len(stored.Data)
+			time.Sleep(15 * time.Second) // longer than a lease
+			if ctx.Err() != nil {
+				y.Errorf("a claim of %d bytes less than a message was not renewed: %v", y.conn.MaxPayload()-size, context.Cause(ctx))
+			}
+			r := done(job, held)
+			r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
+			return r, nil
+		})
+		y.publish(y.job(true))
+		n := y.notice()
+		y.noJobs()
+		switch newest, _ := y.newest(); {
+		case size > 0 && (n.Record == nil || newest.Record.State != messages.Released):
+			y.Errorf("a claim of %d bytes less than a message was not given up: the newest record is %s", y.conn.MaxPayload()-size, newest.Record.State)
+		case size == 0 && (n.Result == nil || n.Result.Err == nil || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run")):
+			y.Errorf("told %.300v", n.Result)
+		}
+		return size
+	}
+	var limit, fields int
+	inYard(t, func(y *yard) {
+		limit = y.conn.MaxPayload()
+		fields = claims(y, 1000) - 1000
+	})
+	stored, refused := 0, 0
+	for _, left := range []int{0, 60, 70, 80, 90, 100, 110, 120, 300, 600, 1200, 4000} {
+		inYard(t, func(y *yard) {
+			if claims(y, limit-fields-left) > 0 {
+				stored++
+			} else {
+				refused++
+			}
+		})
+	}
+	if stored == 0 || refused == 0 {
+		t.Errorf("%d claims were stored, %d refused", stored, refused)
+	}
+}
