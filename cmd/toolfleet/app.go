@@ -89,13 +89,13 @@ func (a *app) settings() (*config.Config, error) {
 	return cfg, nil
 }
 
-// logger writes to stderr. quiet is the level where the settings say nothing.
-func (a *app) logger(cfg *config.Config, quiet string) (*slog.Logger, error) {
+// logger writes to stderr, or to what stands before it. quiet is the level where the settings say nothing.
+func (a *app) logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logger, error) {
 	level := cfg.Log.Level
 	if !cfg.Given("log.level") && quiet != "" {
 		level = quiet
 	}
-	log, err := telemetry.Logger(a.stderr, level, cfg.Log.Format, isTerminal(a.stderr))
+	log, err := telemetry.Logger(to, level, cfg.Log.Format, isTerminal(a.stderr))
 	if err != nil {
 		return nil, usage{err}
 	}
@@ -108,7 +108,7 @@ func (a *app) load() (*config.Config, *slog.Logger, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	log, err := a.logger(cfg, "")
+	log, err := a.logger(cfg, a.stderr, "")
 	if err == nil && cfg.File() != "" {
 		log.Info("settings read", "file", cfg.File())
 	}

@@ -68,13 +68,17 @@ func (s *asker) run(ctx context.Context, f *fleet) error {
 	if s.person == nil {
 		return nil
 	}
-	d := &desk{app: s.app, client: client.Over(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
+	aside := *s.app // for what is said while nobody is asked
+	aside.stderr = s.display
+	d := &desk{app: &aside, client: client.Over(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
+	asking := *d
+	asking.app = s.app
 	err := d.answerAll(ctx, s.watched, func(ctx context.Context, q messages.Approval) (err error) {
-		s.display.ask(func() { err = d.interview(ctx, s.person, q, true) })
+		s.display.ask(func() { err = asking.interview(ctx, s.person, q, true) })
 		return err
 	})
 	if errors.Is(err, errNoAnswer) {
-		s.app.say("nobody answers: the calls wait until their questions expire; Ctrl-C ends all")
+		aside.say("nobody answers: the calls wait until their questions expire; Ctrl-C ends all")
 		return nil
 	}
 	return err

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +16,8 @@ import (
 const redraw = 100 * time.Millisecond
 
 // display shows a batch on stderr while it runs: a board that is redrawn on a terminal, lines elsewhere,
-// or the events themselves.
+// or the events themselves. Whoever else has a line for stderr meanwhile, as the log does, writes it to the display:
+// it stands above the board then.
 type display struct {
 	app    *app
 	events bool // as NDJSON
@@ -24,10 +25,11 @@ type display struct {
 	asks   bool // a person is asked here, so nobody need be told how to answer
 
 	mu    sync.Mutex
-	heard bool  // of the batch; guarded by mu
-	board board // guarded by mu
-	drawn int   // lines of the board on the screen; guarded by mu
-	asked bool  // a person is being asked below the board, which stands still meanwhile; guarded by mu
+	heard bool   // of the batch; guarded by mu
+	board board  // guarded by mu
+	drawn int    // lines of the board on the screen; guarded by mu
+	asked bool   // a person is being asked, and has the screen to themselves; guarded by mu
+	held  []byte // what was written meanwhile; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
 	quiet *time.Timer // until it is said that nothing happens
@@ -52,7 +54,7 @@ func (d *display) nothingYet() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.heard && !d.events {
-		d.app.say("waiting: nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits.")
+		d.above([]byte("waiting: nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits.\n"))
 	}
 }
 
@@ -75,29 +77,35 @@ func (d *display) take(e messages.Event) {
 	d.board.apply(e, time.Now())
 	line := d.board.plain(e)
 	switch {
-	case d.asked, d.asks && e.Type == messages.EventAwaiting:
-	case !d.live && line != "":
-		d.app.say("%s", line)
-	case d.live && e.Type == messages.EventAwaiting && line != "":
-		d.erase()
-		d.app.say("%s", line)
-		d.draw()
+	case d.asks && e.Type == messages.EventAwaiting: // the asking itself tells
+	case line != "" && (!d.live || e.Type == messages.EventAwaiting):
+		d.above([]byte(line + "\n"))
 	case d.live:
-		d.draw()
+		d.above(nil)
 	}
 }
 
-// ask does something with the terminal to itself.
+// Write puts whole lines above the board. It never fails: nobody's work shall end because stderr does.
+func (d *display) Write(lines []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.above(lines)
+	return len(lines), nil
+}
+
+// ask does something with the terminal to itself. The board is gone meanwhile, and what is written waits.
 func (d *display) ask(do func()) {
 	d.mu.Lock()
-	d.draw()
-	d.asked = true
+	d.put(d.erasure())
+	d.drawn, d.asked = 0, true
 	d.mu.Unlock()
 	do()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.asked, d.drawn = false, 0
-	d.draw()
+	d.asked = false
+	held := d.held
+	d.held = nil
+	d.above(held)
 }
 
 // close draws for the last time.
@@ -107,7 +115,8 @@ func (d *display) close() {
 	d.ended.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.draw()
+	d.above(nil)
+	d.live = false // what is written now stands below
 }
 
 func (d *display) keepDrawing() {
@@ -116,29 +125,48 @@ func (d *display) keepDrawing() {
 	for {
 		select {
 		case <-ticks.C:
-			d.mu.Lock()
-			d.draw()
-			d.mu.Unlock()
+			_, _ = d.Write(nil)
 		case <-d.stop:
 			return
 		}
 	}
 }
 
-// erase takes the board off the screen. It needs mu.
-func (d *display) erase() {
-	if d.drawn > 0 {
-		fmt.Fprintf(d.app.stderr, "\x1b[%dA\r\x1b[J", d.drawn)
-	}
-	d.drawn = 0
-}
-
-// draw needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
-// be redrawn.
-func (d *display) draw() {
-	if !d.live || d.asked {
+// above writes lines, and the board anew below them, all at once. It needs mu.
+func (d *display) above(lines []byte) {
+	switch {
+	case d.asked:
+		d.held = append(d.held, lines...)
+		return
+	case !d.live:
+		d.put(lines)
 		return
 	}
+	var out []byte
+	if len(lines) > 0 {
+		out = append(d.erasure(), lines...)
+		d.drawn = 0
+	}
+	d.put(append(out, d.drawing()...))
+}
+
+func (d *display) put(out []byte) {
+	if len(out) > 0 {
+		_, _ = d.app.stderr.Write(out)
+	}
+}
+
+// erasure takes the board off the screen. It needs mu.
+func (d *display) erasure() []byte {
+	if d.drawn == 0 {
+		return nil
+	}
+	return fmt.Appendf(nil, "\x1b[%dA\r\x1b[J", d.drawn)
+}
+
+// drawing needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
+// be redrawn.
+func (d *display) drawing() []byte {
 	width, height := 80, 24
 	if f, ok := d.app.stderr.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {
@@ -149,7 +177,7 @@ func (d *display) draw() {
 	if most := height - 1; len(lines) > most {
 		lines = lines[len(lines)-most:]
 	}
-	var out strings.Builder
+	var out bytes.Buffer
 	if d.drawn > 0 {
 		fmt.Fprintf(&out, "\x1b[%dA", d.drawn)
 	}
@@ -157,5 +185,5 @@ func (d *display) draw() {
 		out.WriteString("\r\x1b[K" + line + "\n")
 	}
 	d.drawn = max(d.drawn, len(lines))
-	fmt.Fprint(d.app.stderr, out.String())
+	return out.Bytes()
 }

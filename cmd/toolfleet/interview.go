@@ -28,6 +28,11 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 	}
 	for {
 		answer, err := someone.ask(ctx, choices)
+		if errors.Is(err, errNoAnswer) && alone {
+			d.app.say("no answer: the call waits until its question expires, in %s", span(time.Until(q.Expires)))
+			answer, err = someone.ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
+			answer = ""
+		}
 		if err != nil {
 			return err
 		}
@@ -43,11 +48,13 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 			// What is said is handed in also when the question closes at this moment: it may close by just that.
 			_, err = d.decide(d.app.ctx, q, s)
 		}
-		if err != nil && ctx.Err() == nil && !errors.Is(err, errNoAnswer) {
-			d.app.say("%v", err)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, errNoAnswer): // to the second question, so the first is asked again
 			continue
 		}
-		return err
+		d.app.say("%v", err)
 	}
 }
 

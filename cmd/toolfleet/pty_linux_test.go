@@ -176,6 +176,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 	}{
 		{"approve", []string{"[a]pprove, [d]eny, [e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
 		{"deny", []string{"[e]dit? ", "x\n", "[e]dit? ", "\n", "[e]dit? ", "d\n", "why not?", "\n", "needs a reason", "", "[e]dit? ", "d\n", "why not?", "Too much.\n"}, messages.StatusDenied, ""},
+		{"Ctrl-D", []string{"[e]dit? ", "\x04", "expires, in ", "", "asked again", "\n", "[e]dit? ", "d\n", "why not?", "\x04", "[e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
 		{"edit", []string{"[e]dit? ", "e\n", "+   \"amount\": 99.5", "", "these arguments? [y/N]", "y\n"}, messages.StatusOK, `"amount":99.5`},
 		{"edit, no after all", []string{"[e]dit? ", "e\n", "these arguments? [y/N]", "n\n", "[e]dit? ", "d\n", "why not?", "No.\n"}, messages.StatusDenied, ""},
 	} {
@@ -197,6 +198,9 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			var reply messages.Reply
 			if err := json.Unmarshal(out.Bytes(), &reply); err != nil || len(reply.Results) != 3 || reply.Results[1].Status != tc.status {
 				t.Errorf("the reply: %v, want the refund %s\n%s", err, tc.status, out)
+			}
+			if board := strings.Join(rows(term.text()), "\n"); strings.Count(board, "   1  issue_refund  ") != 1 {
+				t.Errorf("the board is not there once:\n%s", board)
 			}
 			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // none: nothing was refunded
 			if tc.ledger == "" && len(ledger) > 0 || !strings.Contains(string(ledger), tc.ledger) || strings.Count(string(ledger), "\n") > 1 {

@@ -80,7 +80,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if cfg.NATS.URL != "" {
 		quiet = "warn" // a connection that is lost, and found again
 	}
-	log, err := a.logger(cfg, quiet)
+	log, err := a.logger(cfg, d, quiet)
 	if err != nil {
 		return messages.Reply{}, err
 	}
