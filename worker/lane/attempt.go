@@ -109,22 +109,41 @@ func (a *attempt) work() (messages.Result, error) {
 	queued := a.began.Sub(a.job.QueuedAt)
 	a.event(messages.Event{Type: messages.EventRunning})
 	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
-	var ask *Ask
 	switch {
-	case errors.Is(err, bus.ErrTooLarge): // for every worker
-		result = a.failed(messages.StatusError, messages.CodeTooLarge, "The arguments, and what hooks said about them, are too large to be recorded. "+a.job.Tool+" was not run.")
-	case errors.As(err, &ask) && a.unsure(): // nobody can agree any more to what may have been done
-	case err != nil && !errors.Is(err, errOtherInput):
-		return result, err
+	case err != nil:
+		result, err = a.endOf(err)
+	case a.unsure() && !a.holds(): // that this attempt was refused says nothing about the one before it
+		result = a.lost()
 	}
-	if a.unsure() && !a.holds() {
-		// An attempt before this one was started and lost; that this one was refused says nothing about it.
-		result = a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
-			"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
+	if err != nil {
+		return result, err
 	}
 	result.QueueMS = float64(max(queued, 0).Microseconds()) / 1000
 	result.Worker = a.cfg.Worker
 	return result, nil
+}
+
+// endOf is the result of a call whose run ended with an error that it would end with on every worker. Any other is passed
+// on, and the call goes on from it.
+func (a *attempt) endOf(err error) (messages.Result, error) {
+	var ask *Ask
+	tooLarge := errors.Is(err, bus.ErrTooLarge)
+	switch {
+	case errors.Is(err, errOtherInput), tooLarge && a.unsure():
+		return a.lost(), nil
+	case errors.As(err, &ask) && a.unsure(): // nobody can agree any more to what may have been done
+		return a.lost(), nil
+	case tooLarge:
+		return a.failed(messages.StatusError, messages.CodeTooLarge,
+			"The arguments, and what hooks said about them, are too large to be recorded. "+a.job.Tool+" was not run."), nil
+	}
+	return messages.Result{}, err
+}
+
+// lost is the result of a call of which an attempt before this one was started and lost, and that cannot be run again.
+func (a *attempt) lost() messages.Result {
+	return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
+		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 }
 
 // prior is the record that the job takes over from; nil when this is the beginning.

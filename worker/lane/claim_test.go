@@ -67,3 +67,29 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 		t.Errorf("%d claims were stored, %d refused", stored, refused)
 	}
 }
+
+// What an attempt that was lost has done stays unknown when the next one cannot be claimed, whatever keeps it from that.
+func TestLostAttemptThatCannotBeClaimedAgain(t *testing.T) {
+	small := json.RawMessage(`{"n":1}`)
+	for name, want := range map[string]lane.Want{
+		"other arguments": {ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`)},
+		"too large":       {ArgsHash: messages.Digest(small), Input: json.RawMessage(`{"x":"` + strings.Repeat("x", 2<<20) + `"}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inYard(t, func(y *yard) {
+				seq := y.write(messages.CallRecord{State: messages.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: messages.Digest(small), OnCrash: messages.Idempotent, Worker: "w0"}, 0)
+				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					held, err := claim(ctx, want)
+					return done(job, held), err
+				})
+				job := y.job(true)
+				job.TakeOver = seq
+				y.publish(job)
+				if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOutcomeUnknown || !strings.Contains(n.Result.Err.Message, "could not be run again") {
+					y.Errorf("told %+v", n.Result)
+				}
+				y.noJobs()
+			})
+		})
+	}
+}
