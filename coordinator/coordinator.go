@@ -45,9 +45,11 @@ type Config struct {
 	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // whose decisions are taken. Default: nobody's
-	Provision    bus.Provision
-	Logger       *slog.Logger // nil: silent
-	Metrics      *Metrics     // nil: silent
+	// Policy is the version of the platform's policy, in every job: a worker without any policy lets go of it. Default: none.
+	Policy    string
+	Provision bus.Provision
+	Logger    *slog.Logger // nil: silent
+	Metrics   *Metrics     // nil: silent
 }
 
 // AfterUnknown is what becomes of later writes of a batch once the outcome of one is unknown.

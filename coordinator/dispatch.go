@@ -289,7 +289,7 @@ func (d *drive) dispatch(want batch.Dispatch) {
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
-		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round,
+		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round, Policy: d.cfg.Policy,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)
 	if err := d.conn.Send(subject, traceHeader(d.accepted.Header), messages.MustMarshal(job)); err != nil {

@@ -18,6 +18,7 @@ import (
 func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err error) {
 	return c.conn.Serve(ctx, bus.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
+		Metadata: map[string]string{"policy": c.cfg.Policy},
 		Endpoints: []bus.Endpoint{
 			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
 			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},

@@ -3,6 +3,7 @@ package messages
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -135,6 +136,19 @@ type Job struct {
 	// DeadlineMS bounds the run below the tool's own timeout: what is left of the batch's active time. 0: no bound.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	Round      int   `json:"round,omitempty"`
+	// Policy is the version of the coordinator's policy; "": it has none. A worker that has none at all lets go of a job
+	// that names one.
+	Policy string `json:"policy,omitempty"`
+}
+
+// PolicyOfTools separates, in the version of a worker's policy, what is the platform's from the rules of the tools file.
+const PolicyOfTools = "+"
+
+// PlatformPolicy is the part of a policy's version that every member of a fleet is to have in common. The other part is of
+// a tools file, which coordinators do not read.
+func PlatformPolicy(version string) string {
+	platform, _, _ := strings.Cut(version, PolicyOfTools)
+	return platform
 }
 
 // Notice tells the coordinator that drives a batch what is now stored about a call, or what became of its

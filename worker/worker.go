@@ -122,7 +122,8 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
-	w.consumer = lane.New(conn, served{registry, phases, cfg.Hooks}, lane.Config{
+	mine := &policyCheck{version: cfg.Rules.Version(), log: cfg.Logger}
+	w.consumer = lane.New(conn, served{registry, phases, cfg.Hooks, mine}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
 		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
 	})
@@ -258,12 +259,13 @@ type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline
 	hooks    hook.Set
+	policy   *policyCheck
 }
 
 func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Lookup(job.Tool)
 	service = lane.Service{Claims: t.Kind == messages.Write, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
-	return service, known && t.Digest == job.ToolDigest
+	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
 func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -221,22 +223,63 @@ func (e *examination) workers() {
 		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
 		return
 	}
-	served, policies := map[string]bool{}, map[string]bool{}
+	served := map[string]bool{}
 	for _, w := range workers {
-		policies[w.Policy] = true
 		for _, name := range w.Pools {
 			served[name] = true
 		}
 	}
-	if len(policies) > 1 {
-		e.warn("workers", "Give every worker and coordinator the same policy file. What was approved under one policy is asked again under another.",
-			"they decide by %d different policies", len(policies))
-	}
+	e.policies(workers)
 	e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(served), "pool"))
 	for name := range served {
 		if _, err := aboutConsumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), name); err != nil {
 			e.fail("workers", "Restart a worker of it.", "consumer of pool %s: %v", name, err)
 		}
+	}
+}
+
+// answerTime is how long coordinators may take to say what they are. How many there are nobody knows.
+const answerTime = 500 * time.Millisecond
+
+// policies compares by which policy the members of the fleet decide.
+func (e *examination) policies(workers []messages.Presence) {
+	const next = "Give every worker and coordinator the same policy file (--policy)."
+	ctx, cancel := context.WithTimeout(e.ctx, answerTime)
+	defer cancel()
+	services, err := e.conn.Services(ctx, "toolfleet")
+	if err != nil {
+		e.warn("policy", "Give this user the right to $SRV.>, or look as another.", "the coordinators do not say by which one they decide: %v", err)
+	}
+	theirs, ours := map[string]bool{}, map[string]bool{}
+	for _, s := range services {
+		if slices.ContainsFunc(s.Endpoints, func(at bus.Endpoint) bool { return at.Subject == e.conn.Names().EverySession(messages.VerbControl) }) { // of this fleet
+			theirs[s.Metadata["policy"]] = true
+		}
+	}
+	ungoverned := 0
+	for _, w := range workers {
+		ours[w.Policy] = true
+		if w.Policy == "" {
+			ungoverned++
+		}
+	}
+	platforms := maps.Clone(theirs)
+	for version := range ours {
+		platforms[messages.PlatformPolicy(version)] = true
+	}
+	switch {
+	case ungoverned > 0 && len(theirs) > 0 && !theirs[""]:
+		e.fail("policy", next, "%s without a policy: they take no calls, because the coordinators have one", count(ungoverned, "worker"))
+	case len(theirs) > 1:
+		e.warn("policy", next+" Decisions about calls are taken by some and not by others.", "the coordinators have %d different policies", len(theirs))
+	case len(theirs) > 0 && len(platforms) > 1:
+		e.warn("policy", next, "workers decide by another policy than the coordinators have")
+	case len(ours) > 1:
+		e.warn("policy", next+" What was approved under one policy is asked again under another.", "the workers decide by %d different policies", len(ours))
+	case ours[""]:
+		e.ok("policy", "none")
+	default:
+		e.ok("policy", "the same for all")
 	}
 }
 

@@ -3,6 +3,8 @@ package bus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -15,6 +17,7 @@ type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic: 1.2.3
 	Description string
+	Metadata    map[string]string // what its info shows beside that
 	Endpoints   []Endpoint
 }
 
@@ -30,7 +33,7 @@ type Endpoint struct {
 // Serve answers requests until stop, which also waits for the calls that run. When ctx ends, no new request is taken;
 // stop still waits for those that run.
 func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
-	service, err := micro.AddService(c.nc, micro.Config{Name: s.Name, Version: s.Version, Description: s.Description})
+	service, err := micro.AddService(c.nc, micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
 		return nil, fmt.Errorf("serve %s: %w", s.Name, sendError(err))
 	}
@@ -57,6 +60,29 @@ func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 		halt()
 		calls.close()
 	}, nil
+}
+
+// Services asks all services of a name that can be reached what they are, and takes the answers that come before ctx ends.
+func (c *Conn) Services(ctx context.Context, name string) (all []Service, err error) {
+	subject, err := micro.ControlSubject(micro.InfoVerb, name, "")
+	if err != nil {
+		return nil, fmt.Errorf("ask the services %s: %w", name, err)
+	}
+	err = c.Stream(ctx, subject, nil, nil, func(m Msg) bool {
+		var info micro.Info
+		if json.Unmarshal(m.Data, &info) == nil { // else it is none of ours
+			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
+			for _, e := range info.Endpoints {
+				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})
+			}
+			all = append(all, s)
+		}
+		return true
+	})
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoResponders) {
+		err = nil
+	}
+	return all, err
 }
 
 // crowd is a number of calls that run, and a door that closes.

@@ -7,6 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker"
 )
 
@@ -43,7 +44,7 @@ func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.M
 		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
 		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
 		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
-		Approvers: approvers,
+		Approvers: approvers, Policy: messages.PlatformPolicy(p.Version()),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}, nil
 }

@@ -96,15 +96,28 @@ func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
 	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
 }
 
-// Version is a digest of all that decides. A question is bound to it: under another policy it is another one. Names of
-// files and places in them are left out, since members of a fleet may keep one policy in several places.
-func (p *Policy) Version() string {
-	var layers []schemas.Rules
+// Version is a digest of all that decides; "" where nothing does. A question is bound to it: under another policy it is
+// another one. Names of files and places in them are left out, since members of a fleet may keep one policy in several
+// places. The rules of the tools file have a digest of their own behind it: see [messages.PlatformPolicy].
+func (p *Policy) Version() (version string) {
+	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {
-		layers = append(layers, placeless(l.Rules))
+		if l.Below {
+			tools = append(tools, placeless(l.Rules))
+		} else {
+			platform = append(platform, placeless(l.Rules))
+		}
 	}
-	return messages.Digest(messages.MustMarshal([]any{p.version, p.Default, layers}))[:16]
+	if p.version != "" || p.Default != string(permission.Allow) || len(platform) > 0 {
+		version = digest([]any{p.version, p.Default, platform})
+	}
+	if len(tools) > 0 {
+		version += messages.PolicyOfTools + digest(tools)
+	}
+	return version
 }
+
+func digest(v any) string { return messages.Digest(messages.MustMarshal(v))[:16] }
 
 func placeless(r schemas.Rules) schemas.Rules {
 	rules := func(list []schemas.RuleEntry) []schemas.RuleEntry {

@@ -1,0 +1,38 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Where nothing is decided there is no version, and the platform's part of one does not depend on a tools file.
+func TestVersionWithoutAPolicy(t *testing.T) {
+	of := func(settings string, tools schemas.Rules) string {
+		t.Helper()
+		p, err := load(t, sources(settings, nil)).ReadPolicy("tools.yaml", tools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Version()
+	}
+	rules := schemas.Rules{Deny: []schemas.RuleEntry{{Name: "X", Tool: "X"}}}
+	for _, settings := range []string{"", "slots: 3\n", "permissions: {default: allow}\n"} {
+		if got := of(settings, schemas.Rules{}); got != "" {
+			t.Errorf("%q: version %q, and nothing is decided", settings, got)
+		}
+		if got := of(settings, rules); got == "" || messages.PlatformPolicy(got) != "" {
+			t.Errorf("%q and rules of a tools file: version %q", settings, got)
+		}
+	}
+	for _, settings := range []string{"permissions: {default: ask}\n", "permissions: {deny: [Bash]}\n"} {
+		bare, with := of(settings, schemas.Rules{}), of(settings, rules)
+		if bare == "" || bare == with || messages.PlatformPolicy(with) != bare {
+			t.Errorf("%q: version %q, with rules of a tools file %q", settings, bare, with)
+		}
+	}
+	if p := policed(t, "tests: []\n", "", schemas.Rules{}); p.Version() == "" {
+		t.Error("a policy file that decides nothing is none")
+	}
+}

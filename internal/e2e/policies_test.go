@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// governed is a worker's rules under a version, which allow everything.
+func governed(t *testing.T, version string) worker.Config {
+	t.Helper()
+	rules, err := permission.New(permission.Config{Default: permission.Allow, Version: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return worker.Config{Rules: rules}
+}
+
+// A worker without a policy runs nothing for a coordinator that has one, and says why, once. Those that have one take the
+// calls, whichever it is, and say that it is another.
+func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var log lockedBuffer
+		f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		said := func(level, text string) (n int) {
+			for line := range strings.Lines(log.String()) {
+				if strings.Contains(line, "level="+level) && strings.Contains(line, text) {
+					n++
+				}
+			}
+			return n
+		}
+		var runs atomic.Int32
+		f.tool(schemas.Tool{Name: "pay"}, func(context.Context, tool.Call) (tool.Output, error) {
+			runs.Add(1)
+			return tool.Text("paid"), nil
+		})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Policy: "platform"})
+		for _, id := range []string{"first", "second"} {
+			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "expired")
+		}
+		if n := said("ERROR", "no call is taken"); n != 1 || runs.Load() != 0 {
+			t.Errorf("%d runs, and the reason was told %d times", runs.Load(), n)
+		}
+
+		with := f.worker(governed(t, "platform+tools"))
+		f.wantStatuses(f.run(canonical("s", "third", call{"pay", ""})), "ok")
+		if n := said("WARN", "another policy"); n != 0 {
+			t.Errorf("the rules of a tools file are told as another policy %d times", n)
+		}
+		with.stop()
+		f.worker(governed(t, "other"))
+		for _, id := range []string{"fourth", "fifth"} {
+			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
+		}
+		if n := said("WARN", "another policy"); n != 1 || runs.Load() != 3 {
+			t.Errorf("%d runs, want 3; another policy was told %d times", runs.Load(), n)
+		}
+	})
+}
