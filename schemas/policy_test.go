@@ -149,11 +149,15 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 		{"when", "deny:\n- tool: refund\n  when: input.amount > 50 && inptu.x\n", true, []string{"f:3:30: when: 'inptu' is not known" + known}},
 		{"when in quotes", "deny: [{when: 'tool.name == \"it''s\" && session.user == 1'}]\n", true, []string{"f:1:47: when: 'session.user' is not known" + known}},
 		{"when in double quotes", `deny: [{when: "tool.name == \"x\" && nope"}]`, true, []string{"f:1:38: when: 'nope' is not known" + known}},
-		{"when as a block", "deny:\n- when: |\n    tool.name == \"é\" &&\n\n      nope(1)\n", true, []string{"f:5:11: when: 'nope' is not known" + known}},
+		{"when as a block", "deny:\n- when: |\n    tool.name == \"é\" &&\n\n      nope(1)\n", true, []string{"f:5:7: when: there is no function nope"}},
 		{"when as a folded block", "deny:\n- when: >-\n    tool.name == \"x\" &&\n    nope &&\n    true\n", true, []string{"f:4:5: when: 'nope' is not known" + known}},
 		{"when over lines", "deny:\n- when: tool.name == \"x\"\n    && nope\n", true, []string{"f:3:8: when: 'nope' is not known" + known}},
 		{"when ends too soon", "deny:\n- when: input.amount >\n- when: true\n", true, []string{
-			"f:2:23: when: Syntax error: mismatched input '<EOF>'", "f:3:9: when: want an expression such as input.amount > 50, got true or false"}},
+			"f:2:23: when: the expression ends too early", "f:3:9: when: want an expression such as input.amount > 50, got true or false"}},
+		{"when with blanks behind it", "deny:\n- when: input.amount >   \n\n  # more\n  tool: x\n- {tool: y, when:   nope   }\n- when:\n    (nope   \n", true, []string{
+			"f:2:23: when: the expression ends too early", "f:6:21: when: 'nope' is not known" + known, "f:8:10: when: the expression ends too early: ')' is missing"}},
+		{"default with blanks behind it", "default:  no   \n", false, []string{`f:1:11: default: "no" is not one of allow, ask, deny`}},
+		{"a function that is none", "deny:\n- when: input.reason.contain(\"x\")  \n", true, []string{"f:2:22: when: there is no function contain; did you mean contains?"}},
 		{"when is no condition", "deny: [{when: input.amount + 1}]\n", true, []string{"f:1:15: when: results in int, want true or false"}},
 		{"names", "deny: [Bash, {name: b, tool: x}]\nask: [Bash]\nrisk: [{name: b, tier: low, tool: x}]\n", true, []string{
 			`f:2:7: a rule named "Bash" is there already, in line 1; give this one another name`,

@@ -61,7 +61,7 @@ func TestWithDefaultsChecksConditions(t *testing.T) {
 	yes := true
 	for want, tool := range map[string]Tool{
 		"tool x: concurrency_safe and safe_when: want one of them":                        {ConcurrencySafe: &yes, SafeWhen: "true"},
-		"tool x: safe_when: 1:7: Syntax error: no viable alternative at input '.'":        {SafeWhen: "input."},
+		"tool x: safe_when: 1:7: the expression ends too early":                           {SafeWhen: "input."},
 		"tool x: safe_when: only tool and input are known here, neither session nor prin": {SafeWhen: `principal.id == ""`},
 		"tool x: semantic[1]: 1:1: results in string, want true or false":                 {Semantic: []SemanticRule{{Require: "true", Message: "a"}, {Require: `"a"`}}},
 		"tool x: semantic[0]: message is empty":                                           {Semantic: []SemanticRule{{Require: "true"}}},

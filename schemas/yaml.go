@@ -131,6 +131,9 @@ func checkNesting(tokens token.Tokens, m *mistakes) bool {
 
 func (m *mistakes) node(n ast.Node) yamlNode {
 	at := nodePosition(n)
+	if _, ok := n.(ast.ScalarNode); ok {
+		at = scalarPosition(n.GetToken())
+	}
 	switch n := n.(type) {
 	case *ast.NullNode:
 		return yamlNode{at, nil}
@@ -223,6 +226,23 @@ func tokenPosition(t *token.Token) position {
 		return position{}
 	}
 	return position{t.Position.Line, t.Position.Column}
+}
+
+// scalarPosition is where a scalar begins. The library counts the blanks behind a plain one into its column, so that is
+// made of the blanks before it.
+func scalarPosition(t *token.Token) position {
+	at := tokenPosition(t)
+	if t == nil || t.Prev == nil {
+		return at
+	}
+	column := at.column
+	blanks := t.Origin[:len(t.Origin)-len(strings.TrimLeft(t.Origin, " \t\r\n"))]
+	if newline := strings.LastIndexByte(blanks, '\n'); newline >= 0 {
+		column = len(blanks) - newline
+	} else if before := tokenPosition(t.Prev); before.line == at.line && len(t.Prev.Value) == 1 { // such as : or -
+		column = before.column + 1 + len(blanks)
+	}
+	return position{at.line, min(column, at.column)}
 }
 
 // json is the node as encoding/json writes it.

@@ -17,15 +17,12 @@
 package expression
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
-	"cel.dev/cel-go/common"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
 )
@@ -115,7 +112,7 @@ func Compile(source string, want Type) (p *Program, err error) {
 	}
 	ast, issues := environment.Compile(source)
 	if issues.Err() != nil {
-		return nil, firstOf(issues.Errors())
+		return nil, firstOf(issues.Errors(), source)
 	}
 	out := map[Type]*cel.Type{Bool: cel.BoolType, Text: cel.StringType}[want]
 	if got := ast.OutputType(); !got.IsExactType(out) && !got.IsExactType(cel.DynType) {
@@ -133,20 +130,6 @@ func Compile(source string, want Type) (p *Program, err error) {
 		reads[reference.Name] = true
 	}
 	return &Program{source, reads, run}, nil
-}
-
-// firstOf is the mistake that stands first; those behind it are often its echo.
-func firstOf(all []*common.Error) *Error {
-	first := slices.MinFunc(all, func(a, b *common.Error) int {
-		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
-	})
-	message, _, _ := strings.Cut(first.Message, "\n")
-	message, _, _ = strings.Cut(message, " expecting {") // every token of the language
-	if name, unknown := strings.CutPrefix(message, "undeclared reference to "); unknown {
-		name, _, _ = strings.Cut(name, " (")
-		message = fmt.Sprintf("%s is not known; an expression reads %s", name, strings.Join(variables, ", "))
-	}
-	return &Error{max(first.Location.Line(), 1), max(first.Location.Column(), 0) + 1, message}
 }
 
 // What went wrong in an evaluation. Nothing that comes from CEL is passed on: it quotes what it failed on.

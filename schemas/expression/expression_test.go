@@ -120,8 +120,7 @@ func TestCompileSaysWhere(t *testing.T) {
 		`principal.tenant == "x"`:             "1:1: 'principal' is not known" + known,
 		`tool == "x"`:                         "1:1: 'tool' is not known" + known,
 		`inptu.x`:                             "1:1: 'inptu' is not known" + known,
-		"input.a == 1 &&\n  foo(2)":           "2:6: 'foo' is not known" + known,
-		`input.amount >`:                      "1:15: Syntax error: mismatched input '<EOF>'",
+		"input.a == 1 &&\n  foo(2)":           "2:3: there is no function foo",
 		`"a"`:                                 "1:1: results in string, want true or false",
 		`input`:                               "1:1: results in map(string, dyn), want true or false",
 		`tool.name + 1 == "x"`:                "1:11: found no matching overload for '_+_' applied to '(string, int)'",
@@ -152,6 +151,64 @@ func TestCompileSaysWhere(t *testing.T) {
 	}
 	if _, err := Compile(`true`, Text); err == nil || err.Error() != "1:1: results in bool, want text" {
 		t.Errorf("true as text: %v", err)
+	}
+}
+
+func TestMistakesAreSentences(t *testing.T) {
+	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	const escape = ` is no escape in a text; a backslash is written \\, and r"..." takes it as it is`
+	for source, want := range map[string]string{
+		// Functions: what is meant, at the name.
+		`input.reason.contain("x")`:             "1:14: there is no function contain; did you mean contains?",
+		"true &&\n \"é\".startWith ( \"x\" )":   "2:6: there is no function startWith; did you mean startsWith?",
+		`siz(input.l) > 1`:                      "1:1: there is no function siz; did you mean size?",
+		`len(input.l) > 1`:                      "1:1: there is no function len; did you mean size?",
+		`input.l.any(x, x == 1)`:                "1:9: there is no function any; did you mean exists?",
+		`input.l.exist(x, x == 1)`:              "1:9: there is no function exist; did you mean exists?",
+		`input.a.principalid()`:                 "1:9: there is no function principalid",
+		`input.l.exists(x)`:                     "1:9: exists is used like exists(x, x > 1)",
+		`has(input)`:                            "1:5: has wants a member, such as has(input.reason)",
+		`tool.nmae.contains("x")`:               "1:5: 'tool.nmae' is not known" + known,
+		`session . user . x . startsWith("x")`:  "",
+		`input.reason.contain(input.reason) `:   "1:14: there is no function contain; did you mean contains?",
+		`input.a.contain("(") && input.b.len()`: "1:9: there is no function contain; did you mean contains?",
+		// The end.
+		`input.amount >`:               "1:15: the expression ends too early",
+		"input.amount >\n\n":           "1:15: the expression ends too early",
+		"input.amount > 1\n && (\r\n ": "2:6: the expression ends too early",
+		`input.`:                       "1:7: the expression ends too early",
+		`(input.a == 1`:                "1:14: the expression ends too early: ')' is missing",
+		`input.l[0`:                    "1:10: the expression ends too early: ']' is missing",
+		`input.a ? 1`:                  "1:12: the expression ends too early: ':' is missing",
+		`[1, 2`:                        "1:6: the expression ends too early",
+		`input.a == "x`:                "1:12: the text that begins here does not end",
+		`input.a == 'it''`:             "1:16: the text that begins here does not end",
+		// Other languages.
+		`input.a = 1`:               "1:9: '=' is no operator; == is",
+		`input.a === 1`:             "1:9: '===' is no operator; == is",
+		`input.a !== 1`:             "1:9: '!==' is no operator; != is",
+		`input.a <> 1`:              "1:9: '<>' is no operator; != is",
+		`input.a => 1`:              "1:9: '=>' is no operator; >= is",
+		`input.a & input.b`:         "1:9: '&' is no operator; && is",
+		`input.a|input.b`:           "1:8: '|' is no operator; || is",
+		`input.a and input.b`:       "1:9: 'and' is no operator; && is",
+		`input.a OR input.b`:        "1:9: 'OR' is no operator; || is",
+		`input.a && (not input.b)`:  "1:13: 'not' is no operator; ! is",
+		`input.a == “x”`:            "1:12: “ is no quotation mark of the language; \" and ' are",
+		`input.a.matches("^\d+$")`:  "1:17: \\d" + escape,
+		`input.a == 1)`:             "1:13: ')' is not expected here",
+		`input.a == 1 input.b`:      "1:14: 'input' is not expected here",
+		`input.a ==  == 1`:          "1:13: '==' is not expected here",
+		`input.a == 1;`:             "1:13: ';' is not expected here",
+		`input.in == 1`:             "1:7: Syntax error: no viable alternative at input '.in'",
+		`if input.a`:                "1:1: reserved identifier: if",
+		`99999999999999999999 == 1`: "1:1: invalid int literal",
+	} {
+		_, err := Compile(source, Bool)
+		var e *Error
+		if !errors.As(err, &e) || e.Line < 1 || e.Column < 1 || want != "" && e.Error() != want {
+			t.Errorf("%q:\n got %v\nwant %s", source, err, want)
+		}
 	}
 }
 
