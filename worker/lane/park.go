@@ -11,6 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
+// answers is how many bytes of a message are left for what people say to a question, which is stored with it.
+const answers = 8 << 10
+
 // park puts the question to people into the call's journal and gives the job up: neither a slot nor a lease is held
 // while they think. Of several workers that ask at once one question is stored. Also a run that is stopped meanwhile is
 // parked, for it has no result; what its coordinator stored before makes the record come too late.
@@ -26,7 +29,11 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 		V: messages.Version, State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: before.Attempt, Lapsed: before.Lapsed, Worker: a.cfg.Worker,
 		ArgsHash: ask.ArgsHash, ToolDigest: a.job.ToolDigest, Hooks: ask.Hooks, Approval: &q,
 	}
-	seq, err := a.insist(ctx, record, last)
+	var seq uint64
+	err := bus.ErrTooLarge
+	if len(messages.MustMarshal(record)) <= a.conn.MaxPayload()-room-answers {
+		seq, err = a.insist(ctx, record, last)
+	}
 	var other *journal.Lost
 	switch {
 	case errors.As(err, &other):

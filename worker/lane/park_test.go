@@ -366,21 +366,25 @@ func TestDrainWhileItAsks(t *testing.T) {
 	})
 }
 
-// A question that is too large to be put is an answer for the model.
+// A question that is too large to be put, or leaves no room for what people say to it, is an answer for the model.
 func TestTooLargeToAsk(t *testing.T) {
-	inYard(t, func(y *yard) {
-		y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
-			ask := question(job)
-			ask.Approval.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()) + `"}`)
-			return messages.Result{}, ask
-		})
-		y.publish(y.job(false))
-		n := y.notice()
-		if n.Result == nil || n.Result.Status != messages.StatusError || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run") {
-			y.Errorf("told %+v", n)
-		}
-		y.noJobs()
+	for _, short := range []int{0, 4 << 10} {
+		inYard(t, func(y *yard) { tooLargeToAsk(y, short) })
+	}
+}
+
+func tooLargeToAsk(y *yard, short int) {
+	y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+		ask := question(job)
+		ask.Approval.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()-short) + `"}`)
+		return messages.Result{}, ask
 	})
+	y.publish(y.job(false))
+	n := y.notice()
+	if n.Result == nil || n.Result.Status != messages.StatusError || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run") {
+		y.Errorf("told %+v", n)
+	}
+	y.noJobs()
 }
 
 // Nobody is asked about what may have been done already: a write of which an attempt was lost, and that may not run now.
