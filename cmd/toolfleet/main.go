@@ -37,6 +37,7 @@ type cli struct {
 	Plan        planCmd        `cmd:"" help:"Show the stages in which a batch would run. Runs nothing."`
 	Dev         devCmd         `cmd:"" help:"Run a whole fleet in this process and listen for agents."`
 	NATS        natsCmd        `cmd:"" name:"nats" help:"Run a NATS server with safe settings."`
+	Nkey        nkeyCmd        `cmd:"" help:"Make a key: who a program or a person is at the NATS server."`
 	Coordinator coordinatorCmd `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
 	Worker      workerCmd      `cmd:"" help:"Run a worker: it runs tool calls."`
 	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`

@@ -1,18 +1,28 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
 type natsCmd struct {
 	general
 	embedded
+	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE" help:"${server_config}"`
 }
 
 // Help is shown below the command's usage.
 func (natsCmd) Help() string {
-	return `What it acknowledges survives a power failure, unless --sync says otherwise. It has no passwords: whoever can connect may
-do everything. A fleet that others can reach wants a NATS server of its own, with accounts and TLS.`
+	return `What it acknowledges survives a power failure, unless --sync or the file of --nats-config says otherwise. Without that file
+it has no passwords: whoever can connect may do everything. With it, it is a nats-server of accounts, users and TLS, whose
+variables come from the environment; SIGHUP has it read again, and whoever is no user any more is cut off. A monitoring port
+it has never. docs/identities.md shows a fleet in which each part has an identity.`
 }
 
 func (natsCmd) Run(a *app) error {
@@ -20,16 +30,55 @@ func (natsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	srv, err := devserver.Start(cfg.Devserver(log))
+	o, err := cfg.NATSServer(log)
 	if err != nil {
+		return usage{err}
+	}
+	srv, err := devserver.Start(o)
+	if err != nil {
+		if o.Config != "" && o.DataDir != string(cfg.Server.Data) {
+			err = fmt.Errorf("%w (%s is the store_dir of %s)", err, o.DataDir, o.Config)
+		}
 		return err
 	}
 	defer srv.Shutdown()
-	log.Info("NATS server is ready", "url", srv.URL(), "data", srv.DataDir(), "sync", cfg.Server.Sync.String())
+	log.Info("NATS server is ready", "url", srv.URL(), "data", srv.DataDir(), "sync", syncs(o))
 	if !srv.SyncAlways() {
-		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", cfg.Server.Sync.String())
+		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", syncs(o))
 	}
-	a.say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
-	<-a.ctx.Done()
+	if o.Config == "" {
+		a.say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
+		<-a.ctx.Done()
+		return nil
+	}
+	a.say("NATS at %s, as %s says. Others name who they are, with --nkey or --creds, and --inbox-prefix where they may not listen everywhere.", srv.URL(), o.Config)
+	reloads(a.ctx, srv, log)
 	return nil
+}
+
+// syncs is how often the server syncs, for people.
+func syncs(o devserver.Options) string {
+	if o.SyncInterval == 0 {
+		return "always"
+	}
+	return o.SyncInterval.String()
+}
+
+// reloads has the server read its file again at each SIGHUP, until ctx ends. One that it cannot read changes nothing.
+func reloads(ctx context.Context, srv *devserver.Server, log *slog.Logger) {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	defer signal.Stop(asked)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-asked:
+			if err := srv.Reload(); err != nil {
+				log.Error("the NATS configuration stays as it was", "err", err)
+				continue
+			}
+			log.Info("the NATS configuration was read again")
+		}
+	}
 }

@@ -111,7 +111,9 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 		return nil, err
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		c.nc, err = options.Connect()
+		if c.nc, err = options.Connect(); err == nil {
+			err = c.hears(ctx)
+		}
 		if err == nil {
 			break
 		}
@@ -134,7 +136,9 @@ func (c *Conn) connectError(err error) error {
 	}
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
-		return fmt.Errorf("connect to %s: %w; give it a user with --creds or NATS_CREDS", where, err)
+		return fmt.Errorf("connect to %s: %w; say who this is with --nkey or --creds (NATS_NKEY, NATS_CREDS)", where, err)
+	case errors.Is(err, errDeaf):
+		return fmt.Errorf("connect to %s: %w; --inbox-prefix (nats.inbox_prefix) names the place where it may, for example _INBOX.worker", where, err)
 	case IsTerminal(err):
 		return fmt.Errorf("connect to %s: %w", where, err)
 	}

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -57,4 +58,26 @@ func matches(pattern, subject string) bool {
 		}
 	}
 	return len(tokens) == strings.Count(pattern, ".")+1
+}
+
+// errDeaf: this user may not subscribe where answers come in, so every request would wait for nothing.
+var errDeaf = errors.New("this user may not hear answers")
+
+// hears asks the server whether this user may subscribe where answers come in, and closes the connection of one who may not.
+// The server says no before it answers the ping. A connection that is lost meanwhile comes back, and is taken as it is.
+func (c *Conn) hears(ctx context.Context) error {
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := c.nc.FlushWithContext(ctx); err != nil {
+		return nil
+	}
+	if err := c.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		c.nc.Close()
+		return fmt.Errorf("%w at %s: %w", errDeaf, inbox[:strings.LastIndexByte(inbox, '.')+1]+">", err)
+	}
+	return nil
 }

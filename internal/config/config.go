@@ -101,6 +101,7 @@ type Config struct {
 		Data       Path
 		Sync       Interval
 		MaxPayload Size
+		Config     Path
 	}
 
 	file    string            // that was read; "" none
@@ -213,12 +214,15 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofTools[name] {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofTools[name] && !strings.HasSuffix(strings.TrimPrefix(name, envPrefix), serverKey) {
 			c.strange = append(c.strange, name)
 		}
 	}
 	return errs
 }
+
+// serverKey ends the names of variables that are no settings: deploy/nats/identities.conf finds public keys there.
+const serverKey = "_NKEY"
 
 // ofTools are the variables that exec tools see: toolfleet may run inside one.
 var ofTools = map[string]bool{

@@ -57,6 +57,32 @@ func (c *Config) Devserver(log *slog.Logger) devserver.Options {
 	}
 }
 
+// NATSServer is the NATS server of nats. What its configuration file says holds, but for what the settings say themselves.
+func (c *Config) NATSServer(log *slog.Logger) (devserver.Options, error) {
+	o := c.Devserver(log)
+	if c.Server.Config == "" {
+		return o, nil
+	}
+	o.Config = string(c.Server.Config)
+	said, err := devserver.ReadConfig(o.Config)
+	if err != nil {
+		return o, err
+	}
+	if said.Listen != "" && !c.Given("server.listen") {
+		o.Listen = said.Listen
+	}
+	if said.DataDir != "" && !c.Given("server.data") {
+		o.DataDir = said.DataDir
+	}
+	if said.Sync && !c.Given("server.sync") {
+		o.SyncInterval = said.SyncInterval
+	}
+	if said.MaxPayload != 0 && !c.Given("server.max_payload") {
+		o.MaxPayload = said.MaxPayload
+	}
+	return o, nil
+}
+
 // Worker is the tunables of a worker under a policy, whose file tools start from roots, the canonical spelling first.
 func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
 	rules, err := p.Permissions(roots...)

@@ -137,6 +137,8 @@ var settings = []setting{
 		about: "Where the NATS server of dev and nats keeps its data"},
 	{key: "server.sync", field: func(c *Config) any { return &c.Server.Sync }, standard: "always",
 		about: "How long an acknowledged message may be lost to a power failure: always syncs before each acknowledgement"},
+	{key: "server.config", field: func(c *Config) any { return &c.Server.Config },
+		about: "nats-server configuration file of nats: accounts, users, permissions, TLS. Where it listens, keeps its data and syncs holds unless the other settings say so too"},
 	{key: "server.max_payload", field: func(c *Config) any { return &c.Server.MaxPayload }, standard: "1MB",
 		about: "Largest message that the NATS server of dev and nats takes"},
 }

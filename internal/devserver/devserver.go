@@ -7,13 +7,14 @@
 //
 // A data directory belongs to one server at a time, and a lock in it says so. Nothing listens unless asked
 // to, there is no monitoring port (it has no authentication), and signals stay the program's. The server
-// keeps a quarter of the free disk out of JetStream's reach.
+// keeps a quarter of the free disk out of JetStream's reach, unless a configuration file bounds JetStream itself.
 //
 // Unless [Options.Config] names some, it has no users and no passwords: whoever can connect may do everything. A
 // fleet that others can reach wants a NATS server of its own, with accounts and TLS.
 package devserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,8 +41,8 @@ type Options struct {
 	SyncInterval time.Duration
 	// MaxPayload is the largest message in bytes, headers included. 0 = 1 MiB.
 	MaxPayload int32
-	// Config is a nats-server configuration file, for its accounts and users; what is said here and where data lies
-	// and who listens stays as it is. It is read at every start, and by Reload. "" = none.
+	// Config is a nats-server configuration file, for its accounts and users. What is said here holds whatever it says:
+	// see ReadConfig. There is no monitoring port either way. It is read at every start, and by Reload. "" = none.
 	Config string
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
@@ -222,14 +223,14 @@ func read(file string) (*server.Options, error) {
 
 // fill sets what is ours to say, whatever a configuration file says.
 func fill(opts *server.Options, o Options) {
-	opts.ServerName = "toolfleet"
+	opts.ServerName = cmp.Or(opts.ServerName, "toolfleet")
 	opts.JetStream, opts.StoreDir = true, o.DataDir
 	opts.SyncAlways, opts.SyncInterval = o.SyncInterval == 0, o.SyncInterval
 	opts.MaxPayload, opts.MaxControlLine = o.MaxPayload, server.MAX_CONTROL_LINE_SIZE
 	if opts.MaxPayload == 0 {
 		opts.MaxPayload = server.MAX_PAYLOAD_SIZE
 	}
-	opts.HTTPHost, opts.HTTPPort = "", 0
+	opts.HTTPHost, opts.HTTPPort, opts.HTTPSPort = "", 0, 0
 	opts.NoSigs = true
 }
 
@@ -287,7 +288,7 @@ func (s *Server) claimDataDir() (err error) {
 		}
 	}
 	if err := os.MkdirAll(s.opts.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+		return fmt.Errorf("make the data directory: %w; --data names another", err)
 	}
 	s.unlock, err = lock(s.opts.DataDir)
 	return err

@@ -15,7 +15,7 @@ import (
 func lock(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "toolfleet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the data directory: %w", err)
+		return nil, fmt.Errorf("lock the data directory: %w; --data names another", err)
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {

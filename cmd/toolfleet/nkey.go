@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+)
+
+type nkeyCmd struct {
+	general
+	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its public half is printed."`
+}
+
+// Help is shown below the command's usage.
+func (nkeyCmd) Help() string {
+	return `The file is secret; a program is given it with --nkey. The public half, which is printed, goes into the configuration of the
+NATS server. An approver's key is of the same kind, and one file may be both.`
+}
+
+func (c nkeyCmd) Run(a *app) error {
+	key, err := approval.ReadKey(c.File)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if key, err = approval.NewKey(); err == nil {
+			err = key.Write(c.File)
+		}
+		if err != nil {
+			return err
+		}
+		a.say("%s holds the key: keep it to yourself", c.File)
+	case err != nil:
+		return usage{err}
+	}
+	_, err = fmt.Fprintln(a.stdout, key.Public())
+	return err
+}
