@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/term"
@@ -34,7 +35,7 @@ beginning that no other open question shares. Decisions are signed with the key 
 type bureau struct {
 	server
 	shape
-	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"${tenant}"`
+	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"Tenant whose calls wait, if not that of the settings: _ in a fleet with one tenant [$$TOOLFLEET_TENANT]."`
 }
 
 // signs is the flags of those that decide.
@@ -55,13 +56,13 @@ func (c approvalsLsCmd) Run(a *app) error {
 			return a.print(messages.PendingList{V: messages.Version, Pending: append([]messages.Pending{}, list...)})
 		}
 		if len(list) == 0 {
-			a.say("no question is open")
+			a.say("%s", d.nothingOpen())
 			return nil
 		}
 		rows := pendingRows(list, time.Now())
 		if f, ok := a.stdout.(*os.File); ok && isTerminal(f) {
 			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-				fit(rows, width)
+				rows = fit(rows, width, "AGE", "ASKED BY", "AGREED")
 			}
 		}
 		return a.table(rows)
@@ -80,19 +81,32 @@ func pendingRows(list []messages.Pending, now time.Time) [][]string {
 	return rows
 }
 
-// fit cuts the last column so that a table is no wider than the screen.
-func fit(rows [][]string, width int) {
-	last := len(rows[0]) - 1
+// leastLast is how wide the last column of a table has to be so that it says something.
+const leastLast = 16
+
+// fit makes a table no wider than the screen: a row stays one line. It cuts the last column, and where that would
+// leave nothing of it, it gives up columns, in this order.
+func fit(rows [][]string, width int, spare ...string) [][]string {
+	last, left := len(rows[0])-1, width
 	for column := range last {
 		widest := 0
 		for _, row := range rows {
 			widest = max(widest, len([]rune(row[column])))
 		}
-		width -= widest + 2
+		left -= widest + 2
+	}
+	if left < leastLast && len(spare) > 0 {
+		if column := slices.Index(rows[0], spare[0]); column >= 0 {
+			for i, row := range rows {
+				rows[i] = slices.Delete(slices.Clone(row), column, column+1)
+			}
+		}
+		return fit(rows, width, spare[1:]...)
 	}
 	for _, row := range rows {
-		row[last] = clip(row[last], max(width, 20))
+		row[last] = clip(row[last], max(left, 1))
 	}
+	return rows
 }
 
 type approvalsShowCmd struct {
@@ -135,7 +149,7 @@ func (c approvalsApproveCmd) Run(a *app) error {
 		s := said{verdict: messages.Approve, ticket: c.Ticket}
 		if person != nil {
 			a.say("%s", card(q, time.Now(), colours(a.stderr)))
-			if s.ticket, err = person.ticket(a.ctx, q, c.Ticket); err != nil {
+			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
 				return err
 			}
 			if err := agreesTo(person.yes(a.ctx, "approve?")); err != nil {
@@ -151,11 +165,15 @@ type approvalsDenyCmd struct {
 	signs
 	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
 	Reason string `placeholder:"TEXT" help:"Why. The model reads it."`
+	Yes    bool   `help:"Do not ask. Wants an ID and --reason, which alone says as much."`
 }
 
 func (c approvalsDenyCmd) Run(a *app) error {
 	return a.withDesk(true, func(d *desk) error {
-		q, person, err := d.pick(c.ID, c.Reason != "")
+		if c.Yes && c.Reason == "" {
+			return wrong("say why with --reason: the model reads it")
+		}
+		q, person, err := d.pick(c.ID, c.Yes || c.Reason != "")
 		if err != nil {
 			return err
 		}
@@ -166,7 +184,7 @@ func (c approvalsDenyCmd) Run(a *app) error {
 			}
 		}
 		if c.Reason == "" {
-			return wrong("say why with --reason: the model reads it")
+			return wrong("a denial needs a reason: the model reads it")
 		}
 		return d.answer(q, said{verdict: messages.Deny, reason: c.Reason}, c.json())
 	})
@@ -211,7 +229,7 @@ func (c approvalsEditCmd) Run(a *app) error {
 		}
 		if person != nil {
 			a.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(a.stderr)))
-			if s.ticket, err = person.ticket(a.ctx, q, c.Ticket); err != nil {
+			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
 				return err
 			}
 			if err := agreesTo(person.yes(a.ctx, "approve these arguments?")); err != nil {

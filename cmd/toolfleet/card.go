@@ -42,13 +42,13 @@ func card(q messages.Approval, now time.Time, colour bool) string {
 	}
 	fact("approval", word(q.ID))
 	fact("asked by", fmt.Sprintf("%s, session %s, batch %s, call %s", who(q.Requester), word(q.Session), word(q.Batch), word(q.CallID)))
-	fact("because of", ruled(q))
+	fact("because", ruled(q))
 	fact("needs", needs(p))
 	if len(p.Agreed) > 0 {
 		fact("agreed", agreed(q))
 	}
 	if q.Original != nil {
-		fact("edited", "what was asked at first: "+word(string(compact(q.Original.Input))))
+		fact("edited", edited(q))
 	}
 	fact("expires", fmt.Sprintf("in %s, at %s", span(q.Expires.Sub(now)), q.Expires.UTC().Format(time.RFC3339)))
 	fact("hash", word(q.ArgsHash))
@@ -102,6 +102,15 @@ func agreed(q messages.Approval) string {
 		people = append(people, text)
 	}
 	return strings.Join(people, ", ")
+}
+
+// edited is what was asked at first. Once the rules ask anew about what somebody made of it, nobody has agreed.
+func edited(q messages.Approval) string {
+	first := word(string(compact(q.Original.Input)))
+	if len(q.Decisions) == 0 {
+		return "by a person, and these arguments have to be agreed to anew. What was asked at first: " + first
+	}
+	return "what was asked at first: " + first
 }
 
 func tierColour(t messages.Tier) string {

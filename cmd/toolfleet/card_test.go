@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -33,6 +34,23 @@ func TestCard(t *testing.T) {
 	q := questionAbout(`{"reason":"bad\nmelon\u202e\u0007","amount":149.990,"to":{"name":"Ann","iban":["DE1","DE2"]},"a b":1,"e\u0301\u0301\u0301\u0301\u0301":true}`)
 	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
 	golden(t, "card.txt", strings.ReplaceAll(card(q, time.Unix(400, 0), true), "\x1b", "ESC"))
+}
+
+// Who is asked anew about what somebody edited sees both.
+func TestCardOfAnEdit(t *testing.T) {
+	q := questionAbout(`{"amount":9000}`)
+	q.Original = &messages.Arguments{Input: json.RawMessage(`{"amount":149.99}`)}
+	again := `edited     by a person, and these arguments have to be agreed to anew. What was asked at first: {"amount":149.99}`
+	if shown := card(q, time.Unix(400, 0), false); !strings.Contains(shown, again) {
+		t.Errorf("the card does not say %q:\n%s", again, shown)
+	}
+	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.Edit}}
+	shown := card(q, time.Unix(400, 0), false)
+	for _, want := range []string{"agreed     ann (who edited it)", `edited     what was asked at first: {"amount":149.99}`} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the card does not say %q:\n%s", want, shown)
+		}
+	}
 }
 
 // Whatever the arguments hold, the card has no character that does something to a terminal or hides.
@@ -98,10 +116,58 @@ func TestPendingRows(t *testing.T) {
 }
 
 func TestTablesFitTheScreen(t *testing.T) {
-	rows := [][]string{{"ID", "CALL"}, {"0123456789", strings.Repeat("x", 100)}}
-	fit(rows, 60)
-	if got := rows[1][1]; len([]rune(got)) != 48 || !strings.HasSuffix(got, "…") {
-		t.Errorf("the last column is %q", got)
+	table := func() [][]string {
+		return [][]string{{"ID", "AGE", "ASKED BY", "CALL"}, {"0123456789", "1m20s", "_/refund", strings.Repeat("x", 100)}}
+	}
+	for _, tc := range []struct {
+		width   int
+		columns string
+		last    string
+	}{
+		{200, "ID AGE ASKED BY CALL", strings.Repeat("x", 100)},
+		{60, "ID AGE ASKED BY CALL", strings.Repeat("x", 30) + "…"},
+		{44, "ID ASKED BY CALL", strings.Repeat("x", 21) + "…"},
+		{30, "ID CALL", strings.Repeat("x", 17) + "…"},
+		{18, "ID CALL", strings.Repeat("x", 5) + "…"},
+	} {
+		rows := fit(table(), tc.width, "AGE", "ASKED BY", "AGREED")
+		last := len(rows[0]) - 1
+		if got := strings.Join(rows[0], " "); got != tc.columns || rows[1][last] != tc.last {
+			t.Errorf("%d characters: columns %s, and the last is %q; want %s and %q", tc.width, got, rows[1][last], tc.columns, tc.last)
+		}
+		var out strings.Builder
+		if err := (&app{stdout: &out}).table(rows); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > tc.width {
+				t.Errorf("%d characters: a line of %d: %s", tc.width, n, line)
+			}
+		}
+	}
+}
+
+// Who is told how to answer can type it as it stands, and reads nothing of the agent's identity.
+func TestApproveCommand(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("TOOLFLEET_CONFIG", "none")
+	flag := func(key, text string) config.Flag { return config.Flag{Name: "--" + key, Key: key, Text: text} }
+	for _, tc := range []struct {
+		flags []config.Flag
+		want  string
+	}{
+		{nil, "bin/toolfleet approvals approve 3fa9 --key FILE"},
+		{[]config.Flag{flag("nats.url", anyServer), flag("approver.key", "my.key")}, "bin/toolfleet approvals approve 3fa9"},
+		{[]config.Flag{flag("nats.url", "nats://agent:secret@one:1,nats://agent:secret@two:2"), flag("tenant", "acme"), flag("prefix", "tf2")},
+			"bin/toolfleet approvals approve 3fa9 --nats nats://one:1,nats://two:2 --prefix tf2 --tenant acme --key FILE"},
+	} {
+		cfg, err := config.Load(config.Sources{Flags: tc.flags})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := approveCommand("bin/toolfleet", cfg, "3fa9"); got != tc.want {
+			t.Errorf("got  %s\nwant %s", got, tc.want)
+		}
 	}
 }
 
@@ -119,7 +185,7 @@ func TestSpan(t *testing.T) {
 func TestWatched(t *testing.T) {
 	w := newWatched()
 	var told []string
-	w.each = func(p messages.Pending, _ bool) { told = append(told, fmt.Sprintf("%s%s", p.ID, p.State)) }
+	w.each = func(p messages.Pending, _ bool) { told = append(told, fmt.Sprint(p.ID, p.State, p.Agreed)) }
 	say := func(id, state string) { w.take(messages.Pending{ID: id, State: state}) }
 	say("1", "")
 	say("1", "")
@@ -130,6 +196,9 @@ func TestWatched(t *testing.T) {
 	if !found || p.ID != "1" || open.Err() != nil {
 		t.Fatalf("next: %v, %v, %v", p.ID, found, open.Err())
 	}
+	w.take(messages.Pending{ID: "1", Agreed: []string{"ann"}})
+	w.take(messages.Pending{ID: "1", Agreed: []string{"ann"}})
+	say("1", "")
 	say("1", "expired")
 	if context.Cause(open) != errClosed {
 		t.Error("the question is closed, and its asking goes on")
@@ -138,7 +207,7 @@ func TestWatched(t *testing.T) {
 	if p, _, _, found := w.next(context.Background()); found {
 		t.Errorf("next is %s, which is closed", p.ID)
 	}
-	if diff := cmp.Diff([]string{"1", "2", "2granted", "1expired"}, told); diff != "" {
+	if diff := cmp.Diff([]string{"1[]", "2[]", "2granted[]", "1[ann]", "1expired[]"}, told); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -80,6 +80,27 @@ func userName(tenant string) string {
 	return name
 }
 
+// approveCommand is what to type in another terminal to approve a question. Who answers has an identity of their own, so
+// nothing of ours is in it.
+func approveCommand(program string, cfg *config.Config, id string) string {
+	words := []string{program, "approvals", "approve", id}
+	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != anyServer {
+		words = append(words, "--nats", url)
+	}
+	if cfg.Prefix != messages.DefaultPrefix {
+		words = append(words, "--prefix", cfg.Prefix)
+	}
+	if cfg.Tenant != messages.OneTenant {
+		words = append(words, "--tenant", cfg.Tenant)
+	}
+	if cfg.Approver.Key == "" {
+		words = append(words, "--key", "FILE")
+	}
+	return strings.Join(words, " ")
+}
+
+var userinfo = regexp.MustCompile(`//[^/@,]*@`)
+
 // open is the open questions, the one that expires first before all others.
 func (d *desk) open(ctx context.Context) ([]messages.Pending, error) {
 	list, err := d.client.List(ctx, d.tenant)
@@ -104,9 +125,15 @@ func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
 	case len(list) > 1:
 		return messages.Pending{}, wrong("%s is the beginning of %d questions: %s", clean(id, 80), len(list), some(list))
 	case id == "":
-		return messages.Pending{}, errors.New("no question is open")
+		return messages.Pending{}, errors.New(d.nothingOpen())
 	}
-	return messages.Pending{}, fmt.Errorf("no question %s is open: it was answered or edited, or has expired; `toolfleet approvals ls` lists what is open", clean(id, 80))
+	return messages.Pending{}, fmt.Errorf("no open question of tenant %s has an id that begins with %s: it was answered or edited, has expired, or is another tenant's (--tenant); `toolfleet approvals ls` lists what is open",
+		clean(d.tenant, 64), clean(id, 80))
+}
+
+// nothingOpen says so, and of whom: that it is another tenant's that waits is easily forgotten.
+func (d *desk) nothingOpen() string {
+	return fmt.Sprintf("no question of tenant %s is open; --tenant names another", clean(d.tenant, 64))
 }
 
 // some is the ids of a few.
@@ -171,10 +198,14 @@ func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (message
 	if s.verdict == messages.Edit {
 		line = approval.Line(q.Tool, s.input)
 	}
-	switch answer.State {
-	case messages.DecisionGranted:
-		d.app.say("approved, it runs: %s", line)
-	case messages.DecisionWaiting:
+	switch {
+	case answer.State == messages.DecisionGranted && s.verdict == messages.Edit:
+		d.app.say("approved with other arguments, which are checked once more before it runs: %s", line)
+	case answer.State == messages.DecisionGranted:
+		d.app.say("approved: %s", line)
+	case answer.State == messages.DecisionWaiting && s.verdict == messages.Edit:
+		d.app.say("you agree to these arguments; another person has to agree too: %s", line)
+	case answer.State == messages.DecisionWaiting:
 		d.app.say("you agree; another person has to agree too: %s", line)
 	default:
 		d.app.say("denied, it will not run: %s", line)

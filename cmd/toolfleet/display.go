@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -47,6 +48,13 @@ func newDisplay(a *app, events bool) *display {
 	}
 	d.quiet = time.AfterFunc(patience, d.nothingYet)
 	return d
+}
+
+// tellHow has the display say how the questions of a fleet elsewhere are answered.
+func (d *display) tellHow(cfg *config.Config) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.board.decide = func(id string) string { return approveCommand(os.Args[0], cfg, id) }
 }
 
 // nothingYet tells a person why there is nothing to see.

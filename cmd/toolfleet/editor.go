@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -71,15 +72,23 @@ func newArguments(before, after json.RawMessage) error {
 	return nil
 }
 
-// ticket is the ticket that is given, or the one that the person names where nobody has yet.
-func (p *person) ticket(ctx context.Context, q messages.Approval, given string) (string, error) {
-	for _, d := range q.Decisions {
-		if d.Ticket != "" {
-			return given, nil
+// ticket is the ticket that is given with what is said, or the one that the person names where nobody has yet. The
+// first of two people may leave it to the second; who is the last to agree may not.
+func (p *person) ticket(ctx context.Context, q messages.Approval, s said) (string, error) {
+	before := q.Decisions
+	if s.verdict == messages.Edit { // they were about other arguments
+		before = nil
+	}
+	if !q.Ticket || s.ticket != "" || slices.ContainsFunc(before, func(d messages.Decision) bool { return d.Ticket != "" }) {
+		return s.ticket, nil
+	}
+	if len(before)+1 < q.Approvers {
+		return p.ask(ctx, "ticket, or Enter to leave it to whoever agrees after you: ")
+	}
+	for {
+		ticket, err := p.ask(ctx, "ticket, without which it is not approved: ")
+		if ticket != "" || err != nil {
+			return ticket, err
 		}
 	}
-	if !q.Ticket || given != "" {
-		return given, nil
-	}
-	return p.ask(ctx, "ticket: ")
 }

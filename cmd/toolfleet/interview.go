@@ -63,7 +63,7 @@ func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, c
 	switch choice {
 	case 'a':
 		s.verdict = messages.Approve
-		s.ticket, err = someone.ticket(ctx, q, "")
+		s.ticket, err = someone.ticket(ctx, q, s)
 	case 'd':
 		s.verdict = messages.Deny
 		s.reason, err = someone.ask(ctx, "why not? The model reads it: ")
@@ -74,7 +74,7 @@ func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, c
 		}
 		d.app.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(d.app.stderr)))
 		if err = agreesTo(someone.yes(ctx, "approve these arguments?")); err == nil {
-			s.ticket, err = someone.ticket(ctx, q, "")
+			s.ticket, err = someone.ticket(ctx, q, s)
 		}
 	}
 	if err == nil && s.verdict == messages.Deny && s.reason == "" {

@@ -14,6 +14,7 @@ import (
 type board struct {
 	calls  []callState
 	colour bool
+	decide func(id string) string // the command that approves; nil: nobody is told of it
 }
 
 // callState is one line of the board.
@@ -130,7 +131,7 @@ func (b *board) plain(e messages.Event) string {
 	case e.Type == messages.EventRunning:
 		return fmt.Sprintf("call %d %s: running", e.Index, tool)
 	case e.Type == messages.EventAwaiting && e.Approval != nil:
-		return fmt.Sprintf("call %d %s: awaiting approval: %s", e.Index, tool, asking(*e.Approval))
+		return fmt.Sprintf("call %d %s: awaiting approval: %s", e.Index, tool, b.asking(*e.Approval))
 	case e.Type == messages.EventEnd && e.Result != nil && !b.calls[e.Index].told:
 		b.calls[e.Index].told = true
 		line := fmt.Sprintf("call %d %s: %s", e.Index, tool, outcome(e.Result))
@@ -143,9 +144,12 @@ func (b *board) plain(e messages.Event) string {
 }
 
 // asking is a question on one line, and how to answer it.
-func asking(p messages.Pending) string {
-	return fmt.Sprintf("%s (%s, expires in %s): toolfleet approvals approve %s",
-		clean(p.Line, 400), clean(string(p.Tier), 20), span(p.Expires.Sub(p.Asked)), short(p.ID))
+func (b *board) asking(p messages.Pending) string {
+	text := fmt.Sprintf("%s (%s, expires in %s)", clean(p.Line, 400), clean(string(p.Tier), 20), span(p.Expires.Sub(p.Asked)))
+	if b.decide != nil {
+		text += ": " + b.decide(short(p.ID))
+	}
+	return text
 }
 
 // untilExpiry is how long people have left to decide.

@@ -97,7 +97,7 @@ func TestBoard(t *testing.T) {
 
 func TestPlainLines(t *testing.T) {
 	var out strings.Builder
-	var b board
+	b := board{decide: func(id string) string { return "toolfleet approvals approve " + id }}
 	for _, news := range story {
 		b.apply(news.e, time.Unix(0, 0).Add(news.at))
 		if line := b.plain(news.e); line != "" {

@@ -167,6 +167,46 @@ func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	}
 }
 
+// Who agrees last is asked for a ticket until there is one; who agrees before may leave it to them.
+func TestTicketsAreAskedFor(t *testing.T) {
+	agreed := []messages.Decision{{By: "ann", Verdict: messages.Approve}}
+	named := []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
+	for _, tc := range []struct {
+		name    string
+		before  []messages.Decision
+		verdict messages.Verdict
+		dialog  []string
+		want    string
+	}{
+		{"the first leaves it", nil, messages.Approve, []string{"Enter to leave it", "\n"}, ""},
+		{"the first names it", nil, messages.Approve, []string{"Enter to leave it", "T-2\n"}, "T-2"},
+		{"the last has to", agreed, messages.Approve, []string{"without which", "\n", "without which", " \n", "without which", "T-2\n"}, "T-2"},
+		{"it is named", named, messages.Approve, nil, ""},
+		{"an edit begins anew", named, messages.Edit, []string{"Enter to leave it", "T-2\n"}, "T-2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			term := newTerminal(t)
+			q := messages.Approval{Ticket: true, Approvers: 2, Decisions: tc.before}
+			got := make(chan string, 1)
+			go func() {
+				ticket, err := (&person{in: term.tool, out: term.tool}).ticket(t.Context(), q, said{verdict: tc.verdict})
+				if err != nil {
+					ticket = err.Error()
+				}
+				got <- ticket
+			}()
+			for i := 0; i < len(tc.dialog); i += 2 {
+				term.expect(tc.dialog[i])
+				term.expect(": ")
+				term.types(tc.dialog[i+1])
+			}
+			if ticket := <-got; ticket != tc.want {
+				t.Errorf("the ticket is %q, want %q", ticket, tc.want)
+			}
+		})
+	}
+}
+
 func TestRunAsksAtTheTerminal(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -177,7 +217,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 		{"approve", []string{"[a]pprove, [d]eny, [e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
 		{"deny", []string{"[e]dit? ", "x\n", "[e]dit? ", "\n", "[e]dit? ", "d\n", "why not?", "\n", "needs a reason", "", "[e]dit? ", "d\n", "why not?", "Too much.\n"}, messages.StatusDenied, ""},
 		{"Ctrl-D", []string{"[e]dit? ", "\x04", "expires, in ", "", "asked again", "\n", "[e]dit? ", "d\n", "why not?", "\x04", "[e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
-		{"edit", []string{"[e]dit? ", "e\n", "+   \"amount\": 99.5", "", "these arguments? [y/N]", "y\n"}, messages.StatusOK, `"amount":99.5`},
+		{"edit", []string{"[e]dit? ", "e\n", "+   \"amount\": 99.5", "", "these arguments? [y/N]", "y\n", "checked once more before it runs: issue_refund amount=99.5", ""}, messages.StatusOK, `"amount":99.5`},
 		{"edit, no after all", []string{"[e]dit? ", "e\n", "these arguments? [y/N]", "n\n", "[e]dit? ", "d\n", "why not?", "No.\n"}, messages.StatusDenied, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -97,6 +97,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		}
 		return f.once(a.ctx, body, asks)
 	}
+	d.tellHow(cfg)
 	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
 	if err != nil {
 		return messages.Reply{}, err

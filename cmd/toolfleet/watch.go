@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ type approvalsWatchCmd struct {
 
 // Help is shown below the command's usage.
 func (approvalsWatchCmd) Help() string {
-	return `Prints the open questions, then each new one and what becomes of it. With -o json each is a JSON object on a line, with state
+	return `Prints the open questions, then each new one, who agrees to it, and what becomes of it. With -o json each is a JSON object on a line, with state
 once it is not open any more. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
 }
 
@@ -47,7 +48,6 @@ func (c approvalsWatchCmd) Run(a *app) error {
 		}
 		group.Go(func() error { return d.follow(ctx, w) })
 		if asks {
-			a.say("waiting for questions; Ctrl-C ends it")
 			group.Go(func() error {
 				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
 					if slices.Contains(q.Pending().Agreed, d.name) { // it is somebody else's turn
@@ -76,6 +76,9 @@ func (c approvalsWatchCmd) tell(a *app, p messages.Pending) error {
 
 // newsLine is a question, or what became of one, on one line.
 func newsLine(p messages.Pending) string {
+	if p.State == "" && len(p.Agreed) > 0 {
+		return fmt.Sprintf("%s  %d of %d agreed (%s), expires in %s  %s", short(p.ID), len(p.Agreed), p.Approvers, clean(strings.Join(p.Agreed, ", "), 80), span(time.Until(p.Expires)), clean(p.Line, 160))
+	}
 	if p.State != "" {
 		return fmt.Sprintf("%s  %s  %s", short(p.ID), clean(p.State, 20), clean(p.Line, 160))
 	}
@@ -89,28 +92,31 @@ type watched struct {
 	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex
-	known  map[string]string  // the last state of a question, by id; guarded by mu
-	queue  []messages.Pending // open, not shown yet; guarded by mu
-	shown  map[string]bool    // handed out by next, by id; guarded by mu
-	closes map[string]func()  // ends the asking of a question, by id; guarded by mu
-	more   chan struct{}      // there is something in the queue, perhaps
+	known  map[string]messages.Pending // the last that was heard of a question, by id; guarded by mu
+	queue  []messages.Pending          // open, not shown yet; guarded by mu
+	shown  map[string]bool             // handed out by next, by id; guarded by mu
+	closes map[string]func()           // ends the asking of a question, by id; guarded by mu
+	more   chan struct{}               // there is something in the queue, perhaps
 }
 
 func newWatched() *watched {
-	return &watched{known: map[string]string{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
+	return &watched{known: map[string]messages.Pending{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
 }
 
 // take is told news, possibly old ones. A question that is closed does not open again.
 func (w *watched) take(p messages.Pending) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	state, seen := w.known[p.ID]
-	if seen && (state != "" || state == p.State) {
+	last, seen := w.known[p.ID]
+	if seen && (last.State != "" || p.State == "" && len(p.Agreed) <= len(last.Agreed)) {
 		return
 	}
-	w.known[p.ID] = p.State
+	w.known[p.ID] = p
 	w.each(p, w.shown[p.ID])
 	if p.State == "" {
+		if seen { // one more agrees
+			return
+		}
 		w.queue = append(w.queue, p)
 		select {
 		case w.more <- struct{}{}:
@@ -127,7 +133,7 @@ func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Co
 	defer w.mu.Unlock()
 	for len(w.queue) > 0 {
 		p, w.queue = w.queue[0], w.queue[1:]
-		if w.known[p.ID] != "" {
+		if w.known[p.ID].State != "" {
 			continue
 		}
 		w.shown[p.ID] = true
@@ -163,8 +169,14 @@ func (d *desk) follow(ctx context.Context, w *watched) error {
 		}
 		for first := true; ; first = false {
 			list, err := d.open(ctx)
-			if err != nil && first {
+			switch {
+			case !first:
+			case err != nil:
 				return err
+			case len(list) == 0:
+				d.app.say("watching tenant %s; nothing is open. Ctrl-C ends it", clean(d.tenant, 64))
+			default:
+				d.app.say("watching tenant %s; %s open. Ctrl-C ends it", clean(d.tenant, 64), count(len(list), "question"))
 			}
 			for _, p := range list {
 				w.take(p)

@@ -248,6 +248,7 @@ func (r *reader) start(command string) error {
 func (r *reader) begin(command string) error {
 	words := strings.Fields(command)
 	r.begun = &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
+	r.begun.cmd.Args[0] = words[0] // it says how it was called
 	r.begun.cmd.Dir, r.begun.cmd.Env = r.dir, r.environment()
 	r.begun.cmd.Stdout, r.begun.cmd.Stderr = &lockedBuffer{}, r.begun.log
 	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // one that has ended is left alone

@@ -29,7 +29,7 @@ func ExampleDecision_Weigh() {
 	}
 	// Output:
 	// allow: the rule: allow refund (policy.yaml)
-	// ask: the tier is high by over-50 (policy.yaml): Refunds over 50 need a person
+	// ask: the tier is high, by over-50 (policy.yaml): Refunds over 50 need a person
 	// deny: the rule: deny no-test-orders (policy.yaml)
 	// deny: the rule deny no-test-orders (policy.yaml) could not be evaluated: a member that it reads is not there
 }

@@ -116,7 +116,7 @@ func (d Decision) byRule(e Effect) Ruling {
 }
 
 func (d Decision) byTier() Ruling {
-	reason := fmt.Sprintf("the tier is %s by %s", d.Tier, d.Risk.place()) + words(d.Risk.Reason)
+	reason := fmt.Sprintf("the tier is %s, by %s", d.Tier, d.Risk.place()) + words(d.Risk.Reason)
 	if d.riskErr != nil {
 		reason = fmt.Sprintf("the tier is %s, because %s could not be evaluated: %v", d.Tier, d.Risk.place(), d.riskErr)
 	}
