@@ -60,6 +60,9 @@ type Hook struct {
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
+	// BeforeProgram and AfterProgram are the programs that the functions start, as the operator has written them: a
+	// failure names them. "" where a function is all in Go.
+	BeforeProgram, AfterProgram string
 }
 
 // Call is a hook's own copy of what is known about a call.

@@ -146,6 +146,10 @@ func TestCouldNotRun(t *testing.T) {
 					if len(r.Failures) != 1 || r.Failures[0].Hook != "bad" || r.Failures[0].Cancelled {
 						t.Fatalf("failures %+v, want one by bad", r.Failures)
 					}
+					want := map[string]Cause{"error": Erred, "panic": Panicked, "goexit": Panicked, "bad opinion": BadAnswer, "slow": TooSlow, "deaf": TooSlow}[name]
+					if got := r.Failures[0]; got.Cause != want || want == TooSlow && got.Err.Error() != "it took longer than its budget of 1s" {
+						t.Errorf("cause %q, err %v, want %q", got.Cause, got.Err, want)
+					}
 					if strings.Contains(r.Failures[0].Error(), "SECRET") || r.Messages[0].Type != messages.HookErrorInExecution {
 						t.Errorf("failure %v, message %+v", r.Failures[0], r.Messages[0])
 					}

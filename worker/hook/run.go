@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -40,25 +39,6 @@ type Result struct {
 	tell func(messages.HookMessage)
 }
 
-// Failure says that a hook could not run, and why: it panicked, erred, was too slow or was cut off.
-type Failure struct {
-	Hook  string
-	Class Class
-	// Cancelled: the call ended around the hook, which is not the hook's fault.
-	Cancelled bool
-	Err       error
-	Stack     []byte // of a panic
-}
-
-func (f *Failure) Error() string { return fmt.Sprintf("hook %s could not run: %v", f.Hook, f.Err) }
-func (f *Failure) Unwrap() error { return f.Err }
-
-// Why a hook could not run, beside errors of its own. The text of a panic is left out: it may hold arguments.
-var (
-	ErrBudget = errors.New("it took longer than its budget")
-	ErrPanic  = errors.New("it panicked")
-)
-
 // Before runs the hooks for the call in order, each on the input that the one before left. A deny, and a
 // gate that could not run, end the list. tell hears each message as it happens; nil hears nothing.
 func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessage)) Result {
@@ -68,10 +48,10 @@ func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessa
 			continue
 		}
 		r.Count++
-		v, failure := attempt(ctx, h, func(ctx context.Context) (Verdict, error) {
+		v, failure := attempt(ctx, h, h.BeforeProgram, func(ctx context.Context) (Verdict, error) {
 			v, err := h.Before(ctx, call.clone())
 			if err == nil && !slices.Contains([]Opinion{None, Allow, Ask, Deny}, v.Opinion) {
-				err = fmt.Errorf("opinion %.20q: want allow, ask, deny or none", v.Opinion)
+				err = &Fault{BadAnswer, fmt.Errorf("opinion %.20q: want allow, ask, deny or none", v.Opinion)}
 			}
 			return v, err
 		})
@@ -104,7 +84,7 @@ func (s Set) After(ctx context.Context, call Call, done Done, tell func(messages
 			continue
 		}
 		r.Count++
-		change, failure := attempt(ctx, h, func(ctx context.Context) (Change, error) {
+		change, failure := attempt(ctx, h, h.AfterProgram, func(ctx context.Context) (Change, error) {
 			own := done
 			own.Outcome = cloneOutcome(done.Outcome)
 			return h.After(ctx, call.clone(), own)
@@ -190,13 +170,13 @@ func bounded(text string, limit int) string {
 }
 
 // attempt gives f the hook's budget, on a goroutine of its own so that one that ignores its context holds up nobody.
-func attempt[T any](ctx context.Context, h Hook, f func(context.Context) (T, error)) (T, *Failure) {
+func attempt[T any](ctx context.Context, h Hook, program string, f func(context.Context) (T, error)) (T, *Failure) {
 	type answer struct {
 		value T
 		err   error
 		stack []byte
 	}
-	budget, cancel := context.WithTimeoutCause(ctx, h.Budget, ErrBudget)
+	budget, cancel := context.WithTimeoutCause(ctx, h.Budget, fmt.Errorf("%w of %v", ErrBudget, h.Budget))
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
@@ -219,16 +199,13 @@ func attempt[T any](ctx context.Context, h Hook, f func(context.Context) (T, err
 	if a.err == nil {
 		return a.value, nil
 	}
-	var none T
-	return none, &Failure{Hook: h.Name, Class: h.Class, Cancelled: ctx.Err() != nil, Err: a.err, Stack: a.stack}
-}
-
-// panicError keeps the text of the runtime's own errors only.
-func panicError(v any) error {
-	if err, ok := v.(runtime.Error); ok {
-		return fmt.Errorf("%w: %w", ErrPanic, err)
+	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil { // a function that heeds its context
+		a.err = context.Cause(budget)
 	}
-	return fmt.Errorf("%w with a %T", ErrPanic, v)
+	var none T
+	return none, &Failure{
+		Hook: h.Name, Class: h.Class, Program: program, Cancelled: ctx.Err() != nil, Cause: causeOf(a.err), Err: a.err, Stack: a.stack,
+	}
 }
 
 func (c Call) clone() Call {

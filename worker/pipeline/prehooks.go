@@ -29,7 +29,7 @@ func (c *call) preHooks(ctx context.Context) error {
 	case c.hooks.Refused != nil:
 		c.deniedBy(c.hooks.Refused.Hook)
 		return fail(messages.StatusHookError, messages.CodeHookFailed,
-			"The hook %s could not run, so the call was refused. It was not run.", c.hooks.Refused.Hook)
+			"The hook %s could not run (%s), so the call was refused. It was not run.", c.hooks.Refused.Hook, c.hooks.Refused.Cause)
 	case c.hooks.Opinion == hook.Deny:
 		c.deniedBy(c.hooks.By)
 		return fail(messages.StatusDenied, messages.CodeHookDenied, "Denied by the hook %s%s.", c.hooks.By, because(c.hooks.Reason))
@@ -85,10 +85,23 @@ func (c *call) tellHook(m messages.HookMessage) {
 // count makes the hooks that could not run heard of: a gate that is broken refuses calls, an observer misses them.
 func (c *call) count(r hook.Result) {
 	for _, f := range r.Failures {
-		c.log.Error("a hook could not run", "hook", f.Hook, "class", f.Class, "cancelled", f.Cancelled, "err", f.Err, "stack", string(f.Stack))
-		if !f.Cancelled {
-			c.cfg.HookFailed(f.Hook, f.Class)
+		about := []any{"hook", f.Hook, "class", f.Class}
+		if f.Program != "" {
+			about = append(about, "program", f.Program)
 		}
+		if f.Cancelled {
+			c.log.Info("a hook was cut off: its call has ended", about...)
+			continue
+		}
+		about = append(about, "err", f.Err)
+		if f.Program != "" {
+			about = append(about, "hint", "what it wrote to stderr is in the log at the level debug")
+		}
+		if f.Stack != nil {
+			about = append(about, "stack", string(f.Stack))
+		}
+		c.log.Error("a hook could not run", about...)
+		c.cfg.HookFailed(f.Hook, f.Class)
 	}
 }
 

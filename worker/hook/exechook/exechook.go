@@ -21,15 +21,18 @@ package exechook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -60,14 +63,15 @@ const (
 	exitBlock = 2
 )
 
-// New makes the hook. A program that cannot be run as things are is a warning in the log and no error: whether calls
-// may go on without it is for the class to say, call by call.
+// New makes the hook. A program that is not there is a line in the log and no error: whether calls may go on without it
+// is for the class to say, call by call.
 func New(cfg Config) (hook.Hook, error) {
 	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
 	var errs []error
 	if cfg.Before != nil {
 		p, err := newProgram(cfg, cfg.Before)
 		errs = append(errs, err)
+		h.BeforeProgram = p.name
 		h.Before = func(ctx context.Context, call hook.Call) (hook.Verdict, error) {
 			a, err := p.ask(ctx, before(call))
 			return hook.Verdict{
@@ -78,6 +82,7 @@ func New(cfg Config) (hook.Hook, error) {
 	if cfg.After != nil {
 		p, err := newProgram(cfg, cfg.After)
 		errs = append(errs, err)
+		h.AfterProgram = p.name
 		h.After = func(ctx context.Context, call hook.Call, done hook.Done) (hook.Change, error) {
 			a, err := p.ask(ctx, after(call, done))
 			return hook.Change{Output: a.output, Content: a.content, Stop: a.stop, StopReason: a.stopReason, Context: a.context}, err
@@ -89,6 +94,7 @@ func New(cfg Config) (hook.Hook, error) {
 // program is one command of a hook.
 type program struct {
 	gate bool
+	name string // as it is configured
 	args []string
 	dir  string // absolute
 	env  []string
@@ -106,7 +112,7 @@ func newProgram(cfg Config, command []string) (program, error) {
 	if err != nil {
 		return program{}, fmt.Errorf("hook %.80q: %w", cfg.Name, err)
 	}
-	p := program{gate: cfg.Class != hook.Observe, args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
+	p := program{gate: cfg.Class != hook.Observe, name: command[0], args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -115,9 +121,20 @@ func newProgram(cfg Config, command []string) (program, error) {
 		p.args[0] = filepath.Join(dir, command[0])
 	}
 	if _, err := exec.LookPath(p.args[0]); err != nil {
-		p.log.Warn("the program of a hook cannot be run as things are", "class", cfg.Class, "err", err)
+		p.warn(cfg.Class, startError(err))
 	}
 	return p, nil
+}
+
+// warn says that a program is not there. Calls are refused for a gate's until it is, which nobody wants to learn from the
+// first of them: it is an error also for those who hear of no warnings.
+func (p program) warn(class hook.Class, err error) {
+	level, means := slog.LevelError, "calls that it is asked about are refused"
+	if !p.gate {
+		level, means = slog.LevelWarn, "calls go on without it"
+	}
+	p.log.Log(context.Background(), level, "the program of a hook cannot be run; until it can, "+means,
+		"class", cmp.Or(class, hook.Gate), "program", p.name, "folder", p.dir, "err", err)
 }
 
 // ask runs the program once. An error means that it could not run.
@@ -129,19 +146,56 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	}
 	env, err := p.environ()
 	if err != nil {
-		return answer{}, err
+		return answer{}, notStarted(err)
 	}
 	result, err := process.Run(ctx, process.Command{
 		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: maxAnswer, LimitStderr: maxStderr,
 	})
-	if err != nil {
-		return answer{}, err
+	var a answer
+	switch {
+	case err == nil:
+		a, err = q.answered(result, p.gate)
+	case ctx.Err() == nil:
+		err = notStarted(p.whyNot(err))
 	}
-	a, err := q.answered(result, p.gate)
-	if err != nil {
-		p.log.Debug("a hook could not run", "err", err, "stderr", string(result.Stderr.Bytes()))
+	if said := result.Stderr.Bytes(); len(said) > 0 && (err != nil || result.ExitCode != exitBlock) {
+		p.log.Debug("a hook wrote to stderr", "session", q.Session, "batch", q.Batch, "call", q.CallID, "event", q.Event, "stderr", string(said))
 	}
 	return a, err
+}
+
+func notStarted(err error) error {
+	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
+}
+
+// whyNot is why the program could not be started, without its path, which is named anyway.
+func (p program) whyNot(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		err = inner
+	}
+	if _, missing := os.Stat(p.args[0]); missing != nil || !strings.Contains(p.args[0], "/") {
+		return err
+	}
+	switch { // the file is there, and what its first line says is not
+	case errors.Is(err, syscall.ENOEXEC):
+		return fmt.Errorf("%w; a script needs a first line such as #!/bin/sh", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: what the first line of the script names", err)
+	}
+	return err
+}
+
+// startError is an error of looking for a program without its path.
+func startError(err error) error {
+	var lookup *exec.Error
+	if errors.As(err, &lookup) {
+		err = lookup.Err
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return err
 }
 
 // environ is the worker's environment as far as the program may know it. The call itself is on stdin.
@@ -162,25 +216,34 @@ func (q request) answered(r process.Result, gate bool) (answer, error) {
 	said := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {
 	case r.ExitCode == exitBlock && !gate:
-		return answer{}, errors.New("it ended with exit status 2, and it is no gate")
+		return answer{}, ended("exit status 2, and it is no gate")
 	case r.ExitCode == exitBlock && said == "":
-		return answer{}, errors.New("it ended with exit status 2 and no reason on stderr")
+		return answer{}, ended("exit status 2 and no reason on stderr")
 	case r.ExitCode == exitBlock && q.Event == preToolUse:
 		return answer{opinion: hook.Deny, reason: said}, nil
 	case r.ExitCode == exitBlock: // what is done is done: the model is told
 		return answer{context: said}, nil
 	case r.ExitCode != 0:
-		return answer{}, fmt.Errorf("it ended with %s", r.Status())
+		return answer{}, ended(r.Status())
 	case r.Stdout.Dropped > 0:
-		return answer{}, fmt.Errorf("its answer has more than %d bytes", maxAnswer)
+		return answer{}, unusable(fmt.Errorf("its answer has more than %d bytes", maxAnswer))
 	}
 	stdout := bytes.TrimSpace(r.Stdout.Bytes())
 	if len(stdout) == 0 {
 		return answer{}, nil
 	}
+	if _, err := messages.Object(stdout); err != nil {
+		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(messages.Check(stdout), err)))
+	}
 	a, err := q.read(stdout)
 	if err != nil {
-		return answer{}, fmt.Errorf("its answer cannot be used: %w", err)
+		return answer{}, unusable(fmt.Errorf("its answer cannot be used: %w", err))
 	}
 	return a, nil
 }
+
+func ended(how string) error {
+	return &hook.Fault{Cause: hook.BadExit, Err: fmt.Errorf("it ended with %s", how)}
+}
+
+func unusable(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }

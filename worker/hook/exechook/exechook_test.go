@@ -31,8 +31,13 @@ var (
 // script is a hook whose programs are this shell script.
 func script(t testing.TB, body string, change func(*Config)) hook.Hook {
 	t.Helper()
+	return scriptOf(t, "#!/bin/sh\n"+body+"\n", change)
+}
+
+func scriptOf(t testing.TB, file string, change func(*Config)) hook.Hook {
+	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "hook"), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "hook"), []byte(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{Name: "h", Before: []string{"./hook", "one", "two words"}, After: []string{"./hook"}, Dir: dir}
@@ -93,7 +98,7 @@ func TestCouldNotRun(t *testing.T) {
 		{"exit 126", `exit 126`, "exit status 126"},
 		{"exit 127", `no-such-program-anywhere`, "exit status 127"},
 		{"signal", `kill -TERM $$`, "signal: terminated"},
-		{"garbage", `echo yes`, "invalid character"},
+		{"garbage", `echo yes`, "answered with something that is no JSON object: "},
 		{"half", `echo '{"decision":'`, "ends in the middle"},
 		{"two", say(`{}` + "\n" + `{}`), "more than one JSON value"},
 		{"words around it", say("thinking...\n{}"), "invalid character"},
@@ -345,18 +350,28 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A program that is missing is a warning when the worker starts and an error of each run, until it is there.
+// A program that is missing is told when the worker starts and is an error of each run, until it is there. That calls
+// will be refused for want of it is told also where warnings are not heard.
 func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
-	for _, command := range []string{"./hook", program, "no-such-program-anywhere"} {
-		var log bytes.Buffer
-		h, err := New(Config{Name: "h", Before: []string{command}, Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil || !strings.Contains(log.String(), "cannot be run as things are") || !strings.Contains(log.String(), "hook=h") {
-			t.Errorf("%s: %v, log %q", command, err, log.String())
-		}
-		if v, err := h.Before(t.Context(), aCall); err == nil {
-			t.Errorf("%s: got %+v, want an error", command, v)
+	for _, class := range []hook.Class{"", hook.Gate, hook.Observe} {
+		for command, why := range map[string]string{"./hook": "no such file or directory", program: "no such file or directory", "no-such-program-anywhere": "executable file not found in $PATH"} {
+			var log bytes.Buffer
+			h, err := New(Config{Name: "h", Class: class, Before: []string{command}, Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			level, means := "level=ERROR", "are refused"
+			if class == hook.Observe {
+				level, means = "level=WARN", "go on without it"
+			}
+			for _, want := range []string{level, means, "hook=h", "class=" + map[bool]string{true: "observe", false: "gate"}[class == hook.Observe], "program=" + command, `err="` + why + `"`} {
+				if err != nil || !strings.Contains(log.String(), want) {
+					t.Errorf("%s %s: %v, log %q without %s", class, command, err, log.String(), want)
+				}
+			}
+			var fault *hook.Fault
+			if _, err := h.Before(t.Context(), aCall); !errors.As(err, &fault) || fault.Cause != hook.NotStarted || err.Error() != "it did not start: "+why {
+				t.Errorf("%s: got %v, want that it did not start: %s", command, err, why)
+			}
 		}
 	}
 	h, err := New(Config{Name: "h", Before: []string{"./hook"}, Dir: dir})
@@ -374,6 +389,49 @@ func TestMissingProgram(t *testing.T) {
 	}
 	if v, err := h.Before(t.Context(), aCall); err != nil || v.Opinion != hook.Allow {
 		t.Errorf("once it is there: got %+v, %v", v, err)
+	}
+}
+
+// Of a script that is there and does not start it is said what keeps it from it.
+func TestFirstLine(t *testing.T) {
+	for script, want := range map[string]string{
+		"exit 0\n":           "it did not start: exec format error; a script needs a first line such as #!/bin/sh",
+		"#!/no/such/shell\n": "it did not start: no such file or directory: what the first line of the script names",
+	} {
+		h := scriptOf(t, script, nil)
+		if _, err := h.Before(t.Context(), aCall); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", script, err, want)
+		}
+	}
+}
+
+// What a program wrote to stderr is in the log at the level debug, with the call, and its cause has no part of it.
+func TestStderrIsForDebugging(t *testing.T) {
+	for _, tt := range []struct {
+		body  string
+		cause hook.Cause
+		logs  bool
+	}{
+		{`echo SECRET >&2; exit 1`, hook.BadExit, true},
+		{`echo SECRET >&2; echo SECRET`, hook.BadAnswer, true},
+		{`echo SECRET >&2`, "", true},
+		{`echo SECRET >&2; exit 2`, "", false},
+		{`exit 1`, hook.BadExit, false},
+	} {
+		var log bytes.Buffer
+		h := script(t, tt.body, func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		})
+		_, err := h.Before(t.Context(), aCall)
+		var fault *hook.Fault
+		if errors.As(err, &fault) != (tt.cause != "") || fault != nil && fault.Cause != tt.cause {
+			t.Errorf("%s: got %v, want the cause %q", tt.body, err, tt.cause)
+		}
+		for _, part := range []string{"level=DEBUG", "SECRET", "hook=h", "session=s", "batch=b", "call=toolu_1"} {
+			if strings.Contains(log.String(), part) != tt.logs {
+				t.Errorf("%s: log %q, want %s in it: %v", tt.body, log.String(), part, tt.logs)
+			}
+		}
 	}
 }
 
