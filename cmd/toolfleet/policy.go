@@ -49,6 +49,22 @@ func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
 	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
 }
 
+// lacks is the warning that a call would be refused because nobody, or not enough people, can be asked; "" for none.
+func (j *judge) lacks(r permission.Ruling) string {
+	people := len(j.policy.Approvers)
+	if r.Effect != string(permission.Ask) || people >= r.Approvers {
+		return ""
+	}
+	text := "needs " + needs(messages.Pending{Approvers: r.Approvers, Ticket: r.Ticket})
+	switch {
+	case people > 0:
+		return fmt.Sprintf("%s; the policy names %s, so it would be refused", text, count(people, "approver"))
+	case r.Approvers > 1:
+		return text + "; the policy names no approvers, so it would be refused"
+	}
+	return text + "; the policy names no approver, so it would be refused but by `dev`, and `run` at a terminal, which ask whoever started them"
+}
+
 // tool is the promise of a tool; one that is not known is a write, or what the test says.
 func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
 	if t, known := j.tools[name]; known {
@@ -78,6 +94,8 @@ type tested struct {
 	OK   bool                `json:"ok"`
 	Want wanted              `json:"want"`
 	Got  messages.Permission `json:"got"`
+	// Warning is what may be wrong with a decision that is as it should be.
+	Warning string `json:"warning,omitempty"`
 }
 
 type wanted struct {
@@ -114,6 +132,7 @@ func (c policyTestCmd) Run(a *app) error {
 	} else {
 		err = a.tellTests(string(cfg.Policy), all, failures)
 	}
+	a.warnOf(all)
 	if err == nil && failures > 0 {
 		err = errSaid
 	}
@@ -129,9 +148,31 @@ func (j *judge) try(t schemas.PolicyTest) tested {
 	}
 	got := j.decide(permission.Call{
 		Tool: j.tool(t.Tool, t.Kind), Input: input, Session: messages.SessionID(t.Session), Principal: t.Principal,
-	}, strings.TrimPrefix(t.Hook, "none")).Permission
+	}, strings.TrimPrefix(t.Hook, "none"))
 	ok := got.Effect == t.Effect && (t.Tier == "" || t.Tier == got.Tier) && (t.Rule == "" || t.Rule == got.Rule)
-	return tested{t.Name, t.Line, ok, want, got}
+	return tested{t.Name, t.Line, ok, want, got.Permission, j.lacks(got)}
+}
+
+// warnOf tells each warning once, with the tests that it is about.
+func (a *app) warnOf(all []tested) {
+	var warnings []string
+	about := map[string][]string{}
+	for _, t := range all {
+		if t.Warning == "" {
+			continue
+		}
+		if about[t.Warning] == nil {
+			warnings = append(warnings, t.Warning)
+		}
+		about[t.Warning] = append(about[t.Warning], clean(t.Name, 120))
+	}
+	for _, warning := range warnings {
+		names := about[warning]
+		if more := len(names) - 3; more > 0 {
+			names = append(names[:3], fmt.Sprintf("%d more", more))
+		}
+		a.say("warning: %s: %s", strings.Join(names, ", "), warning)
+	}
 }
 
 func (a *app) tellTests(file string, all []tested, failures int) error {
@@ -226,6 +267,12 @@ func (c policyExplainCmd) Run(a *app) error {
 		}
 	}
 	rows = append(rows, []string{"gates", strings.Join(gates(ruling), ", ")})
+	if cfg.Policy == "" {
+		a.say("no policy file is loaded: --policy names one")
+	}
+	if lacks := j.lacks(ruling); lacks != "" {
+		a.say("warning: the call %s", lacks)
+	}
 	if _, known := j.tools[c.Tool]; !known {
 		a.say("no tool %s is known here: it is taken for a write without a tier; --tools names the file that has it", clean(c.Tool, 80))
 	}
@@ -245,7 +292,7 @@ func gates(r permission.Ruling) []string {
 		list = append(list, "a line in the audit log")
 	}
 	if len(list) == 0 {
-		list = append(list, "none")
+		list = append(list, "nothing")
 	}
 	return list
 }
