@@ -62,7 +62,7 @@ func (j *judge) lacks(r permission.Ruling) string {
 	case r.Approvers > 1:
 		return text + "; the policy names no approvers, so it would be refused"
 	}
-	return text + "; the policy names no approver, so it would be refused but by `dev`, and `run` at a terminal, which ask whoever started them"
+	return text + "; the policy names no approver, so it would be refused, except by `dev`, and by `run` at a terminal, which ask whoever started them"
 }
 
 // tool is the promise of a tool; one that is not known is a write, or what the test says.
