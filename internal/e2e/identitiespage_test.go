@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+)
+
+// page is a reader of docs/identities.md, who goes on in a shell whose variables stay.
+type page struct{ *reader }
+
+// What docs/identities.md says is done here, and works. Beside the words of README.md it knows:
+//
+//	<!-- test: sees, TEXT -->    its command shows the text, soon
+//	<!-- test: reload, FILE -->  the server gets SIGHUP, and then lets in whoever has the key in that file
+func TestIdentitiesPage(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash: the commands are not run")
+	}
+	document, err := os.ReadFile("../../docs/identities.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, walk, _ := strings.Cut(string(document), "\n## Running it\n") // the picture before it is no command
+	all, err := snippets(walk)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d commands, %v", len(all), err)
+	}
+	dependOn(t, "../../cmd", "../../internal")
+	command, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := page{&reader{t: t, dir: t.TempDir(), server: freeAddr(t)}}
+	if err := errors.Join(
+		os.CopyFS(filepath.Join(p.dir, "examples"), os.DirFS("../../examples")),
+		os.CopyFS(filepath.Join(p.dir, "deploy"), os.DirFS("../../deploy")),
+		os.Symlink(command, filepath.Join(p.dir, "toolfleet")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(filepath.Join(p.dir, "examples", "refund", "ledger")) // of whoever tried the example
+	p.env = []string{"PATH=" + p.dir + ":" + os.Getenv("PATH"), "HOME=" + p.dir}
+	t.Cleanup(p.stop)
+	for _, s := range all {
+		if err := p.follow(s); err != nil {
+			t.Fatalf("docs/identities.md: %s: %v\n%s", s.verb, err, s.text)
+		}
+	}
+	if err := p.begun.cmd.Wait(); err != nil || !strings.Contains(fmt.Sprint(p.begun.cmd.Stdout), `"output":"refunded`) {
+		t.Errorf("the agent's run: %v\n%s%s", err, p.begun.cmd.Stdout, p.begun.log)
+	}
+	for _, file := range []string{"acme", "ann", "coordinator", "globex", "operator", "worker"} {
+		info, err := os.Stat(filepath.Join(p.dir, "keys", file+".nkey"))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the key of %s: %v, %v", file, info, err)
+		}
+	}
+	p.stop()
+}
+
+func (p page) follow(s snippet) error {
+	text := strings.ReplaceAll(s.text, "127.0.0.1:4222", p.server)
+	switch s.verb {
+	case "run":
+		return p.shell(text)
+	case "start":
+		for line := range strings.Lines(text) {
+			if err := p.start(strings.TrimSpace(line)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "begin":
+		return p.begin(text)
+	case "sees":
+		return p.until(func() error {
+			err := p.shell(text)
+			if err == nil && !strings.Contains(p.stdout, s.arg) {
+				err = fmt.Errorf("it shows\n%s%s", p.stdout, p.stderr)
+			}
+			return err
+		})
+	case "terminal":
+		return p.terminal(text, s.arg)
+	case "reload":
+		return p.reload(filepath.Join(p.dir, s.arg))
+	}
+	return errors.New("no such word")
+}
+
+// shell does commands, and keeps the variables that they export.
+func (p page) shell(commands string) error {
+	const kept = ".exported"
+	cmd := exec.CommandContext(p.t.Context(), "bash", "-euc", commands+"\nenv -0 > "+kept)
+	cmd.Dir, cmd.Env = p.dir, p.environment()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	p.stdout, p.stderr = stdout.String(), stderr.String()
+	if err != nil {
+		return fmt.Errorf("%w\n%s%s", err, p.stdout, p.stderr)
+	}
+	exported, err := os.ReadFile(filepath.Join(p.dir, kept))
+	for variable := range strings.SplitSeq(string(exported), "\x00") {
+		if strings.HasPrefix(variable, "TOOLFLEET_") && !slices.Contains(p.env, variable) {
+			p.env = append(p.env, variable)
+		}
+	}
+	return err
+}
+
+func (p page) reload(key string) error {
+	nats := p.daemons[0]
+	if conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.server, NKey: key, InboxPrefix: "_INBOX.agent"}); err == nil {
+		conn.Close()
+		return errors.New("it is let in before the reload")
+	}
+	if err := nats.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		return err
+	}
+	return p.until(func() error {
+		conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.server, NKey: key, InboxPrefix: "_INBOX.agent"})
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+}
