@@ -44,7 +44,7 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 		c.refuseDecision(ctx, m, key, &d, refused)
 		return
 	}
-	c.log.Info("decided", "call", key.String(), "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
+	c.logOf(key, decided.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
 	c.cfg.Metrics.decisions.WithLabelValues(string(d.Verdict)).Inc()
 	c.showDecided(ctx, key, decided, state)
 	line := about(messages.AuditDecided, decided)
@@ -89,7 +89,7 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 			return messages.Approval{}, "", c.notPending(ctx, d, none.Newest.Record)
 		}
 		if err != nil {
-			return messages.Approval{}, "", c.storeless(key, err)
+			return messages.Approval{}, "", c.storeless(key, d.CallID, err)
 		}
 		q, state, refused := c.cfg.Approvers.Take(*entry.Record.Approval, d, c.conn.Now(ctx))
 		if refused == nil && d.Verdict == messages.Edit {
@@ -106,10 +106,10 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.InvalidDecision, "The decision is too large to be stored with the question.")
 		case !errors.As(err, &lost):
-			return q, "", c.storeless(key, err)
+			return q, "", c.storeless(key, d.CallID, err)
 		}
 	}
-	return messages.Approval{}, "", c.storeless(key, errors.New("others were faster again and again"))
+	return messages.Approval{}, "", c.storeless(key, d.CallID, errors.New("others were faster again and again"))
 }
 
 // holds reports whether a decision is one of those that were taken.
@@ -187,7 +187,7 @@ func (c *Coordinator) showDecided(ctx context.Context, key messages.CallKey, q m
 		_, _, err = c.journal.Forget(ctx, key)
 	}
 	if err != nil {
-		c.log.Warn("the list of open questions is behind", "call", key.String(), "err", err)
+		c.logOf(key, q.CallID).Warn("the list of open questions is behind", "err", err)
 	}
 	c.news(key, pending)
 }
@@ -205,7 +205,7 @@ func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, lin
 		case <-ctx.Done():
 		}
 	}
-	c.log.Error("a decision is missing in the record for people; the journal of the call holds it", "call", key.String(), "approval", line.Approval, "err", err)
+	c.logOf(key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)
 }
 
 // notPending says that a call does not wait for a decision, and to those whose word counts why.
@@ -242,8 +242,8 @@ func whyNotPending(newest messages.CallRecord) string {
 }
 
 // storeless says that it is not known whether a decision was stored.
-func (c *Coordinator) storeless(key messages.CallKey, err error) *messages.Refusal {
-	c.log.Warn("a decision could not be stored", "call", key.String(), "err", err)
+func (c *Coordinator) storeless(key messages.CallKey, id messages.CallID, err error) *messages.Refusal {
+	c.logOf(key, id).Warn("a decision could not be stored", "err", err)
 	return &messages.Refusal{Class: messages.Busy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
@@ -252,11 +252,14 @@ func refusal(class messages.Class, format string, args ...any) *messages.Refusal
 }
 
 // refuseDecision answers a decision that is not taken, and writes it down. What anybody could send is written down only
-// as often as [allowance] says, so that a flood of it does not fill the record for people.
+// as often as [allowance] says, so that a flood of it fills neither the record for people nor the log.
 func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	c.cfg.Metrics.notDecided.WithLabelValues(string(refused.Class)).Inc()
-	if key.Batch != "" && refused.Class != messages.Busy {
-		c.auditRefused(ctx, key, d, refused)
+	if refused.Class != messages.Busy && c.isWrittenDown(refused.Class) {
+		c.logRefused(key, d, refused)
+		if key.Batch != "" {
+			c.auditRefused(ctx, key, d, refused)
+		}
 	}
 	code := "400"
 	switch refused.Class {
@@ -270,17 +273,28 @@ func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key message
 	c.respond(m, serviceError(string(refused.Class), code), messages.MustMarshal(messages.DecisionAnswer{Error: refused}))
 }
 
-func (c *Coordinator) auditRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
-	switch refused.Class {
+func (c *Coordinator) isWrittenDown(class messages.Class) bool {
+	switch class {
 	case messages.InvalidDecision, messages.SubjectMismatch, messages.BadSignature, messages.NotPending: // needs no key that counts
 		write, last := c.refused.take(time.Now())
 		if last {
 			c.log.Warn("many decisions are refused; until they become fewer most are counted and not written down")
 		}
-		if !write {
-			return
-		}
+		return write
 	}
+	return true
+}
+
+// logRefused leaves out why: the sentence may be about arguments. Who it is by is what the decision says.
+func (c *Coordinator) logRefused(key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
+	if d == nil {
+		c.logOf(key, "").Warn("decision refused", "class", refused.Class)
+		return
+	}
+	c.logOf(key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", short(d.Verdict), "by", d.By)
+}
+
+func (c *Coordinator) auditRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	line := messages.AuditRecord{
 		Type: messages.AuditRefused, Session: messages.SessionID(key.Session), Batch: messages.BatchID(key.Batch), Index: key.Index,
 		Refusal: refused,
@@ -323,7 +337,7 @@ func (c *Coordinator) showDoor(ctx context.Context, m bus.Msg) {
 			answer.Error.Message = whyNotPending(none.Newest.Record)
 		}
 	} else {
-		c.log.Warn("a question could not be read", "call", key.String(), "err", err)
+		c.logOf(key, "").Warn("a question could not be read", "err", err)
 		answer.Error = &messages.Refusal{Class: messages.Busy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)

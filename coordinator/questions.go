@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -34,7 +35,7 @@ func (d *drive) mind(ctx context.Context, index int) {
 func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approval) {
 	fresh, err := d.journal.Ask(ctx, key, q)
 	if err != nil {
-		d.log.Warn("a question is not in the list of those that are open; it can be answered all the same", "call", key.Index, "err", err)
+		d.log.Warn("a question is not in the list of those that are open; it can be answered all the same", "call", q.CallID, "err", err)
 	} else if !fresh {
 		return
 	}
@@ -57,7 +58,7 @@ func (d *drive) asAsked(q messages.Approval) bool {
 func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.Approval) {
 	was, listed, err := d.journal.Forget(ctx, key)
 	if err != nil {
-		d.log.Warn("a question stays in the list of those that are open, until it expires", "call", key.Index, "err", err)
+		d.log.Warn("a question stays in the list of those that are open, until it expires", "call", q.CallID, "err", err)
 	}
 	if listed {
 		was.State = d.machine.Answer(key.Index)
@@ -65,10 +66,19 @@ func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.A
 	}
 }
 
+// logOf is a log with the fields that every line about a call has. Where its id is not known, there is its place.
+func (c *Coordinator) logOf(key messages.CallKey, id messages.CallID) *slog.Logger {
+	log := c.log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)
+	if id == "" {
+		return log.With("index", key.Index)
+	}
+	return log.With("call", id)
+}
+
 // news tells whoever watches what became open, and what is not any more.
 func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
 	if err := c.conn.Publish(c.names.OfCall(messages.VerbNews, key), nil, messages.MustMarshal(p)); err != nil {
-		c.log.Debug("news of a question lost", "call", key.String(), "err", err)
+		c.logOf(key, p.CallID).Debug("news of a question lost", "err", err)
 	}
 }
 
@@ -76,7 +86,7 @@ func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
 func (c *Coordinator) audit(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
 	line.Writer = c.id
 	if err := c.journal.AuditAt(ctx, key, line); err != nil {
-		c.log.Error("a line is missing in the record for people", "type", line.Type, "call", key.String(), "approval", line.Approval, "err", err)
+		c.logOf(key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
 	}
 }
 

@@ -2,8 +2,10 @@ package coordinator
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -36,9 +38,31 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	}
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
 	if found {
-		d.log.Info("batch taken over", "calls", len(d.in.calls), "ended", d.machine.Ended())
+		level, what := howItGoesOn(known.Records)
+		d.log.Log(ctx, level, what, "calls", len(d.in.calls), "ended", d.machine.Ended())
 	}
 	return found, late, nil
+}
+
+// howItGoesOn is what the log says of a batch that was driven before. One that rested was left by nobody: it goes on
+// because somebody has answered, or is looked at for what has expired.
+func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
+	states := map[messages.CallState]bool{}
+	denied := false
+	for _, e := range records {
+		states[e.Record.State] = true
+		if r := e.Record.Result; r != nil && r.Err != nil && r.Err.Code == messages.CodeDeniedByUser {
+			denied = true
+		}
+	}
+	switch {
+	case states[messages.Claimed]: // a worker has a call, so somebody was here after the answer
+	case states[messages.Granted], denied && !states[messages.Parked]:
+		return slog.LevelInfo, "batch goes on after an answer"
+	case states[messages.Parked]:
+		return slog.LevelDebug, "batch that waits for people is looked at"
+	}
+	return slog.LevelInfo, "batch taken over"
 }
 
 // refusedReply answers a batch of which nothing was run.

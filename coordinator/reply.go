@@ -23,7 +23,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 		d.insist(ctx, "fetch a large outcome", func() error {
 			err := d.journal.Resolve(ctx, &whole)
 			if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
-				d.log.Error("a stored outcome is gone", "call", i, "err", err)
+				d.log.Error("a stored outcome is gone", "call", results[i].CallID, "err", err)
 				return nil // answered as lost
 			}
 			return err
@@ -97,8 +97,13 @@ func (d *drive) finish(ctx context.Context) bool {
 	}
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	d.cfg.Metrics.replied(*d.reply, time.Since(d.began))
-	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", time.Since(d.began).Round(time.Microsecond))
+	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", d.sinceAccepted(ctx).Round(time.Millisecond))
 	return true
+}
+
+// sinceAccepted is how old the batch is, rests and earlier drives included.
+func (d *drive) sinceAccepted(ctx context.Context) time.Duration {
+	return max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 }
 
 // remove takes the batch out of the log: by the delivery it came with, or by its place there.

@@ -1,0 +1,126 @@
+package coordinator
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// written is a log that can be read while it is written.
+type written struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+// lines are those with this message.
+func (w *written) lines(message string) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range strings.Lines(w.text.String()) {
+		if strings.Contains(line, `msg="`+message+`"`) || strings.Contains(line, "msg="+message+" ") {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func (o *office) logs() *written {
+	w := &written{}
+	o.log = slog.New(slog.NewTextHandler(w, nil))
+	return w
+}
+
+// A batch that waited for a person is nobody's to take over, and it took as long as it was there. What was decided about
+// a call is found by the fields that its other lines have.
+func TestTheLogOfABatchThatWaited(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		log := o.logs()
+		key, q := o.asked()
+		time.Sleep(12 * time.Minute) // it is looked at in between
+		o.decide(key, o.decision(q, messages.Approve, "alice"))
+		o.reply(key.BatchKey, soon)
+		o.until("it is said that it is replied to", soon, func() bool { return len(log.lines("replied")) == 1 })
+		if taken := log.lines("batch taken over"); len(taken) > 0 {
+			t.Errorf("a batch that rested looks like one that was lost: %s", taken)
+		}
+		if on := log.lines("batch goes on after an answer"); len(on) != 1 {
+			t.Errorf("goes on: %s, want one line", on)
+		}
+		took := regexp.MustCompile(`took=(\S+)`).FindStringSubmatch(log.lines("replied")[0])
+		if d, err := time.ParseDuration(took[1]); err != nil || d < 12*time.Minute || d > 12*time.Minute+soon {
+			t.Errorf("took %s, want some 12 minutes", took[1])
+		}
+		decided := log.lines("decided")
+		if want := fmt.Sprintf(" batch=b session=s tenant=%s call=%s ", messages.OneTenant, q.CallID); len(decided) != 1 || !strings.Contains(decided[0], want) {
+			t.Errorf("decided: %s, want one line with%s", decided, want)
+		}
+	})
+}
+
+// Who has a decision refused is heard of, as often as it is written into the record for people, and without arguments.
+func TestTheLogOfRefusedDecisions(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		log := o.logs()
+		key, q := o.asked()
+		o.decide(key, o.decision(q, messages.Approve, "agent"))
+		o.decide(key, []byte("{"))
+		lines := log.lines("decision refused")
+		for i, want := range []string{
+			fmt.Sprintf("level=WARN msg=\"decision refused\" batch=b session=s tenant=%s call=%s class=self_approval approval=%s verdict=approve by=agent\n", messages.OneTenant, q.CallID, q.ID),
+			fmt.Sprintf("level=WARN msg=\"decision refused\" batch=b session=s tenant=%s index=0 class=invalid_decision\n", messages.OneTenant),
+		} {
+			if len(lines) != 2 || !strings.HasSuffix(lines[i], want) {
+				t.Fatalf("log\n%s\nwant in line %d\n%s", lines, i, want)
+			}
+		}
+		forged := o.decision(q, messages.Approve, "alice", func(d *messages.Decision) { d.By = "bob" })
+		for range 2 * allowedAtOnce {
+			o.decide(key, forged)
+		}
+		if n := len(log.lines("decision refused")); n < allowedAtOnce || n > allowedAtOnce+30 {
+			t.Errorf("%d lines of a flood, want some %d", n, allowedAtOnce)
+		}
+	})
+}
+
+func TestHowABatchGoesOn(t *testing.T) {
+	denied := &messages.Result{Outcome: messages.Failed(messages.CodeDeniedByUser, "no")}
+	record := func(state messages.CallState, r *messages.Result) journal.CallEntry {
+		return journal.CallEntry{Record: messages.CallRecord{State: state, Result: r}}
+	}
+	parked, granted, claimed := record(messages.Parked, nil), record(messages.Granted, nil), record(messages.Claimed, nil)
+	const taken, answered, waits = "INFO batch taken over", "INFO batch goes on after an answer", "DEBUG batch that waits for people is looked at"
+	for _, tt := range []struct {
+		records []journal.CallEntry
+		want    string
+	}{
+		{nil, taken},
+		{[]journal.CallEntry{claimed}, taken},
+		{[]journal.CallEntry{record(messages.Ended, &messages.Result{})}, taken},
+		{[]journal.CallEntry{granted}, answered},
+		{[]journal.CallEntry{parked, granted}, answered},
+		{[]journal.CallEntry{record(messages.Ended, denied)}, answered},
+		{[]journal.CallEntry{parked}, waits},
+		{[]journal.CallEntry{parked, record(messages.Ended, denied)}, waits},
+		{[]journal.CallEntry{granted, claimed}, taken},
+	} {
+		level, what := howItGoesOn(tt.records)
+		if got := level.String() + " " + what; got != tt.want {
+			t.Errorf("%+v: got %s, want %s", tt.records, got, tt.want)
+		}
+	}
+}
