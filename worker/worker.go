@@ -43,18 +43,20 @@ func Connect(ctx context.Context, url string) (*Conn, error) {
 
 // Config is the tunables of a Worker. The zero value works.
 type Config struct {
-	Name     string           // in records, events and status; default the host's name and a random part
-	Version  string           // of the program, for status
-	Slots    int              // calls of one pool at once. Default 10
-	AckWait  time.Duration    // how long the broker waits for a sign of life. Default 10 s
-	Lease    time.Duration    // how long a claim holds without renewal. Default 10 s
-	Grace    time.Duration    // between the end of a tool and the end of its lease. Default 2 s
-	Drain    time.Duration    // how long running calls may go on after Run was told to end. Default 30 s
-	Hurry    <-chan struct{}  // ends the drain at once when it is closed. May be nil
-	Poison   int              // deliveries of one job that may be lost with their worker before it is given up. Default 5
-	Announce time.Duration    // between two signs of presence. Default 10 s
-	Hooks    hook.Set         // what runs before and after each call
-	Rules    permission.Rules // what is allowed. The zero value allows everything
+	Name     string          // in records, events and status; default the host's name and a random part
+	Version  string          // of the program, for status
+	Slots    int             // calls of one pool at once. Default 10
+	AckWait  time.Duration   // how long the broker waits for a sign of life. Default 10 s
+	Lease    time.Duration   // how long a claim holds without renewal. Default 10 s
+	Grace    time.Duration   // between the end of a tool and the end of its lease. Default 2 s
+	Drain    time.Duration   // how long running calls may go on after Run was told to end. Default 30 s
+	Hurry    <-chan struct{} // ends the drain at once when it is closed. May be nil
+	Poison   int             // deliveries of one job that may be lost with their worker before it is given up. Default 5
+	Announce time.Duration   // between two signs of presence. Default 10 s
+	Hooks    hook.Set        // what runs before and after each call
+	// Rules is what is allowed. The zero value allows everything, and has no version: a worker without one takes no calls of a
+	// coordinator that has a policy.
+	Rules permission.Rules
 	// Approvals is whose agreement counts where a person has to allow a call. Nil: nobody's, so it is refused.
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
