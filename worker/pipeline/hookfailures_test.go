@@ -20,14 +20,14 @@ func TestWhatIsSaidOfAHookThatCouldNotRun(t *testing.T) {
 	script := func(body string) hook.Hook { return program(t, "h", hook.Gate, "before", body) }
 	slow := script(`exec sleep 60`)
 	slow.Budget = 50 * time.Millisecond
-	const hint = ` hint="what it wrote to stderr is in the log at the level debug"`
+	const hint = ` hint="its stderr is logged with --log-level debug"`
 	for name, tt := range map[string]struct {
 		hook  hook.Hook
 		model string
 		log   string
 	}{
 		"missing": {opened(t, exechook.Config{Name: "h", Dir: t.TempDir(), Before: []string{"./gone", "SECRET"}}),
-			"it did not start", `program=./gone err="it did not start: no such file or directory"` + hint},
+			"it did not start", `program=./gone err="it did not start: no such file or directory"`},
 		"status":  {script(`echo SECRET >&2; exit 127`), "it ended with an error", `program=./h err="it ended with exit status 127"` + hint},
 		"slow":    {slow, "it took too long", `program=./h err="it took longer than its budget of 50ms"` + hint},
 		"garbage": {script(`echo SECRET`), "its answer cannot be used", `program=./h err="it answered with something that is no JSON object: invalid character 'S' looking for beginning of value (byte 1)"` + hint},

@@ -94,8 +94,8 @@ func (c *call) count(r hook.Result) {
 			continue
 		}
 		about = append(about, "err", f.Err)
-		if f.Program != "" {
-			about = append(about, "hint", "what it wrote to stderr is in the log at the level debug")
+		if f.Program != "" && f.Cause != hook.NotStarted {
+			about = append(about, "hint", "its stderr is logged with --log-level debug")
 		}
 		if f.Stack != nil {
 			about = append(about, "stack", string(f.Stack))

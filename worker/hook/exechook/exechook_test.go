@@ -405,6 +405,28 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
+// The script in the documentation runs as it stands there.
+func TestTheDocumentedScript(t *testing.T) {
+	for _, program := range []string{"bash", "jq"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("no %s: the script is not run", program)
+		}
+	}
+	docs, err := os.ReadFile("../../../docs/hooks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(docs), "```bash\n")
+	block, _, _ = strings.Cut(block, "```")
+	for command, want := range map[string]hook.Opinion{"ls": hook.None, "cat .env": hook.Deny} {
+		call := aCall
+		call.Input = messages.MustMarshal(map[string]string{"command": command})
+		if v, err := scriptOf(t, block, func(c *Config) { c.Budget = time.Minute }).Before(t.Context(), call); err != nil || v.Opinion != want {
+			t.Errorf("%s: got %+v, %v, want %q", command, v, err, want)
+		}
+	}
+}
+
 // What a program wrote to stderr is in the log at the level debug, with the call, and its cause has no part of it.
 func TestStderrIsForDebugging(t *testing.T) {
 	for _, tt := range []struct {
