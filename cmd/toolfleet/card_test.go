@@ -186,7 +186,8 @@ func TestWatched(t *testing.T) {
 	w := newWatched()
 	var told []string
 	w.each = func(p messages.Pending, _ bool) { told = append(told, fmt.Sprint(p.ID, p.State, p.Agreed)) }
-	say := func(id, state string) { w.take(messages.Pending{ID: id, State: state}) }
+	at := map[string]int{"1": 1, "2": 2}
+	say := func(id, state string) { w.take(messages.Pending{ID: id, State: state, Index: at[id]}) }
 	say("1", "")
 	say("1", "")
 	say("2", "")
@@ -196,8 +197,8 @@ func TestWatched(t *testing.T) {
 	if !found || p.ID != "1" || open.Err() != nil {
 		t.Fatalf("next: %v, %v, %v", p.ID, found, open.Err())
 	}
-	w.take(messages.Pending{ID: "1", Agreed: []string{"ann"}})
-	w.take(messages.Pending{ID: "1", Agreed: []string{"ann"}})
+	w.take(messages.Pending{ID: "1", Index: 1, Agreed: []string{"ann"}})
+	w.take(messages.Pending{ID: "1", Index: 1, Agreed: []string{"ann"}})
 	say("1", "")
 	say("1", "expired")
 	if context.Cause(open) != errClosed {
@@ -209,5 +210,30 @@ func TestWatched(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"1[]", "2[]", "2granted[]", "1[ann]", "1expired[]"}, told); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A question that was edited, or whose call is asked about anew, is not answered any more under its first id.
+func TestWatchedReplaced(t *testing.T) {
+	asked := time.Unix(100, 0)
+	for name, next := range map[string]messages.Pending{
+		"edited, granted": {ID: "2", Asked: asked, State: "granted"},
+		"edited, waiting": {ID: "2", Asked: asked, Agreed: []string{"ann"}},
+		"asked anew":      {ID: "2", Asked: asked.Add(time.Second)},
+	} {
+		w := newWatched()
+		var told []string
+		w.each = func(p messages.Pending, _ bool) { told = append(told, p.ID+p.State) }
+		w.take(messages.Pending{ID: "1", Asked: asked})
+		w.take(messages.Pending{ID: "other call", Index: 1, Asked: asked})
+		_, open, _, _ := w.next(context.Background())
+		w.take(next)
+		w.take(messages.Pending{ID: "1", Asked: asked}) // a list that is late
+		if context.Cause(open) != errClosed {
+			t.Errorf("%s: the first question is still asked", name)
+		}
+		if diff := cmp.Diff([]string{"1", "other call", "1gone", "2" + next.State}, told); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }

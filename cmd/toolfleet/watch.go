@@ -111,20 +111,37 @@ func (w *watched) take(p messages.Pending) {
 	if seen && (last.State != "" || p.State == "" && len(p.Agreed) <= len(last.Agreed)) {
 		return
 	}
-	w.known[p.ID] = p
-	w.each(p, w.shown[p.ID])
-	if p.State == "" {
-		if seen { // one more agrees
-			return
+	for _, other := range w.known {
+		if replaces(p, other) {
+			other.State = "gone"
+			w.settle(other)
 		}
+	}
+	w.settle(p)
+	if p.State == "" && !seen {
 		w.queue = append(w.queue, p)
 		select {
 		case w.more <- struct{}{}:
 		default:
 		}
-	} else if ends := w.closes[p.ID]; ends != nil {
+	}
+}
+
+// settle notes down and tells how a question is now. It needs mu.
+func (w *watched) settle(p messages.Pending) {
+	w.known[p.ID] = p
+	w.each(p, w.shown[p.ID])
+	if ends := w.closes[p.ID]; p.State != "" && ends != nil {
 		ends()
 	}
+}
+
+// replaces reports whether a question has come in the place of another one that is open: somebody has edited that, or
+// the call was asked about anew.
+func replaces(p, other messages.Pending) bool {
+	same := p.Tenant == other.Tenant && p.Session == other.Session && p.Batch == other.Batch && p.Index == other.Index
+	later := p.Asked.After(other.Asked) || p.Asked.Equal(other.Asked) && (p.State != "" || len(p.Agreed) > 0)
+	return same && later && p.ID != other.ID && other.State == ""
 }
 
 // next is the oldest question that was not shown yet and is open, and a context that ends with it.
