@@ -42,7 +42,7 @@ func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approv
 	pending := q.Pending()
 	d.news(key, pending)
 	if !d.asAsked(q) { // a hook may have added what the agent is not to see
-		pending.Line = q.Tool + " (with arguments that a hook has changed)"
+		pending.Line = q.Tool + " (with other arguments than were sent)"
 	}
 	d.publish(messages.Event{Type: messages.EventAwaiting, Index: key.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
 	d.audit(ctx, key, about(messages.AuditAsked, q))
