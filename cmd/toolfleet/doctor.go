@@ -97,7 +97,7 @@ func (e *examination) examine() {
 	e.server()
 	e.payload()
 	e.sync()
-	if !e.streams() {
+	if !e.rights() || !e.streams() {
 		return
 	}
 	e.writable()
@@ -163,6 +163,16 @@ func (e *examination) sync() {
 	default:
 		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account%s", accepted)
 	}
+}
+
+// rights reports whether this user may look at everything. Who may not is not answered, which looks like a broken server.
+func (e *examination) rights() bool {
+	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls) // see writable; not even coordinators may
+	if !e.conn.May(e.ctx, subject) {
+		e.fail("rights", "Look as one who may, for example the operator of docs/identities.md.", "this user may not ask the server everything, for one %s", subject)
+		return false
+	}
+	return true
 }
 
 // streams reports whether all of them are there.

@@ -177,7 +177,7 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	defer cancel()
 	s, err := c.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if !c.may(ctx, api("STREAM", "CREATE", want.Name)) {
+		if !c.May(ctx, api("STREAM", "CREATE", want.Name)) {
 			return fmt.Errorf("stream %s %w", want.Name, errNotOurs)
 		}
 		if s, err = c.js.CreateStream(ctx, want); err == nil {
@@ -194,7 +194,7 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	if err := checkStream(have, want); err != nil {
 		return err
 	}
-	if !adjust(&have, want) || !c.may(ctx, api("STREAM", "UPDATE", want.Name)) { // whoever may does
+	if !adjust(&have, want) || !c.May(ctx, api("STREAM", "UPDATE", want.Name)) { // whoever may does
 		return nil
 	}
 	if _, err := c.js.UpdateStream(ctx, have); err != nil {

@@ -18,8 +18,8 @@ func (c *Conn) turnedAway() bool {
 // errNotOurs: a stream is missing that this user may not make. Somebody who may is waited for.
 var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
-// may reports whether this user may publish to a subject. A server that does not say lets us try.
-func (c *Conn) may(ctx context.Context, subject string) bool {
+// May reports whether this user may publish to a subject. A server that does not say lets us try.
+func (c *Conn) May(ctx context.Context, subject string) bool {
 	var user struct {
 		Data struct {
 			Permissions struct {
