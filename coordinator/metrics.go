@@ -33,7 +33,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toolfleet_batch_calls_total", Help: "Calls of batches replied to, by tool and status."}, []string{"tool", "status"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "toolfleet_batch_duration_seconds", Help: "From taking a batch up to its stored reply.",
+			Name: "toolfleet_batch_duration_seconds", Help: "From the acceptance of a batch to its stored reply, the time in which it waited for people included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 3, 11)}),
 		refusal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "toolfleet_batches_refused_total", Help: "Batches refused, by class."}, []string{"class"}),

@@ -96,8 +96,9 @@ func (d *drive) finish(ctx context.Context) bool {
 		return false
 	}
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
-	d.cfg.Metrics.replied(*d.reply, time.Since(d.began))
-	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", d.sinceAccepted(ctx).Round(time.Millisecond))
+	took := d.sinceAccepted(ctx)
+	d.cfg.Metrics.replied(*d.reply, took)
+	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
 
