@@ -36,14 +36,14 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 		if err != nil {
 			return err
 		}
-		word := strings.ToLower(answer)
-		if word == "" || !strings.Contains(choices, "["+word[:1]+"]") {
-			if word == "" && !alone {
+		choice := chosen(choices, answer)
+		if choice == 0 {
+			if answer == "" && !alone {
 				return nil
 			}
 			continue
 		}
-		s, err := d.hear(ctx, someone, q, word[0])
+		s, err := d.hear(ctx, someone, q, choice)
 		if err == nil {
 			// What is said is handed in also when the question closes at this moment: it may close by just that.
 			_, err = d.decide(d.app.ctx, q, s)
@@ -56,6 +56,17 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 		}
 		d.app.say("%v", err)
 	}
+}
+
+// chosen is the choice that an answer names by its word or a beginning of it, 0 for none: who types "abort" approves
+// of nothing.
+func chosen(choices, answer string) byte {
+	for _, word := range []string{"approve", "deny", "edit"} {
+		if answer != "" && strings.HasPrefix(word, strings.ToLower(answer)) && strings.Contains(choices, "["+word[:1]+"]") {
+			return word[0]
+		}
+	}
+	return 0
 }
 
 // hear asks for what belongs to a choice.

@@ -215,7 +215,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 		ledger string
 	}{
 		{"approve", []string{"[a]pprove, [d]eny, [e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
-		{"deny", []string{"[e]dit? ", "x\n", "[e]dit? ", "\n", "[e]dit? ", "d\n", "why not?", "\n", "needs a reason", "", "[e]dit? ", "d\n", "why not?", "Too much.\n"}, messages.StatusDenied, ""},
+		{"deny", []string{"[e]dit? ", "x\n", "[e]dit? ", "abort\n", "[e]dit? ", "\n", "[e]dit? ", "d\n", "why not?", "\n", "needs a reason", "", "[e]dit? ", "d\n", "why not?", "Too much.\n"}, messages.StatusDenied, ""},
 		{"Ctrl-D", []string{"[e]dit? ", "\x04", "expires, in ", "", "asked again", "\n", "[e]dit? ", "d\n", "why not?", "\x04", "[e]dit? ", "a\n"}, messages.StatusOK, `"amount":149.99`},
 		{"edit", []string{"[e]dit? ", "e\n", "+   \"amount\": 99.5", "", "these arguments? [y/N]", "y\n", "checked once more before it runs: issue_refund amount=99.5", ""}, messages.StatusOK, `"amount":99.5`},
 		{"edit, no after all", []string{"[e]dit? ", "e\n", "these arguments? [y/N]", "n\n", "[e]dit? ", "d\n", "why not?", "No.\n"}, messages.StatusDenied, ""},
