@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/term"
+
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -53,6 +55,10 @@ func (p *person) openEditor(ctx context.Context, file string) error {
 	}
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.out
+	// One that is ended with its question leaves the terminal as it had set it, where nothing that is typed is seen.
+	if before, err := term.GetState(int(p.in.Fd())); err == nil {
+		defer func() { _ = term.Restore(int(p.in.Fd()), before) }()
+	}
 	return cmd.Run()
 }
 

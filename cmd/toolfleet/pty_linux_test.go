@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 	"unsafe"
+
+	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -164,6 +167,34 @@ func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	term.types("\x04") // Ctrl-D
 	if got := <-third; !errors.Is(got.err, errNoAnswer) {
 		t.Errorf("Ctrl-D: got %q, %v; want no answer", got.text, got.err)
+	}
+}
+
+// An editor that is ended because its question was answered by somebody else leaves a terminal that can be typed at.
+func TestAnEditorThatIsEnded(t *testing.T) {
+	tty := newTerminal(t)
+	script := filepath.Join(t.TempDir(), "editor")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nstty raw -echo\necho raw\nexec sleep 60\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("VISUAL", script)
+	before, err := term.GetState(int(tty.tool.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := (&person{in: tty.tool, out: tty.tool}).edit(ctx, json.RawMessage("{}"))
+		ended <- err
+	}()
+	tty.expect("raw")
+	end()
+	if <-ended == nil {
+		t.Error("an editor that was killed has edited something")
+	}
+	if after, err := term.GetState(int(tty.tool.Fd())); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("the terminal is not as it was: %v", err)
 	}
 }
 
