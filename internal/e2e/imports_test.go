@@ -78,10 +78,10 @@ var rooms = []room{
 	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
 	// Pure but for the file of a key.
 	{path: "internal/approval", may: []string{"messages"}},
-	{path: "client", may: []string{"messages", "internal/bus", "internal/approval"}},
+	{path: "client", may: []string{"messages", "internal/bus"}},
 
 	{path: "worker/lane", may: []string{"messages", "internal/bus", "internal/journal", "internal/approval"}},
-	{path: "worker", may: plus(foundations, "internal/approval", "worker/...")},
+	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; nothing of it is in the binary.
