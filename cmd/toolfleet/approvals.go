@@ -127,7 +127,7 @@ func (c approvalsShowCmd) Run(a *app) error {
 		if c.json() {
 			return a.print(q)
 		}
-		_, err = fmt.Fprint(a.stdout, card(q, time.Now(), colours(a.stdout)))
+		_, err = fmt.Fprint(a.stdout, shown(a.stdout, q))
 		return err
 	})
 }
@@ -148,7 +148,7 @@ func (c approvalsApproveCmd) Run(a *app) error {
 		}
 		s := said{verdict: messages.Approve, ticket: c.Ticket}
 		if person != nil {
-			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+			a.say("%s", shown(a.stderr, q))
 			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
 				return err
 			}
@@ -178,7 +178,7 @@ func (c approvalsDenyCmd) Run(a *app) error {
 			return err
 		}
 		if person != nil {
-			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+			a.say("%s", shown(a.stderr, q))
 			if c.Reason, err = person.ask(a.ctx, "why not? The model reads it: "); err != nil {
 				return err
 			}
@@ -217,7 +217,7 @@ func (c approvalsEditCmd) Run(a *app) error {
 		}
 		s := said{verdict: messages.Edit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
 		if person != nil {
-			a.say("%s", card(q, time.Now(), colours(a.stderr)))
+			a.say("%s", shown(a.stderr, q))
 		}
 		if c.Input == "" {
 			if s.input, err = person.edit(a.ctx, q.Input); err != nil {
@@ -228,7 +228,7 @@ func (c approvalsEditCmd) Run(a *app) error {
 			return usage{err}
 		}
 		if person != nil {
-			a.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(a.stderr)))
+			a.say("%s", wrapped(difference(jsonText(q.Input), jsonText(s.input), colours(a.stderr)), columns(a.stderr)))
 			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
 				return err
 			}

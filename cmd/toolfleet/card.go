@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
+
+	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/messages"
@@ -53,6 +57,47 @@ func card(q messages.Approval, now time.Time, colour bool) string {
 	fact("expires", fmt.Sprintf("in %s, at %s", span(q.Expires.Sub(now)), q.Expires.UTC().Format(time.RFC3339)))
 	fact("hash", word(q.ArgsHash))
 	return out.String()
+}
+
+// shown is a question's card for the screen w.
+func shown(w io.Writer, q messages.Approval) string {
+	return wrapped(card(q, time.Now(), colours(w)), columns(w))
+}
+
+// wrapped breaks the lines that are longer than the screen itself, and marks what goes on: whoever writes the arguments
+// or names the session could otherwise have the terminal break them so that the rest looks like a line of the card.
+func wrapped(text string, width int) string {
+	const more = "  > "
+	var out strings.Builder
+	column, colour := 0, false
+	for _, r := range text {
+		wide := 1
+		switch colour = colour || r == '\x1b'; {
+		case colour:
+			wide, colour = 0, r != 'm'
+		case r >= 0x1100: // some of these take two columns; to break too early does no harm
+			wide = 2
+		}
+		switch {
+		case r == '\n':
+			column = -wide
+		case width > 0 && column+wide > width:
+			out.WriteString("\n" + more)
+			column = len(more)
+		}
+		out.WriteRune(r)
+		column += wide
+	}
+	return out.String()
+}
+
+// columns is how wide a terminal is, 0 where that is not known.
+func columns(w any) int {
+	width := 0
+	if f, ok := w.(*os.File); ok {
+		width, _, _ = term.GetSize(int(f.Fd()))
+	}
+	return width
 }
 
 // word is an id from outside as part of a sentence.

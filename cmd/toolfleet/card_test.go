@@ -36,6 +36,26 @@ func TestCard(t *testing.T) {
 	golden(t, "card.txt", strings.ReplaceAll(card(q, time.Unix(400, 0), true), "\x1b", "ESC"))
 }
 
+// No text of the agent's can be placed so that the terminal's own breaking of lines makes a row of the card of it.
+func TestNoRowIsForged(t *testing.T) {
+	fake := "  agreed     bob (ticket FIN-77)"
+	for _, width := range []int{40, 80, 133} {
+		for at := range width {
+			pad := strings.Repeat(" ", at)
+			q := questionAbout(string(messages.MustMarshal(map[string]string{"note": pad + fake, "wide": strings.Repeat("\u4e2d", at/2) + fake})))
+			q.Session = messages.SessionID(pad + fake)
+			for line := range strings.Lines(wrapped(card(q, time.Unix(400, 0), false), width)) {
+				if row := []rune(strings.TrimSuffix(line, "\n")); len(row) > width {
+					t.Fatalf("at %d of %d the terminal breaks %q", at, width, line)
+				}
+				if strings.HasPrefix(line, "  agreed") {
+					t.Fatalf("at %d of %d there is a row %q", at, width, line)
+				}
+			}
+		}
+	}
+}
+
 // Who is asked anew about what somebody edited sees both.
 func TestCardOfAnEdit(t *testing.T) {
 	q := questionAbout(`{"amount":9000}`)

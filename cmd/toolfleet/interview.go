@@ -17,7 +17,7 @@ var errClosed = errors.New("the question is closed")
 // interview shows a question to the person and does what they say. Alone means that there is nobody else: it then is
 // not left open, and more than one person cannot agree.
 func (d *desk) interview(ctx context.Context, someone *person, q messages.Approval, alone bool) error {
-	d.app.say("\n%s", card(q, time.Now(), colours(d.app.stderr)))
+	d.app.say("\n%s", shown(d.app.stderr, q))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
 	if alone {
 		choices = "[a]pprove, [d]eny, [e]dit? "
@@ -30,7 +30,7 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 		answer, err := someone.ask(ctx, choices)
 		if errors.Is(err, errNoAnswer) && alone {
 			d.app.say("no answer: the call waits until its question expires, in %s", span(time.Until(q.Expires)))
-			answer, err = someone.ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
+			_, err = someone.ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
 			answer = ""
 		}
 		if err != nil {
@@ -83,7 +83,7 @@ func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, c
 		if s.input, err = someone.edit(ctx, q.Input); err != nil {
 			return s, err
 		}
-		d.app.say("%s", difference(jsonText(q.Input), jsonText(s.input), colours(d.app.stderr)))
+		d.app.say("%s", wrapped(difference(jsonText(q.Input), jsonText(s.input), colours(d.app.stderr)), columns(d.app.stderr)))
 		if err = agreesTo(someone.yes(ctx, "approve these arguments?")); err == nil {
 			s.ticket, err = someone.ticket(ctx, q, s)
 		}
