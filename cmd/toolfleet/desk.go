@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/user"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,14 +52,38 @@ func (a *app) withDesk(decides bool, do func(*desk) error) error {
 
 // signer is the key and the name of the settings.
 func signer(cfg *config.Config) (approval.Key, string, error) {
-	if cfg.Approver.Key == "" {
+	file := keyFile(cfg)
+	if file == "" {
 		return approval.Key{}, "", wrong("a decision is signed, and there is no key: --key names its file; `toolfleet approvals key FILE` makes one")
 	}
-	key, err := approval.ReadKey(string(cfg.Approver.Key))
+	key, err := approval.ReadKey(file)
 	if err != nil {
 		return key, "", usage{err}
 	}
 	return key, approverName(cfg), nil
+}
+
+// keyFile is the file of the settings, or else the key that dev has made for this user; "" where there is none.
+func keyFile(cfg *config.Config) string {
+	if cfg.Approver.Key != "" {
+		return string(cfg.Approver.Key)
+	}
+	if own := ownKeyFile(); own != "" {
+		if _, err := os.Stat(own); err == nil {
+			return own
+		}
+	}
+	return ""
+}
+
+// ownKeyFile is where a user's key is kept: with their other settings, and not among the files of a project, which the
+// tools of an agent may read. "" where the user has no such place.
+func ownKeyFile() string {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "toolfleet", "approver.key")
 }
 
 // approverName is the name of the settings, or that of the user.
@@ -93,7 +119,7 @@ func approveCommand(program string, cfg *config.Config, id string) string {
 	if cfg.Tenant != messages.OneTenant {
 		words = append(words, "--tenant", cfg.Tenant)
 	}
-	if cfg.Approver.Key == "" {
+	if keyFile(cfg) == "" {
 		words = append(words, "--key", "FILE")
 	}
 	return strings.Join(words, " ")

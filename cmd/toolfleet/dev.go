@@ -1,14 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type devCmd struct {
@@ -25,7 +29,8 @@ func (devCmd) Help() string {
 	return `NATS server, coordinator and worker in one process. The worker serves the tools file and the builtin Read, Glob, Grep,
 Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
 
-Where the policy names no approvers, whoever runs dev is one: their key is made beside the data, and stays there.`
+Where the policy names no approvers, whoever runs dev is one. Their key is the one of approver.key, else one that is made
+among their own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
 }
 
 func (devCmd) Run(a *app) error {
@@ -59,7 +64,7 @@ func (f *fleet) letOwnerDecide() error {
 	key, err := approval.ReadKey(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if key, err = approval.NewKey(); err == nil {
-			err = key.Write(file)
+			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), key.Write(file))
 		}
 	}
 	if err != nil {
@@ -70,7 +75,10 @@ func (f *fleet) letOwnerDecide() error {
 	return nil
 }
 
-func (f *fleet) ownKey() string { return filepath.Join(f.server.DataDir(), "approver.key") }
+// ownKey is the file of the owner's key.
+func (f *fleet) ownKey() string {
+	return cmp.Or(string(f.cfg.Approver.Key), ownKeyFile(), filepath.Join(f.server.DataDir(), "approver.key"))
+}
 
 // howToDecide is a command that waits for questions and answers them.
 func (f *fleet) howToDecide() string {
@@ -78,7 +86,21 @@ func (f *fleet) howToDecide() string {
 	if f.owner.Name == "" {
 		return watch + " --key FILE, as one whom the policy names"
 	}
-	return watch + " --key " + f.ownKey()
+	if f.ownKey() != keyFile(f.cfg) {
+		watch += " --key " + f.ownKey()
+	}
+	if f.shell() {
+		watch += "\n                    (Bash runs as you, and so could answer for you: deny it in the policy where it must not)"
+	}
+	return watch
+}
+
+// shell reports whether an agent gets to run commands of its own here.
+func (f *fleet) shell() bool {
+	rules, err := f.policy.Permissions()
+	return err == nil && slices.ContainsFunc(f.serving.registry.Promises(), func(t schemas.Tool) bool {
+		return t.ShellCommand != "" && !rules.DeniesTool(t.Name)
+	})
 }
 
 // greet says how to reach the fleet.

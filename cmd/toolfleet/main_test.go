@@ -26,6 +26,7 @@ func TestScripts(t *testing.T) {
 			"valid": valid,
 		},
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each of many processes
 			// A copy: the examples change their project.
 			return os.CopyFS(filepath.Join(env.WorkDir, "examples"), os.DirFS("../../examples"))

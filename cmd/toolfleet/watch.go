@@ -32,7 +32,7 @@ func (c approvalsWatchCmd) Run(a *app) error {
 		return err
 	}
 	someone := a.person()
-	asks := someone != nil && cfg.Approver.Key != "" && !c.json()
+	asks := someone != nil && keyFile(cfg) != "" && !c.json()
 	return a.withDesk(asks, func(d *desk) error {
 		watching, end := context.WithCancelCause(a.ctx)
 		defer end(nil)

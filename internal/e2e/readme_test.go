@@ -126,6 +126,7 @@ func TestReadme(t *testing.T) {
 			r.env = append(r.env, kept)
 		}
 	}
+	r.env = append(r.env, "XDG_CONFIG_HOME="+t.TempDir()) // where dev keeps its user's key
 	t.Cleanup(r.stop)
 	for _, s := range all {
 		if err := r.follow(s); err != nil {
