@@ -547,6 +547,33 @@ func TestAReadMayAsk(t *testing.T) {
 	})
 }
 
+// present is what the workers that are there say of themselves.
+func (f *fleet) present() (all []messages.Presence) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	bucket, err := f.conn.Bucket(ctx, f.conn.Names().Stream(bus.BucketWorkers))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	keys, err := bucket.Keys(ctx)
+	if err != nil || len(keys) == 0 {
+		f.t.Fatalf("%d workers are there, err %v", len(keys), err)
+	}
+	for _, key := range keys {
+		var w messages.Presence
+		body, _, err := bucket.Get(ctx, key)
+		if err == nil {
+			err = json.Unmarshal(body, &w)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
 // Ten thousand calls wait for people. Nothing of the fleet is busy with them; every process is restarted; one is approved
 // and runs once, under its own call id.
 func TestTenThousandApprovals(t *testing.T) {
@@ -589,8 +616,14 @@ func TestTenThousandApprovals(t *testing.T) {
 			}
 		}
 		waitFor(parked)
-		free := func(session string) {
+		free := func(session string) { // no slot is taken by those who wait, and there is room for others
 			t.Helper()
+			time.Sleep(11 * time.Second) // simulated: workers have said again how busy they are
+			for _, w := range f.present() {
+				if w.Busy != 0 {
+					t.Errorf("%s is busy with %d calls", w.Worker, w.Busy)
+				}
+			}
 			b := canonical(session, "free", call{"lookup", ""}, refund("1"))
 			f.submit(b)
 			f.wantStatuses(f.reply(b, 10*time.Second), "ok ok")
