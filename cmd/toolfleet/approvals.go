@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/term"
 
-	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -300,21 +298,15 @@ func (c approvalsKeyCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	key, err := approval.ReadKey(c.File)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if key, err = approval.NewKey(); err == nil {
-			err = key.Write(c.File)
-		}
-		if err != nil {
-			return err
-		}
-		a.say("%s holds the key: keep it to yourself. For the policy file of the fleet:\n", c.File)
-	case err != nil:
-		return usage{err}
-	default:
-		a.say("%s was there already. For the policy file of the fleet:\n", c.File)
+	key, made, err := keyIn(c.File)
+	if err != nil {
+		return err
 	}
+	about := "was there already"
+	if made {
+		about = "holds the key: keep it to yourself"
+	}
+	a.say("%s %s. For the policy file of the fleet:\n", c.File, about)
 	name := approverName(cfg)
 	if c.json() {
 		return a.print(messages.Approver{Name: name, Key: key.Public()})

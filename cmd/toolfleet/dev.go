@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -61,12 +59,10 @@ func (f *fleet) letOwnerDecide() error {
 		return nil
 	}
 	file := f.ownKey()
-	key, err := approval.ReadKey(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		if key, err = approval.NewKey(); err == nil {
-			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), key.Write(file))
-		}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
 	}
+	key, _, err := keyIn(file)
 	if err != nil {
 		return err
 	}

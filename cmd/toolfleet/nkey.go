@@ -20,19 +20,28 @@ NATS server. An approver's key is of the same kind, and one file may be both.`
 }
 
 func (c nkeyCmd) Run(a *app) error {
-	key, err := approval.ReadKey(c.File)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if key, err = approval.NewKey(); err == nil {
-			err = key.Write(c.File)
-		}
-		if err != nil {
-			return err
-		}
+	key, made, err := keyIn(c.File)
+	if err != nil {
+		return err
+	}
+	if made {
 		a.say("%s holds the key: keep it to yourself", c.File)
-	case err != nil:
-		return usage{err}
 	}
 	_, err = fmt.Fprintln(a.stdout, key.Public())
 	return err
+}
+
+// keyIn is the key in a file, which is made where there is none.
+func keyIn(file string) (key approval.Key, made bool, err error) {
+	key, err = approval.ReadKey(file)
+	switch {
+	case err == nil:
+		return key, false, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return key, false, usage{err}
+	}
+	if key, err = approval.NewKey(); err == nil {
+		err = key.Write(file)
+	}
+	return key, true, err
 }
