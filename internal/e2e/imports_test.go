@@ -36,6 +36,10 @@ var (
 	public = plus(words, "client", "coordinator/...", "worker/...")
 )
 
+// keyRooms make and check the keys of approvers: approval signs with them, and the policy's reader tells a key that is
+// none, with its line.
+var keyRooms = []string{"internal/approval", "schemas"}
+
 // rooms is the map of the module: every package has a line here, and imports point up the list. It
 // starts with the shared words and ends with those who may import anything.
 var rooms = []room{
@@ -129,6 +133,7 @@ func TestImportsAreCaught(t *testing.T) {
 		"the door itself":       {"internal/bus/bus.go", `package bus; import _ "github.com/nats-io/nats.go"`, ""},
 		"a stranger's client":   {"internal/e2e/fleet_test.go", `package e2e; import _ "github.com/nats-io/nats.go"`, ""},
 		"keys are not NATS":     {"internal/approval/key.go", `package approval; import _ "github.com/nats-io/nkeys"`, ""},
+		"keys have a room":      {"client/client.go", `package client; import _ "github.com/nats-io/nkeys"`, "only internal/bus"},
 		"names are not NATS":    {"worker/lane/lane.go", `package lane; import _ "github.com/nats-io/nuid"`, ""},
 		"unknown room":          {"worker/cache/cache.go", `package cache`, "is not on the map"},
 		"module root":           {"toolfleet.go", `package toolfleet`, "is not on the map"},
@@ -232,8 +237,9 @@ func violations(files []file) []string {
 
 // refuse says why the file may not import a package, or "".
 func refuse(r room, f file, imported string) string {
-	// nuid makes random names, nkeys makes and checks signatures; both speak to nobody.
-	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && imported != "github.com/nats-io/nkeys" {
+	// nuid makes random names, nkeys makes and checks keys and signatures; both speak to nobody.
+	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyRooms, f.pkg)
+	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && !keys {
 		if slices.Contains(natsRooms, f.pkg) || f.test && f.pkg == "internal/e2e" {
 			return ""
 		}
