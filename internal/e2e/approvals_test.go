@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -19,147 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/hook"
-	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
-
-// refunds is the policy of these tests: small refunds run, larger ones need a person, very large ones two.
-const refunds = `
-risk:
-  - {tier: high, tool: refund, when: "input.amount > 50", name: refunds-over-50}
-  - {tier: critical, tool: refund, when: "input.amount > 1000", name: refunds-over-1000}
-ask:
-  - {tool: secret, name: secrets}
-`
-
-// people is approvers with their keys, and what a fleet has to know of them.
-type people struct {
-	keys      map[string]approval.Key
-	approvers approval.Approvers
-}
-
-func newPeople(t testing.TB, names ...string) people {
-	t.Helper()
-	p := people{keys: map[string]approval.Key{}}
-	var known []messages.Approver
-	for _, name := range names {
-		key, err := approval.NewKey()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.keys[name] = key
-		known = append(known, messages.Approver{Name: name, Key: key.Public()})
-	}
-	var err error
-	if p.approvers, err = approval.NewApprovers(known); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// rules is a policy file as a worker has it.
-func rules(t testing.TB, text string) permission.Rules {
-	t.Helper()
-	policy, err := schemas.ParsePolicy("policy.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := permission.New(permission.Config{
-		Default: permission.Effect(policy.Default), Version: policy.Version,
-		Layers: []permission.Layer{{Source: "policy.yaml", Rules: policy.Rules}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func (p people) coordinator() coordinator.Config { return coordinator.Config{Approvers: p.approvers} }
-
-func (p people) worker(t testing.TB, policy string) worker.Config {
-	return worker.Config{Rules: rules(t, policy), Approvals: p.approvers}
-}
-
-// question waits for the question about a call, and is it in full.
-func (f *fleet) question(b messages.Batch, index int) messages.Approval {
-	f.t.Helper()
-	var q messages.Approval
-	f.until(fmt.Sprintf("call %d of %s asks", index, b.ID), func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		var err error
-		q, err = f.client.Show(ctx, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
-		return err == nil
-	})
-	return q
-}
-
-// says is what becomes of a decision.
-func (f *fleet) says(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
-	f.t.Helper()
-	d := approval.Answer(q, v, name)
-	d.At = time.Now().UTC()
-	if change != nil {
-		change(&d)
-	}
-	signed, err := p.keys[name].Sign(d)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return f.decide(signed)
-}
-
-func (f *fleet) decide(d messages.Decision) (messages.DecisionState, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	answer, err := f.client.Decide(ctx, d)
-	return answer.State, err
-}
-
-// wantRefused checks that a decision was refused in this class.
-func wantRefused(t testing.TB, what string, err error, class messages.Class) {
-	t.Helper()
-	var refusal *messages.Refusal
-	if !errors.As(err, &refusal) || refusal.Class != class {
-		t.Errorf("%s: %v, want a refusal of the class %s", what, err, class)
-	}
-}
-
-// audited counts the lines of the audit log by type and, for refusals, class.
-func (f *fleet) audited() map[string]int {
-	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	msgs, err := f.conn.All(ctx, f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	lines := map[string]int{}
-	for _, m := range msgs {
-		var r messages.AuditRecord
-		if err := json.Unmarshal(m.Data, &r); err != nil {
-			f.t.Fatal(err)
-		}
-		name := string(r.Type)
-		if r.Refusal != nil {
-			name += " " + string(r.Refusal.Class)
-		}
-		lines[name]++
-	}
-	return lines
-}
-
-// bank registers lookup, a read, and refund, a write whose runs are kept.
-func (f *fleet) bank() *outside {
-	f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
-		return tool.Output{Value: c.Input}, nil
-	})
-	return f.kept(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
-}
-
-func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }
 
 // The call before the refund runs at once, the refund when a person agrees, the call after it when the refund has ended.
 func TestARefundWaitsForAPerson(t *testing.T) {
@@ -183,9 +44,7 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 		if n := len(ledger.all()); n != 0 {
 			t.Fatalf("refunded %d times before anybody agreed", n)
 		}
-		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("approve: %s, %v", state, err)
-		}
+		f.approve(p, "alice", q)
 		reply := f.reply(b, 30*time.Second)
 		f.wantStatuses(reply, "ok ok ok")
 		if n := len(ledger.all()); n != 1 {
@@ -458,9 +317,7 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 		if lines := f.audited(); lines["approval_void bad_signature"] != 1 {
 			t.Errorf("the audit log has %v", lines)
 		}
-		if state, err := f.says(p, "alice", f.question(b, 0), messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("the real approval: %s, %v", state, err)
-		}
+		f.approve(p, "alice", f.question(b, 0))
 		f.wantStatuses(f.reply(b, time.Minute), "ok")
 	})
 }
@@ -487,18 +344,14 @@ func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 				f.submit(b)
 				q := f.question(b, 0)
 				first.stop()
-				if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-					t.Fatalf("approve: %s, %v", state, err)
-				}
+				f.approve(p, "alice", q)
 				f.worker(p.worker(t, row.policy))
 				if row.asks {
 					again := f.question(b, 0)
 					if again.ID == q.ID || len(ledger.all()) > 0 {
 						t.Fatalf("asked again as %s (was %s), %d runs", again.ID, q.ID, len(ledger.all()))
 					}
-					if state, err := f.says(p, "alice", again, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-						t.Fatalf("approve again: %s, %v", state, err)
-					}
+					f.approve(p, "alice", again)
 				}
 				reply := f.reply(b, time.Minute)
 				f.wantStatuses(reply, row.status)
@@ -529,9 +382,7 @@ func TestAReadMayAsk(t *testing.T) {
 		}
 		kill()
 		f.coordinator(p.coordinator())
-		if _, err := f.says(p, "alice", q2, messages.Approve, nil); err != nil {
-			t.Fatal(err)
-		}
+		f.approve(p, "alice", q2)
 		f.hasRun(secret, 1)
 		time.Sleep(time.Minute)
 		if n := len(ledger.all()); n != 0 {
@@ -545,33 +396,6 @@ func TestAReadMayAsk(t *testing.T) {
 			t.Errorf("the secret was read %d times", n)
 		}
 	})
-}
-
-// present is what the workers that are there say of themselves.
-func (f *fleet) present() (all []messages.Presence) {
-	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	bucket, err := f.conn.Bucket(ctx, f.conn.Names().Stream(bus.BucketWorkers))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	keys, err := bucket.Keys(ctx)
-	if err != nil || len(keys) == 0 {
-		f.t.Fatalf("%d workers are there, err %v", len(keys), err)
-	}
-	for _, key := range keys {
-		var w messages.Presence
-		body, _, err := bucket.Get(ctx, key)
-		if err == nil {
-			err = json.Unmarshal(body, &w)
-		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		all = append(all, w)
-	}
-	return all
 }
 
 // Ten thousand calls wait for people. Nothing of the fleet is busy with them; every process is restarted; one is approved
@@ -644,9 +468,7 @@ func TestTenThousandApprovals(t *testing.T) {
 			t.Fatalf("%d refunds, want the two small ones", n)
 		}
 		b := batch(parked / 2)
-		if state, err := f.says(p, "alice", f.question(b, 0), messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("approve: %s, %v", state, err)
-		}
+		f.approve(p, "alice", f.question(b, 0))
 		reply := f.reply(b, 30*time.Second)
 		f.wantStatuses(reply, "ok ok")
 		if n := len(ledger.all()); n != 3 || reply.Results[0].CallID != "c0" || !strings.Contains(string(reply.Reinjection), `"c0"`) {
@@ -687,9 +509,7 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 			t.Errorf("the question is about %s", q.Line)
 		}
 		before := asked.Load()
-		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("approve: %s, %v", state, err)
-		}
+		f.approve(p, "alice", q)
 		reply := f.reply(b, time.Minute)
 		f.wantStatuses(reply, "ok ok ok")
 		if others := overlapping(reply, 1); len(others) > 0 {

@@ -471,9 +471,7 @@ func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 				b := canonical("s", "b", refund("149.99"))
 				f.submit(b)
 				q := f.question(b, 0)
-				if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-					t.Fatalf("approve: %s, %v", state, err)
-				}
+				f.approve(p, "alice", q)
 				f.hasRun(ledger, 1)
 				f.worker(cfg)
 				kill()
@@ -612,9 +610,7 @@ func TestALaneBehindAQuestion(t *testing.T) {
 		if n := len(ledger.all()); n != 1 {
 			t.Fatalf("%d runs while the first batch of the session waits, want that of the other session", n)
 		}
-		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("approve: %s, %v", state, err)
-		}
+		f.approve(p, "alice", q)
 		for _, b := range append([]messages.Batch{first}, behind...) {
 			f.wantStatuses(f.reply(b, 20*time.Second), "ok")
 		}
@@ -659,9 +655,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 						kill = f.mortal(p.coordinator())
 					}
 					time.Sleep(5 * time.Minute)
-					if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-						t.Fatalf("approve: %s, %v", state, err)
-					}
+					f.approve(p, "alice", q)
 				}
 				f.wantStatuses(f.reply(b, 2*time.Minute), "ok ok ok ok ok timeout")
 			})
@@ -687,9 +681,7 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 		f.submit(b)
 		q := f.question(b, 0)
 		time.Sleep(5 * time.Minute)
-		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
-			t.Fatalf("approve: %s, %v", state, err)
-		}
+		f.approve(p, "alice", q)
 		f.wantStatuses(f.reply(b, 2*time.Minute), "ok ok ok timeout")
 	})
 }

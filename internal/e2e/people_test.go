@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// refunds is the policy of these tests: small refunds run, larger ones need a person, very large ones two.
+const refunds = `
+risk:
+  - {tier: high, tool: refund, when: "input.amount > 50", name: refunds-over-50}
+  - {tier: critical, tool: refund, when: "input.amount > 1000", name: refunds-over-1000}
+ask:
+  - {tool: secret, name: secrets}
+`
+
+// people is approvers with their keys, and what a fleet has to know of them.
+type people struct {
+	keys      map[string]approval.Key
+	approvers approval.Approvers
+}
+
+func newPeople(t testing.TB, names ...string) people {
+	t.Helper()
+	p := people{keys: map[string]approval.Key{}}
+	var known []messages.Approver
+	for _, name := range names {
+		key, err := approval.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.keys[name] = key
+		known = append(known, messages.Approver{Name: name, Key: key.Public()})
+	}
+	var err error
+	if p.approvers, err = approval.NewApprovers(known); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// rules is a policy file as a worker has it.
+func rules(t testing.TB, text string) permission.Rules {
+	t.Helper()
+	policy, err := schemas.ParsePolicy("policy.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := permission.New(permission.Config{
+		Default: permission.Effect(policy.Default), Version: policy.Version,
+		Layers: []permission.Layer{{Source: "policy.yaml", Rules: policy.Rules}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (p people) coordinator() coordinator.Config { return coordinator.Config{Approvers: p.approvers} }
+
+func (p people) worker(t testing.TB, policy string) worker.Config {
+	return worker.Config{Rules: rules(t, policy), Approvals: p.approvers}
+}
+
+// question waits for the question about a call, and is it in full.
+func (f *fleet) question(b messages.Batch, index int) messages.Approval {
+	f.t.Helper()
+	var q messages.Approval
+	f.until(fmt.Sprintf("call %d of %s asks", index, b.ID), func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var err error
+		q, err = f.client.Show(ctx, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
+		return err == nil
+	})
+	return q
+}
+
+// says is what becomes of a decision.
+func (f *fleet) says(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
+	f.t.Helper()
+	d := approval.Answer(q, v, name)
+	d.At = time.Now().UTC()
+	if change != nil {
+		change(&d)
+	}
+	signed, err := p.keys[name].Sign(d)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.decide(signed)
+}
+
+func (f *fleet) decide(d messages.Decision) (messages.DecisionState, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	answer, err := f.client.Decide(ctx, d)
+	return answer.State, err
+}
+
+// wantRefused checks that a decision was refused in this class.
+func wantRefused(t testing.TB, what string, err error, class messages.Class) {
+	t.Helper()
+	var refusal *messages.Refusal
+	if !errors.As(err, &refusal) || refusal.Class != class {
+		t.Errorf("%s: %v, want a refusal of the class %s", what, err, class)
+	}
+}
+
+// audited counts the lines of the audit log by type and, for refusals, class.
+func (f *fleet) audited() map[string]int {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	msgs, err := f.conn.All(ctx, f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	lines := map[string]int{}
+	for _, m := range msgs {
+		var r messages.AuditRecord
+		if err := json.Unmarshal(m.Data, &r); err != nil {
+			f.t.Fatal(err)
+		}
+		name := string(r.Type)
+		if r.Refusal != nil {
+			name += " " + string(r.Refusal.Class)
+		}
+		lines[name]++
+	}
+	return lines
+}
+
+// bank registers lookup, a read, and refund, a write whose runs are kept.
+func (f *fleet) bank() *outside {
+	f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	return f.kept(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
+}
+
+func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }
+
+// approve has a question approved that one person decides.
+func (f *fleet) approve(p people, name string, q messages.Approval) {
+	f.t.Helper()
+	if state, err := f.says(p, name, q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+		f.t.Fatalf("approved by %s: %s, %v", name, state, err)
+	}
+}
+
+// present is what the workers that are there say of themselves.
+func (f *fleet) present() (all []messages.Presence) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	bucket, err := f.conn.Bucket(ctx, f.conn.Names().Stream(bus.BucketWorkers))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	keys, err := bucket.Keys(ctx)
+	if err != nil || len(keys) == 0 {
+		f.t.Fatalf("%d workers are there, err %v", len(keys), err)
+	}
+	for _, key := range keys {
+		var w messages.Presence
+		body, _, err := bucket.Get(ctx, key)
+		if err == nil {
+			err = json.Unmarshal(body, &w)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, w)
+	}
+	return all
+}
