@@ -201,39 +201,3 @@ type Approver struct {
 	// ActsAs lists the principals whose agents are theirs: of those calls they are the requester.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
 }
-
-// AuditType is what an [AuditRecord] tells of.
-type AuditType string
-
-// What is written down about permissions and approvals.
-const (
-	AuditAllowed AuditType = "allowed"           // a call of the tier medium is about to run
-	AuditAsked   AuditType = "approval_asked"    // a question was put to people
-	AuditDecided AuditType = "approval_decided"  // a decision was taken
-	AuditRefused AuditType = "decision_refused"  // a decision was not taken: forged, late, replayed, one's own...
-	AuditExpired AuditType = "approval_expired"  // nobody decided in time
-	AuditVoid    AuditType = "approval_void"     // a granted call was not run: it did not hold when it was checked again
-	AuditGranted AuditType = "approval_executed" // a granted call is about to run
-)
-
-// AuditRecord is one line of the record for people. It holds no arguments.
-type AuditRecord struct {
-	V          int       `json:"v"`
-	Type       AuditType `json:"type"`
-	Time       time.Time `json:"time"` // the writer's wall clock
-	Tenant     TenantID  `json:"tenant"`
-	Session    SessionID `json:"session"`
-	Batch      BatchID   `json:"batch"`
-	Index      int       `json:"index"`
-	CallID     CallID    `json:"call_id,omitempty"`
-	Tool       string    `json:"tool,omitempty"`
-	ToolDigest string    `json:"tool_digest,omitempty"`
-	ArgsHash   string    `json:"args_hash,omitempty"`
-	// Original is the hash before an edit.
-	Original   string      `json:"original,omitempty"`
-	Permission *Permission `json:"permission,omitempty"`
-	Approval   string      `json:"approval,omitempty"`
-	Decision   *Decision   `json:"decision,omitempty"` // without the arguments of an edit
-	Refusal    *Refusal    `json:"refusal,omitempty"`
-	Writer     string      `json:"writer,omitempty"` // the coordinator or worker that wrote it
-}

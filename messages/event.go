@@ -61,3 +61,17 @@ type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1; 0: not known
 	Text     string  `json:"text,omitempty"`
 }
+
+// Timeline is what is durable about a batch, as the events that told of it: what a watcher that was away has missed. The
+// type, the index and the attempt of an event tell which is which: one that was seen already is told again.
+type Timeline struct {
+	V       int       `json:"v"`
+	Session SessionID `json:"session"`
+	Batch   BatchID   `json:"batch"`
+	// Status is running until there is a reply, then the reply's.
+	Status string `json:"status"`
+	// Accepted is when the batch was stored; zero where that is not known any more.
+	Accepted time.Time `json:"accepted,omitzero"`
+	TraceID  string    `json:"trace_id,omitempty"`
+	Events   []Event   `json:"events"`
+}

@@ -170,6 +170,8 @@ type Result struct {
 	// Permission is what was decided in phase four; nil for a call that did not come that far.
 	Permission *Permission `json:"permission,omitempty"`
 	Hooks      *Hooks      `json:"hooks,omitempty"` // what its hooks did; nil when it met none
+	// Trail is in records and in notices only, never in replies and events.
+	Trail *Trail `json:"trail,omitempty"`
 }
 
 // Cut says how much of an output was left out.

@@ -59,6 +59,9 @@ type CallRecord struct {
 	// Approval is the question that a person was asked, with the decisions so far: in parked, granted, and every
 	// record after them.
 	Approval *Approval `json:"approval,omitempty"`
+	// Span is the attempt that wrote the record, or the one that it continues, as a traceparent: what a later one links to.
+	// Empty where it is not recorded.
+	Span string `json:"span,omitempty"`
 }
 
 // Unsure reports whether an attempt so far may have been applied without anybody's knowing: one that was lost with its

@@ -140,6 +140,12 @@ func (n Names) Notify(coordinator string) string {
 // batches they drive.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
+// Ended is where the lines about the calls of a batch are kept for people: <prefix>.audit.<t>.<s>.<b>.ended.<seq>.<part>. The
+// sequence is the batch's in the log, so it is told apart from a later one with the same id.
+func (n Names) Ended(k BatchKey, seq uint64, part int) string {
+	return n.Of(VerbAudit, k) + ".ended." + strconv.FormatUint(seq, 10) + "." + strconv.Itoa(part)
+}
+
 // Ours reports whether a subject is one of this fleet's.
 func (n Names) Ours(subject string) bool {
 	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")

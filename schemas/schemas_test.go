@@ -22,7 +22,7 @@ var goTypes = map[string]any{
 	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": nil, "state": messages.State{},
 	"call-record": messages.CallRecord{}, "plan-record": messages.PlanRecord{}, "hand-back": messages.HandBack{}, "notice": messages.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
-	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{},
+	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": messages.AuditLines{}, "timeline": messages.Timeline{},
 	"buried": messages.Buried{}, "tool": Tool{}, "tools-file": nil, "policy-file": nil,
 }
 

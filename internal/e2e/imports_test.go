@@ -30,8 +30,8 @@ type room struct {
 var (
 	words       = []string{"messages", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/wire", "coordinator/provider/export")
-	runner      = plus(words, "worker/tool", "worker/tool/process")
-	foundations = plus(words, "internal/bus", "internal/journal", "internal/audit")
+	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
+	foundations = plus(words, "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module could import: examples show no more than that.
 	public = plus(words, "client", "coordinator/...", "worker/...")
 )
@@ -72,9 +72,10 @@ var rooms = []room{
 	{path: "worker/tool/httptool", may: runner},
 	{path: "worker/tool/mcptool", may: runner},
 	{path: "worker/tool/tooltest", may: runner},
-	{path: "worker/pipeline", may: plus(words, "worker/tool", "worker/hook", "worker/permission", "internal/approval")},
+	{path: "worker/pipeline", may: plus(words, "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
 
-	{path: "internal/telemetry"},
+	{path: "internal/tracing"},
+	{path: "internal/telemetry", may: []string{"internal/tracing"}},
 	{path: "internal/devserver"},
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
 	{path: "internal/bus", may: []string{"messages"}},
@@ -82,9 +83,9 @@ var rooms = []room{
 	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
 	// Pure but for the file of a key.
 	{path: "internal/approval", may: []string{"messages"}},
-	{path: "client", may: []string{"messages", "internal/bus"}},
+	{path: "client", may: []string{"messages", "internal/bus", "internal/tracing"}},
 
-	{path: "worker/lane", may: []string{"messages", "internal/bus", "internal/journal", "internal/approval"}},
+	{path: "worker/lane", may: []string{"messages", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 

@@ -1,0 +1,120 @@
+package e2e_test
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// otlp is a backend that takes traces over OTLP/HTTP, as a collector does, and can be asked what it holds.
+type otlp struct {
+	URL string
+
+	mu    sync.Mutex
+	spans []span // guarded by mu
+}
+
+// span is what the tests look at.
+type span struct {
+	service, name    string
+	trace, id, above string // hex; above is the parent, "" for a root
+	kind             v1.Span_SpanKind
+	failed           bool
+	attr             map[string]string
+	links            []spanLink
+	raw              *v1.Span
+}
+
+type spanLink struct{ trace, id, why string }
+
+func newOTLP(t testing.TB) *otlp {
+	t.Helper()
+	o := &otlp{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var request collector.ExportTraceServiceRequest
+		if err == nil {
+			err = proto.Unmarshal(body, &request)
+		}
+		if err != nil || r.URL.Path != "/v1/traces" {
+			http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
+			return
+		}
+		o.take(&request)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+		answer, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})
+		_, _ = w.Write(answer)
+	}))
+	t.Cleanup(srv.Close)
+	o.URL = srv.URL
+	return o
+}
+
+// env makes a process send everything here, at once.
+func (o *otlp) env() []string {
+	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + o.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_EXPORTER_OTLP_COMPRESSION=none"}
+}
+
+func (o *otlp) take(request *collector.ExportTraceServiceRequest) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, of := range request.ResourceSpans {
+		service := ""
+		for _, a := range of.Resource.GetAttributes() {
+			if a.Key == "service.name" {
+				service = a.Value.GetStringValue()
+			}
+		}
+		for _, scope := range of.ScopeSpans {
+			for _, s := range scope.Spans {
+				o.spans = append(o.spans, read(service, s))
+			}
+		}
+	}
+}
+
+func read(service string, s *v1.Span) span {
+	out := span{
+		service: service, name: s.Name, trace: hex.EncodeToString(s.TraceId), id: hex.EncodeToString(s.SpanId), above: hex.EncodeToString(s.ParentSpanId),
+		kind: s.Kind, failed: s.GetStatus().GetCode() == v1.Status_STATUS_CODE_ERROR, attr: map[string]string{}, raw: s,
+	}
+	for _, a := range s.Attributes {
+		v := a.Value.String()
+		_, v, _ = strings.Cut(v, ":")
+		out.attr[a.Key] = strings.Trim(v, `"`)
+	}
+	for _, l := range s.Links {
+		link := spanLink{trace: hex.EncodeToString(l.TraceId), id: hex.EncodeToString(l.SpanId)}
+		for _, a := range l.Attributes {
+			link.why = a.Value.GetStringValue()
+		}
+		out.links = append(out.links, link)
+	}
+	return out
+}
+
+// all is the spans that have come, in the order of their start.
+func (o *otlp) all() []span {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	spans := slices.Clone(o.spans)
+	slices.SortStableFunc(spans, func(a, b span) int {
+		return int(min(max(int64(a.raw.StartTimeUnixNano)-int64(b.raw.StartTimeUnixNano), -1), 1))
+	})
+	return spans
+}
+
+// of is the spans of one trace.
+func (o *otlp) of(trace string) []span {
+	return slices.DeleteFunc(o.all(), func(s span) bool { return s.trace != trace })
+}

@@ -1,0 +1,94 @@
+package tracing
+
+import "go.opentelemetry.io/otel/attribute"
+
+// The conventions that the names below follow. They are ours to pin: the GenAI conventions are in development and have renamed
+// attributes before, and a package that followed them would rename ours. See docs/traces.md.
+const (
+	// SchemaURL is the version of OpenTelemetry's semantic conventions that error.type, server.* and messaging.* are taken from.
+	SchemaURL = "https://opentelemetry.io/schemas/1.43.0"
+	// GenAI is the state of the GenAI conventions (execute-tool.md) that gen_ai.* is taken from.
+	GenAI = "semantic-conventions-genai 2b38207, execute_tool"
+)
+
+// Names of spans. None holds an id, a subject of a tenant or anything of the arguments; a tool that nobody knows is folded.
+const (
+	SendBatch    = "send toolfleet.batch"
+	ProcessBatch = "process toolfleet.batch"
+	Stage        = "stage"
+	SendCall     = "send toolfleet.call"
+	ProcessCall  = "process toolfleet.call"
+	Decide       = "process toolfleet.approval.decide"
+	ExecuteTool  = "execute_tool" // and the tool's name
+)
+
+// Attributes of the GenAI conventions, and of the general ones.
+const (
+	OperationName  = attribute.Key("gen_ai.operation.name") // execute_tool
+	ToolName       = attribute.Key("gen_ai.tool.name")
+	ToolType       = attribute.Key("gen_ai.tool.type") // function
+	ToolCallID     = attribute.Key("gen_ai.tool.call.id")
+	ConversationID = attribute.Key("gen_ai.conversation.id") // the session
+	Provider       = attribute.Key("gen_ai.provider.name")
+	CallArguments  = attribute.Key("gen_ai.tool.call.arguments") // only where the operator asks for content
+	CallResult     = attribute.Key("gen_ai.tool.call.result")    // only where the operator asks for content
+	ErrorType      = attribute.Key("error.type")                 // a Status or Code of ours
+)
+
+// Attributes of the messaging conventions.
+const (
+	MessagingSystem      = attribute.Key("messaging.system")         // nats
+	MessagingOperation   = attribute.Key("messaging.operation.name") // send, process
+	MessagingType        = attribute.Key("messaging.operation.type") // send, process
+	MessagingDestination = attribute.Key("messaging.destination.template")
+	MessagingGroup       = attribute.Key("messaging.consumer.group.name")
+	MessagingCount       = attribute.Key("messaging.batch.message_count")
+	MessagingID          = attribute.Key("messaging.message.id")
+)
+
+// Attributes of our own.
+const (
+	Batch         = attribute.Key("toolfleet.batch.id")
+	Tenant        = attribute.Key("toolfleet.tenant")
+	BatchStatus   = attribute.Key("toolfleet.batch.status")
+	Stages        = attribute.Key("toolfleet.batch.stages")
+	Round         = attribute.Key("toolfleet.batch.round")
+	Resumed       = attribute.Key("toolfleet.batch.resumed") // somebody drove it before
+	Rested        = attribute.Key("toolfleet.batch.rested")  // this drive ended because only people are waited for
+	StageIndex    = attribute.Key("toolfleet.stage.index")
+	StageCalls    = attribute.Key("toolfleet.stage.calls")
+	Concurrent    = attribute.Key("toolfleet.stage.concurrent")
+	CallIndex     = attribute.Key("toolfleet.call.index")
+	CallStatus    = attribute.Key("toolfleet.call.status")
+	CallKind      = attribute.Key("toolfleet.call.kind")
+	CallAttempt   = attribute.Key("toolfleet.call.attempt")
+	QueueWait     = attribute.Key("toolfleet.call.queue_wait_ms")
+	ToolDigest    = attribute.Key("toolfleet.tool.digest")
+	ResultBytes   = attribute.Key("toolfleet.call.result_bytes")
+	Truncated     = attribute.Key("toolfleet.call.truncated")
+	FailedPhase   = attribute.Key("toolfleet.phase.failed")
+	Pool          = attribute.Key("toolfleet.pool")
+	Worker        = attribute.Key("toolfleet.worker")
+	Coordinator   = attribute.Key("toolfleet.coordinator")
+	Stream        = attribute.Key("toolfleet.stream")
+	Sequence      = attribute.Key("toolfleet.stream_sequence")
+	DeliveryCount = attribute.Key("toolfleet.delivery_count")
+	Fence         = attribute.Key("toolfleet.fence")
+	PermEffect    = attribute.Key("toolfleet.permission.effect") // allow, ask, deny
+	PermSource    = attribute.Key("toolfleet.permission.source") // rule, tier, hook, default, person
+	PermRule      = attribute.Key("toolfleet.permission.rule")
+	PermTier      = attribute.Key("toolfleet.permission.tier")
+	Approval      = attribute.Key("toolfleet.approval.id")
+	Verdict       = attribute.Key("toolfleet.approval.verdict")
+	LinkReason    = attribute.Key("toolfleet.link") // see the reasons below
+)
+
+// Why a span links to another.
+const (
+	Redelivered = "redelivery" // the message was delivered before, to whoever did not end it
+	Retried     = "retry"      // an attempt before failed and was given up
+	TakenOver   = "takeover"   // an attempt before was lost with its worker
+	Parked      = "parked"     // the attempt that asked people
+	Driven      = "driven"     // an attempt of a call that was made while the batch was driven before
+	Asked       = "asked"      // the attempt whose question is answered
+)
