@@ -28,11 +28,11 @@ type otlp struct {
 type span struct {
 	service, name    string
 	trace, id, above string // hex; above is the parent, "" for a root
-	kind             v1.Span_SpanKind
+	kind             string
+	began, ended     int64 // Unix nanoseconds
 	failed           bool
 	attr             map[string]string
 	links            []spanLink
-	raw              *v1.Span
 }
 
 type spanLink struct{ trace, id, why string }
@@ -86,7 +86,7 @@ func (o *otlp) take(request *collector.ExportTraceServiceRequest) {
 func read(service string, s *v1.Span) span {
 	out := span{
 		service: service, name: s.Name, trace: hex.EncodeToString(s.TraceId), id: hex.EncodeToString(s.SpanId), above: hex.EncodeToString(s.ParentSpanId),
-		kind: s.Kind, failed: s.GetStatus().GetCode() == v1.Status_STATUS_CODE_ERROR, attr: map[string]string{}, raw: s,
+		kind: kindOf(s.Kind), began: int64(s.StartTimeUnixNano), ended: int64(s.EndTimeUnixNano), failed: s.GetStatus().GetCode() == v1.Status_STATUS_CODE_ERROR, attr: map[string]string{},
 	}
 	for _, a := range s.Attributes {
 		v := a.Value.String()
@@ -109,7 +109,7 @@ func (o *otlp) all() []span {
 	defer o.mu.Unlock()
 	spans := slices.Clone(o.spans)
 	slices.SortStableFunc(spans, func(a, b span) int {
-		return int(min(max(int64(a.raw.StartTimeUnixNano)-int64(b.raw.StartTimeUnixNano), -1), 1))
+		return int(min(max(a.began-b.began, -1), 1))
 	})
 	return spans
 }

@@ -103,14 +103,8 @@ func freeAddr(t *testing.T) string {
 // start runs a daemon until the test ends or it is killed.
 func (p *processes) start(args ...string) *daemon {
 	p.t.Helper()
-	path, err := binary()
+	d, err := p.launch(args...)
 	if err != nil {
-		p.t.Fatal(err)
-	}
-	d := &daemon{cmd: exec.Command(path, args...), log: &lockedBuffer{}}
-	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
-	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
-	if err := d.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() {
@@ -120,6 +114,18 @@ func (p *processes) start(args ...string) *daemon {
 		}
 	})
 	return d
+}
+
+// launch starts a daemon, which is then the caller's to end.
+func (p *processes) launch(args ...string) (*daemon, error) {
+	path, err := binary()
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{cmd: exec.Command(path, args...), log: &lockedBuffer{}}
+	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	return d, d.cmd.Start()
 }
 
 // ready runs a daemon with an HTTP address and waits until it says that it is ready.

@@ -1,0 +1,468 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// sixPhases is what stands below a call that succeeded.
+const sixPhases = "validate, semantic, pre-hooks, permissions, execute, post-hooks"
+
+// theREADMEsBatch is the trace of the batch of README's first command: three reads together, a write, a read.
+const theREADMEsBatch = `send toolfleet.batch [toolfleet CLIENT]
+ process toolfleet.batch [toolfleet-coordinator CONSUMER]
+  stage 0 [toolfleet-coordinator INTERNAL]
+   send toolfleet.call [toolfleet-coordinator PRODUCER]
+    process toolfleet.call [toolfleet-worker CONSUMER]
+     execute_tool Grep [toolfleet-worker INTERNAL] ` + sixPhases + `
+   send toolfleet.call [toolfleet-coordinator PRODUCER]
+    process toolfleet.call [toolfleet-worker CONSUMER]
+     execute_tool Glob [toolfleet-worker INTERNAL] ` + sixPhases + `
+   send toolfleet.call [toolfleet-coordinator PRODUCER]
+    process toolfleet.call [toolfleet-worker CONSUMER]
+     execute_tool Read [toolfleet-worker INTERNAL] ` + sixPhases + `
+  stage 1 [toolfleet-coordinator INTERNAL]
+   send toolfleet.call [toolfleet-coordinator PRODUCER]
+    process toolfleet.call [toolfleet-worker CONSUMER]
+     execute_tool Bash [toolfleet-worker INTERNAL] ` + sixPhases + `
+  stage 2 [toolfleet-coordinator INTERNAL]
+   send toolfleet.call [toolfleet-coordinator PRODUCER]
+    process toolfleet.call [toolfleet-worker CONSUMER]
+     execute_tool Grep [toolfleet-worker INTERNAL] ` + sixPhases + `
+`
+
+func TestTheTraceOfABatch(t *testing.T) {
+	backend := newOTLP(t)
+	p := newProcesses(t, backend.env()...)
+	p.runREADMEsBatch()
+	var spans []span
+	p.until("the whole trace has come", func() bool {
+		spans = backend.all()
+		return len(spans) >= strings.Count(theREADMEsBatch, "\n")+5*6
+	})
+	wantREADMEsTrace(t, spans)
+}
+
+// TestJaegerShowsTheTrace reads the same trace back from a real Jaeger, through its API.
+func TestJaegerShowsTheTrace(t *testing.T) {
+	path := os.Getenv("JAEGER")
+	if path == "" {
+		t.Skip("no Jaeger: `.ci/run jaeger` builds one and runs this with JAEGER=<its path>")
+	}
+	j := startJaeger(t, path)
+	p := newProcesses(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+j.otlp, "OTEL_BSP_SCHEDULE_DELAY=100")
+	p.runREADMEsBatch()
+	var spans []span
+	p.until("Jaeger has the whole trace", func() bool {
+		spans = j.spans(t)
+		return len(spans) >= strings.Count(theREADMEsBatch, "\n")+5*6
+	})
+	wantREADMEsTrace(t, spans)
+}
+
+// runREADMEsBatch starts a coordinator and a worker and runs README's batch from a third process, in a folder of its own.
+func (p *processes) runREADMEsBatch() {
+	p.t.Helper()
+	root := p.t.TempDir()
+	if err := os.CopyFS(filepath.Join(root, "examples"), os.DirFS("../../examples")); err != nil {
+		p.t.Fatal(err)
+	}
+	p.ready("coordinator")
+	p.ready("worker", "--root", root)
+	path, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	run := exec.Command(path, "run", filepath.Join(root, "examples/anthropic.json"))
+	run.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
+	if out, err := run.CombinedOutput(); err != nil {
+		p.t.Fatalf("run: %v\n%s", err, out)
+	}
+}
+
+func wantREADMEsTrace(t *testing.T, spans []span) {
+	t.Helper()
+	wantWhole(t, spans)
+	if diff := gocmp.Diff(theREADMEsBatch, tree(spans)); diff != "" {
+		t.Errorf("the tree of the trace (-want +got):\n%s", diff)
+	}
+	for _, s := range spans {
+		if s.failed || s.attr["error.type"] != "" {
+			t.Errorf("span %s is marked as a failure: %v", s.name, s.attr)
+		}
+		if s.name == "process toolfleet.batch" && (s.attr["toolfleet.batch.id"] != "example-anthropic-1" || s.attr["gen_ai.conversation.id"] != "example") {
+			t.Errorf("the batch's span says %v", s.attr)
+		}
+		if tool, is := strings.CutPrefix(s.name, "execute_tool "); is {
+			if s.attr["gen_ai.operation.name"] != "execute_tool" || s.attr["gen_ai.tool.name"] != tool || !strings.HasPrefix(s.attr["gen_ai.tool.call.id"], "toolu_01") {
+				t.Errorf("span %s says %v", s.name, s.attr)
+			}
+		}
+		for key, value := range s.attr {
+			if strings.Contains(value, "TODO") || strings.Contains(value, "examples/project") {
+				t.Errorf("span %s holds arguments: %s=%s", s.name, key, value)
+			}
+		}
+	}
+}
+
+// wantWhole checks what holds for every trace of ours: it is one, each parent is there and began before its children, and
+// each link leads to a span that is there.
+func wantWhole(t *testing.T, spans []span) {
+	t.Helper()
+	byID := map[string]span{}
+	for _, s := range spans {
+		if _, twice := byID[s.id]; twice {
+			t.Errorf("two spans have the id %s: %s", s.id, s.name)
+		}
+		byID[s.id] = s
+	}
+	for _, s := range spans {
+		if s.trace != spans[0].trace {
+			t.Errorf("%s is of trace %s, %s of %s", s.name, s.trace, spans[0].name, spans[0].trace)
+		}
+		if above, there := byID[s.above]; s.above != "" && !there {
+			t.Errorf("orphan: the parent of %s (%s) is not there", s.name, s.service)
+		} else if there && s.began < above.began {
+			t.Errorf("%s began before its parent %s", s.name, above.name)
+		}
+		for _, l := range s.links {
+			if _, there := byID[l.id]; !there {
+				t.Errorf("%s links to a span that is not there (%s)", s.name, l.why)
+			}
+		}
+	}
+}
+
+// tree is spans as text, each below its parent: calls in the order of the message, the rest as it began. What stands below a
+// call is written on its line.
+func tree(spans []span) string {
+	below := map[string][]span{}
+	ids := map[string]bool{}
+	for _, s := range spans {
+		ids[s.id] = true
+	}
+	for _, s := range spans {
+		above := s.above
+		if !ids[above] {
+			above = ""
+		}
+		below[above] = append(below[above], s)
+	}
+	var out strings.Builder
+	var show func(id, indent string)
+	show = func(id, indent string) {
+		children := below[id]
+		slices.SortStableFunc(children, func(a, b span) int {
+			return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began))
+		})
+		for _, s := range children {
+			name := s.name
+			if i := s.attr["toolfleet.stage.index"]; i != "" {
+				name += " " + i
+			}
+			fmt.Fprintf(&out, "%s%s [%s %s]", indent, name, s.service, s.kind)
+			if s.failed {
+				fmt.Fprintf(&out, " failed: %s", s.attr["error.type"])
+			}
+			for _, l := range s.links {
+				fmt.Fprintf(&out, " linked: %s", l.why)
+			}
+			if strings.HasPrefix(s.name, "execute_tool") {
+				var phases []string
+				for _, phase := range below[s.id] {
+					word := phase.name
+					if phase.failed {
+						word += " failed: " + phase.attr["error.type"]
+					}
+					phases = append(phases, word)
+				}
+				fmt.Fprintf(&out, " %s\n", strings.Join(phases, ", "))
+				continue
+			}
+			out.WriteByte('\n')
+			show(s.id, indent+" ")
+		}
+	}
+	show("", "")
+	return out.String()
+}
+
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// One trace through what happens to a batch whose worker is killed: the attempt after it is a child of its own, and linked.
+func TestTheTraceOfARetriedCall(t *testing.T) {
+	backend := newOTLP(t)
+	p := newProcesses(t, append(backend.env(), "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=1s", "TOOLFLEET_GRACE=300ms")...)
+	file := filepath.Join(t.TempDir(), "tools.yaml")
+	flag := filepath.Join(t.TempDir(), "flag")
+	body := `tools:
+  - name: shaky
+    kind: write
+    on_crash: idempotent
+    retry: {attempts: 3, backoff: 10ms}
+    input_schema: {type: object}
+    env: [FLAG]
+    exec: {command: [sh, -c, 'n=$(cat "$FLAG" 2>/dev/null || echo 0); echo $((n+1)) >"$FLAG"; test "$n" -ge 2 || exit 75; printenv TRACEPARENT']}
+`
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.env = append(p.env, "FLAG="+flag)
+	p.ready("coordinator")
+	p.ready("worker", "--tools", file)
+	c := p.client()
+	// An agent without any tracing: the batch has a trace all the same.
+	reply, err := c.Run(t.Context(), canonical("s", "shaky", call{"shaky", `{}`}, call{"nobody", `{}`}), nil)
+	if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[0].Attempt != 3 {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	var spans []span
+	p.until("the whole trace has come", func() bool {
+		spans = backend.all()
+		return has(spans, "execute_tool shaky", 3) && has(spans, "process toolfleet.batch", 1)
+	})
+	wantWhole(t, spans)
+	const want = `process toolfleet.batch [toolfleet-coordinator CONSUMER]
+ stage 0 [toolfleet-coordinator INTERNAL]
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER]
+    execute_tool shaky [toolfleet-worker INTERNAL] failed: tool_error validate, semantic, pre-hooks, permissions, execute failed: tool_error, post-hooks
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER] linked: retry
+    execute_tool shaky [toolfleet-worker INTERNAL] failed: tool_error validate, semantic, pre-hooks, permissions, execute failed: tool_error, post-hooks
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER] linked: retry
+    execute_tool shaky [toolfleet-worker INTERNAL] ` + sixPhases + `
+`
+	if diff := gocmp.Diff(want, tree(spans)); diff != "" {
+		t.Errorf("the tree of the trace (-want +got):\n%s", diff)
+	}
+	full, err := c.GetFull(t.Context(), "s", "shaky")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, _ := full.Results[0].OutputString()
+	var last span
+	for _, s := range spans {
+		if s.name == "execute" {
+			last = s
+		}
+	}
+	if want := "00-" + last.trace + "-" + last.id + "-01"; strings.TrimSpace(said) != want {
+		t.Errorf("the tool was told TRACEPARENT=%s, its span is %s", said, want)
+	}
+}
+
+func has(spans []span, name string, n int) bool {
+	return len(slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return s.name != name })) >= n
+}
+
+// A batch that waited for a person is one trace, and nothing in it is open while it waits: the wait is a gap.
+func TestTheTraceOfACallThatWaited(t *testing.T) {
+	backend := newOTLP(t)
+	dir := t.TempDir()
+	key, policy := filepath.Join(dir, "alice.key"), filepath.Join(dir, "policy.yaml")
+	p := newProcesses(t, backend.env()...)
+	file, _ := p.tools()
+	var alice messages.Approver
+	if err := json.Unmarshal([]byte(p.command("approvals", "key", key, "--as", "alice", "-o", "json")), &alice); err != nil {
+		t.Fatal(err)
+	}
+	body := "ask: [note]\napprovers: [{name: alice, key: " + alice.Key + "}]\n"
+	if err := os.WriteFile(policy, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.ready("coordinator", "--policy", policy)
+	p.ready("worker", "--tools", file, "--policy", policy)
+	c := p.client()
+	b := canonical("s", "asks", call{"echo", `{}`}, call{"note", `{}`})
+	if err := c.Submit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the batch rests", func() bool { return has(backend.all(), "process toolfleet.batch", 1) })
+	const wait = 700 * time.Millisecond // that nobody has a span open
+	<-time.NewTimer(wait).C
+	var open messages.PendingList
+	if err := json.Unmarshal([]byte(p.command("approvals", "ls", "-o", "json")), &open); err != nil || len(open.Pending) != 1 {
+		t.Fatalf("open questions: %+v, %v", open, err)
+	}
+	p.command("approvals", "approve", open.Pending[0].ID, "--key", key, "--as", "alice", "--yes")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	reply, err := c.Await(ctx, "s", "asks")
+	if err != nil || reply.Results[1].Status != messages.StatusOK {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	var spans []span
+	p.until("the whole trace has come", func() bool {
+		spans = backend.all()
+		return has(spans, "process toolfleet.batch", 2) && has(spans, "execute_tool note", 2)
+	})
+	spans = slices.DeleteFunc(spans, func(s span) bool { return s.trace != spans[0].trace }) // the decision may have a trace of its own
+	wantWhole(t, spans)
+	for _, s := range spans {
+		if took := time.Duration(s.ended - s.began); took > wait {
+			t.Errorf("%s was open for %v while people were waited for", s.name, took)
+		}
+	}
+	const want = `process toolfleet.batch [toolfleet-coordinator CONSUMER]
+ stage 0 [toolfleet-coordinator INTERNAL]
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER]
+    execute_tool echo [toolfleet-worker INTERNAL] ` + sixPhases + `
+ stage 1 [toolfleet-coordinator INTERNAL]
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER]
+    execute_tool note [toolfleet-worker INTERNAL] validate, semantic, pre-hooks, permissions
+process toolfleet.batch [toolfleet-coordinator CONSUMER] linked: driven
+ stage 1 [toolfleet-coordinator INTERNAL]
+  send toolfleet.call [toolfleet-coordinator PRODUCER]
+   process toolfleet.call [toolfleet-worker CONSUMER] linked: parked
+    execute_tool note [toolfleet-worker INTERNAL] ` + sixPhases + `
+`
+	if diff := gocmp.Diff(want, tree(spans)); diff != "" {
+		t.Errorf("the tree of the trace (-want +got):\n%s", diff)
+	}
+}
+
+// command runs a command of the binary to its end and returns what it printed.
+func (p *processes) command(args ...string) string {
+	p.t.Helper()
+	path, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var out, talk bytes.Buffer
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
+	cmd.Stdout, cmd.Stderr = &out, &talk
+	if err := cmd.Run(); err != nil {
+		p.t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, &out, &talk)
+	}
+	return out.String()
+}
+
+// jaeger is a real one.
+type jaeger struct{ query, otlp string }
+
+func startJaeger(t *testing.T, path string) *jaeger {
+	t.Helper()
+	j := &jaeger{query: freeAddr(t), otlp: freeAddr(t)}
+	var log lockedBuffer
+	cmd := exec.Command(path, "--query.http-server.host-port="+j.query, "--query.grpc-server.host-port="+freeAddr(t),
+		"--collector.otlp.http.host-port="+j.otlp, "--collector.otlp.grpc.host-port="+freeAddr(t), "--collector.http-server.host-port="+freeAddr(t),
+		"--collector.grpc-server.host-port="+freeAddr(t), "--admin.http.host-port="+freeAddr(t))
+	cmd.Env = append(os.Environ(), "SPAN_STORAGE_TYPE=memory")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("Jaeger said:\n%s", &log)
+		}
+	})
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if resp, err := http.Get("http://" + j.query + "/api/services"); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return j
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Jaeger does not start:\n%s", &log)
+		}
+		<-time.NewTimer(50 * time.Millisecond).C
+	}
+}
+
+// spans is every span of the one trace that Jaeger holds, as its API tells it.
+func (j *jaeger) spans(t *testing.T) []span {
+	t.Helper()
+	resp, err := http.Get("http://" + j.query + "/api/traces?service=toolfleet-coordinator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Data []struct {
+			TraceID   string
+			Processes map[string]struct{ ServiceName string }
+			Spans     []struct {
+				SpanID, OperationName, ProcessID string
+				StartTime, Duration              int64 // microseconds
+				References                       []struct{ RefType, TraceID, SpanID string }
+				Tags                             []struct {
+					Key   string
+					Value any
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if len(answer.Data) > 1 {
+		t.Fatalf("Jaeger has %d traces of one batch", len(answer.Data))
+	}
+	var spans []span
+	for _, trace := range answer.Data {
+		for _, s := range trace.Spans {
+			out := span{
+				service: trace.Processes[s.ProcessID].ServiceName, name: s.OperationName, trace: trace.TraceID, id: s.SpanID,
+				began: s.StartTime * 1000, ended: (s.StartTime + s.Duration) * 1000, kind: "INTERNAL", attr: map[string]string{},
+			}
+			for _, r := range s.References {
+				if r.RefType == "CHILD_OF" {
+					out.above = r.SpanID
+				} else {
+					out.links = append(out.links, spanLink{trace: r.TraceID, id: r.SpanID})
+				}
+			}
+			for _, tag := range s.Tags {
+				value := fmt.Sprint(tag.Value)
+				switch tag.Key {
+				case "span.kind":
+					out.kind = strings.ToUpper(value)
+				case "otel.status_code":
+					out.failed = value == "ERROR"
+				default:
+					out.attr[tag.Key] = value
+				}
+			}
+			spans = append(spans, out)
+		}
+	}
+	return spans
+}
+
+// kindOf is a span's kind as people say it.
+func kindOf(k v1.Span_SpanKind) string { return strings.TrimPrefix(k.String(), "SPAN_KIND_") }
