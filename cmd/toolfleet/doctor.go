@@ -181,7 +181,7 @@ func (e *examination) streams() bool {
 	var missing []string
 	for _, name := range []string{
 		names.Stream(bus.Batches), names.Stream(bus.Jobs), names.Stream(bus.Calls), names.Stream(bus.Results), names.Stream(bus.Audit),
-		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketWorkers),
+		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketKeys), "KV_" + names.Stream(bus.BucketWorkers),
 		"KV_" + names.Stream(bus.BucketApprovals), "OBJ_" + names.Stream(bus.Objects),
 	} {
 		switch _, err := aboutStream(e.ctx, e.conn, name); {
@@ -300,7 +300,7 @@ func (e *examination) writable() {
 	const never = 1 << 62
 	names := e.conn.Names()
 	good := true
-	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Dead} {
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Audit, bus.Dead} {
 		if err := e.conn.Delete(e.ctx, names.Stream(stream), never); err != nil {
 			good = false
 			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before. What it acknowledged is kept.", "%v", err)

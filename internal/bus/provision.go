@@ -27,6 +27,7 @@ const (
 	BucketTools     = "tools"     // definitions
 	BucketWorkers   = "workers"   // presence
 	BucketApprovals = "approvals" // index of what waits for a person
+	BucketKeys      = "keys"      // what hashes in the record for people are made with: for the daemons' eyes only
 	Objects         = "OBJECTS"   // large bodies by digest
 )
 
@@ -151,6 +152,7 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		stream(Dead, p.DeadTTL, n.All(messages.VerbDead)),
 		replies,
 		bucket(BucketTools, 0),
+		bucket(BucketKeys, 0),
 		workers,
 		// No question outlives its batch. An entry that is gone is made again when the batch is next looked at.
 		remade(bucket(BucketApprovals, 2*p.BatchTTL)),

@@ -40,6 +40,7 @@ func TestStreams(t *testing.T) {
 		"TOOLFLEET_AUDIT":        {"toolfleet.audit.>", "limits", -1, false, 30 * 24 * time.Hour, "Default"},
 		"TOOLFLEET_DEAD":         {"toolfleet.dead.>", "limits", -1, false, 7 * 24 * time.Hour, "Default"},
 		"TOOLFLEET_REPLIES":      {"toolfleet.final.>", "limits", -1, false, time.Hour, "Default"},
+		"KV_TOOLFLEET_keys":      {"$KV.TOOLFLEET_keys.>", "limits", 1, false, 0, "Default"},
 		"KV_TOOLFLEET_tools":     {"$KV.TOOLFLEET_tools.>", "limits", 1, false, 0, "Default"},
 		"KV_TOOLFLEET_workers":   {"$KV.TOOLFLEET_workers.>", "limits", 1, false, 5 * time.Second, "Async"},
 		"KV_TOOLFLEET_approvals": {"$KV.TOOLFLEET_approvals.>", "limits", 1, false, 2 * time.Minute, "Async"},

@@ -30,6 +30,8 @@ type getRequest struct {
 	UpTo      uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
 	MaxBytes  int      `json:"max_bytes,omitempty"`
+	// StartTime takes the place of Seq.
+	StartTime *time.Time `json:"start_time,omitempty"`
 }
 
 // Last is the newest message of a subject. ErrNotFound when there is none.

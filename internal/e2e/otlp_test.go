@@ -103,6 +103,13 @@ func read(service string, s *v1.Span) span {
 	return out
 }
 
+// forget drops what has come so far.
+func (o *otlp) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spans = nil
+}
+
 // all is the spans that have come, in the order of their start.
 func (o *otlp) all() []span {
 	o.mu.Lock()
