@@ -38,6 +38,14 @@ func (k *catalog) now() schemas.Catalog {
 	return k.value
 }
 
+// fold is the name of a tool for places that only take few of them: those that nobody knows are one.
+func (k *catalog) fold(tool string) string {
+	if _, known := k.now().Lookup(tool); known {
+		return tool
+	}
+	return UnknownTool
+}
+
 func (k *catalog) set(t schemas.Tool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

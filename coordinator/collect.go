@@ -163,7 +163,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
 	record := messages.CallRecord{
-		V: messages.Version, State: messages.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result,
+		V: messages.Version, State: messages.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result, Span: d.machine.Span(want.Index),
 	}
 	q, asked := d.machine.Question(want.Index)
 	if q != nil {

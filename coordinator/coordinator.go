@@ -23,9 +23,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -49,6 +52,7 @@ type Config struct {
 	Policy    string
 	Provision bus.Provision
 	Logger    *slog.Logger // nil: silent
+	Tracer    trace.Tracer // nil: silent; what an agent brings goes through all the same
 	Metrics   *Metrics     // nil: silent
 }
 
@@ -92,6 +96,7 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Tracer = tracing.OrSilent(c.Tracer)
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics(nil)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -37,6 +38,8 @@ type drive struct {
 	minded   map[int]string         // questions to people that were seen to, by call
 	sure     bool                   // the leader was asked what was said since the newest record that we know
 	resting  time.Time              // set: the batch only waits for people, until then at most
+	resumed  bool                   // somebody drove the batch before, and left records
+	spans    spans
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
@@ -48,6 +51,7 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
 		log:     c.log.With("batch", a.Key.Batch, "session", a.Key.Session, "tenant", a.Key.Tenant),
 		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{},
+		spans: spans{sent: map[int]sending{}},
 	}
 }
 
@@ -112,6 +116,8 @@ func (d *drive) inProgress() {
 // run drives the batch to its reply. It reports whether the batch has left the log; if not, somebody else
 // has to go on.
 func (d *drive) run(ctx context.Context) (finished bool) {
+	ctx = d.beginTrace(ctx)
+	defer d.endTrace()
 	defer func() { // a batch that breaks its driver is answered, so that it does not break the next one too
 		if p := recover(); p != nil {
 			d.log.Error("panic while driving the batch", "panic", p, "stack", string(debug.Stack()))
@@ -159,6 +165,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 func (d *drive) giveUp(ctx context.Context, err error) (finished bool) {
 	if ctx.Err() != nil || !bus.IsTerminal(err) && !errors.Is(err, errOtherPlan) {
 		d.log.Warn("batch let go", "err", err)
+		d.stuck(ctx)
 		return false
 	}
 	d.fatal = nil
@@ -198,7 +205,8 @@ func (d *drive) prepare(ctx context.Context) error {
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
 		NotAfter: d.conn.Local(ctx, d.notAfter()), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
-	resumed, late, err := d.recall(ctx)
+	var late bool
+	d.resumed, late, err = d.recall(ctx)
 	if err != nil {
 		return err
 	}
@@ -213,7 +221,7 @@ func (d *drive) prepare(ctx context.Context) error {
 		d.machine.Step(d.began, event)
 	}
 	d.late, d.sure = late, late
-	d.step(ctx, batch.Begin{Resumed: resumed, Late: late})
+	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late})
 	for i := range d.in.calls {
 		d.mind(ctx, i)
 	}
@@ -260,7 +268,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 	case batch.Announce:
 		d.announce()
 	case batch.Dispatch:
-		d.dispatch(want)
+		d.dispatch(ctx, want)
 	case batch.StorePlan:
 		return d.storePlan(ctx, want)
 	case batch.Look:
@@ -270,6 +278,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 	case batch.Stop:
 		d.stop(want)
 	case batch.Tell:
+		d.leaveStage()
 		d.tell(messages.EventEnd, want.Result)
 	case batch.Finish:
 		d.assemble(ctx, want.Results)
@@ -281,7 +290,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 
 // dispatch publishes a job and does not wait to hear that it is stored: it is a pointer, and the poll
 // publishes it again as long as its call is open. One that is there already is left as it is.
-func (d *drive) dispatch(want batch.Dispatch) {
+func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
 	job := messages.Job{
@@ -292,18 +301,10 @@ func (d *drive) dispatch(want batch.Dispatch) {
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round, Policy: d.cfg.Policy,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)
-	if err := d.conn.Send(subject, traceHeader(d.accepted.Header), messages.MustMarshal(job)); err != nil {
-		d.log.Warn("job not sent; the poll sends it again", "call", want.Index, "err", err)
+	header, span := d.sendCall(ctx, call, want)
+	defer span.End()
+	if err := d.conn.Send(subject, header, messages.MustMarshal(job)); err != nil {
+		d.log.Warn("job not sent; the poll sends it again", d.call(want.Index), "err", err)
+		tracing.Fail(span, string(messages.Internal))
 	}
-}
-
-// traceHeader is the trace context of a batch, for the messages that follow from it.
-func traceHeader(h bus.Header) bus.Header {
-	out := bus.Header{}
-	for _, name := range []string{"traceparent", "tracestate"} {
-		if v := h.Get(name); v != "" {
-			out.Set(name, v)
-		}
-	}
-	return out
 }

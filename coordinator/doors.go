@@ -60,7 +60,7 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	// A visit outlives no batch, whatever is missed.
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.BatchTTL+time.Minute)
 	defer cancel()
-	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), traceHeader(m.Header), m.Data)
+	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), passOn(ctx, m.Header), m.Data)
 	switch {
 	case err == nil, errors.Is(err, bus.ErrExists), errors.Is(err, bus.ErrUnknown):
 		v.wait(ctx) // one that runs already answers for this one, if it has the same body

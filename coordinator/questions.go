@@ -66,6 +66,14 @@ func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.A
 	}
 }
 
+// call names a call of the batch in a line of the log.
+func (d *drive) call(index int) slog.Attr {
+	if id := d.in.calls[index].ID; id != "" {
+		return slog.String("call", string(id))
+	}
+	return slog.Int("index", index)
+}
+
 // logOf is a log with the fields that every line about a call has. Where its id is not known, there is its place.
 func (c *Coordinator) logOf(key messages.CallKey, id messages.CallID) *slog.Logger {
 	log := c.log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)

@@ -38,6 +38,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	}
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
 	if found {
+		d.linkTo(known.Records)
 		level, what := howItGoesOn(known.Records)
 		d.log.Log(ctx, level, what, "calls", len(d.in.calls), "ended", d.machine.Ended())
 	}

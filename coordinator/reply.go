@@ -38,6 +38,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 		d.log.Error("the results cannot be written in the provider's shape", "err", err)
 		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{Class: messages.Internal, Message: "The results could not be written in the provider's shape. The calls have run."}))
 		d.reply.Results = slim(results)
+		d.failTrace(messages.Internal)
 		return
 	}
 	d.reply = &messages.Reply{
@@ -61,7 +62,7 @@ func (d *drive) encode(outcomes []messages.Outcome) (reinjection json.RawMessage
 	return d.in.codec.Encode(d.in.calls, outcomes)
 }
 
-// slim is results without what the reinjection holds already.
+// slim is results without what the reinjection holds already, and without what is for the record for people.
 func slim(results []messages.Result) []messages.Result {
 	out := make([]messages.Result, len(results))
 	for i, r := range results {
@@ -71,7 +72,7 @@ func slim(results []messages.Result) []messages.Result {
 }
 
 func slimmed(r messages.Result) messages.Result {
-	r.Output, r.Content = nil, nil
+	r.Output, r.Content, r.Trail = nil, nil, nil
 	return r
 }
 
@@ -93,6 +94,7 @@ func (d *drive) finish(ctx context.Context) bool {
 	}
 	if d.fatal != nil {
 		d.log.Warn("batch let go at its end", "err", d.fatal)
+		d.stuck(ctx)
 		return false
 	}
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
@@ -120,6 +122,7 @@ func (d *drive) remove(ctx context.Context) error {
 
 // refuse answers a batch that cannot be run.
 func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.Refusal) bool {
+	d.failTrace(refusal.Class)
 	if refusal.Class == messages.SubjectMismatch {
 		d.refuseAside(d.log, d.accepted, refusal)
 		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })

@@ -18,6 +18,9 @@ func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	return c.record.Approval, c.record.Approval != nil && parked(c) && c.result == nil
 }
 
+// Span is the attempt that the newest record of the call tells of, as a traceparent; empty when it tells of none.
+func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
+
 // Rest reports whether the batch only waits for people, and until when at most: every open call whose turn it is waits
 // for an answer, and nothing of the batch is on its way. A machine that rests may be dropped. A new one that is told
 // of the same records comes to the same point.
