@@ -228,6 +228,7 @@ const serverKey = "_NKEY"
 var ofTools = map[string]bool{
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
 	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,
+	"TOOLFLEET_PROGRESS_FD": true,
 }
 
 // set reads one setting from text that comes from a flag or from the environment.

@@ -118,13 +118,15 @@ func reason(err error) error {
 
 // Run runs the program once.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	lines := process.NewLines(func(text string) {
-		if call.Progress != nil {
-			call.Progress(messages.Progress{Text: text})
-		}
-	})
-	result, err := t.start(ctx, call, lines.Add)
+	tell := call.Progress
+	if tell == nil {
+		tell = func(messages.Progress) {}
+	}
+	lines := process.NewLines(func(text string) { tell(messages.Progress{Text: text}) })
+	far := newReports(tell)
+	result, err := t.start(ctx, call, lines.Add, far.Add)
 	lines.Flush()
+	far.Flush()
 	if err != nil {
 		return tool.Output{}, err
 	}
@@ -134,15 +136,15 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
 
-// start runs the program for the call, to its end.
-func (t *Tool) start(ctx context.Context, call tool.Call, onStderr func([]byte)) (process.Result, error) {
+// start runs the program for the call, to its end. Without onProgress it is not given a descriptor for that.
+func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress func([]byte)) (process.Result, error) {
 	env, err := process.Environ(call, t.cfg.Env)
 	if err != nil {
 		return process.Result{}, err
 	}
 	return process.Run(ctx, process.Command{
 		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
-		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr,
+		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr, OnProgress: onProgress,
 	})
 }
 

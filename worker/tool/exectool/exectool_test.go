@@ -99,7 +99,7 @@ func TestEnvironmentIsTheCall(t *testing.T) {
 	t.Setenv("HOME", "/")
 	t.Setenv("LANG", "C")
 	out, err := tl.Run(t.Context(), call(`{}`))
-	want := `"DB_URL HOME LANG PATH TOOLFLEET_ATTEMPT TOOLFLEET_BATCH TOOLFLEET_CALL_ID TOOLFLEET_FENCE TOOLFLEET_IDEMPOTENCY_KEY TOOLFLEET_INDEX TOOLFLEET_SESSION dbs"`
+	want := `"DB_URL HOME LANG PATH TOOLFLEET_ATTEMPT TOOLFLEET_BATCH TOOLFLEET_CALL_ID TOOLFLEET_FENCE TOOLFLEET_IDEMPOTENCY_KEY TOOLFLEET_INDEX TOOLFLEET_PROGRESS_FD TOOLFLEET_SESSION dbs"`
 	if diff := cmp.Diff(want, string(out.Value)); err != nil || diff != "" {
 		t.Error(err, diff)
 	}

@@ -33,7 +33,7 @@ func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) 
 	name := p.program.cfg.Command[0]
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("it did not end in %v", p.timeout))
 	defer cancel()
-	result, err := p.program.start(ctx, call, nil)
+	result, err := p.program.start(ctx, call, nil, nil)
 	if err == nil && result.ExitCode != 0 {
 		err = errors.New(strings.TrimSpace(result.Status() + " " + lastWords(result.Stderr)))
 	}

@@ -77,12 +77,17 @@ func TestProbeThatDoesNotKnow(t *testing.T) {
 	}
 }
 
-// It is asked about the run, so it must see what the run saw.
+// It is asked about the run, so it must see what the run saw. It has no progress to tell.
 func TestProbeSeesWhatTheRunSaw(t *testing.T) {
 	t.Setenv("DB_URL", "db")
-	const body = `printf 'done\n'; cat; pwd; env | grep -v -e TOOLFLEET_PROCESS_TREE -e '^_=' | sort`
+	const body = `printf 'done\n'; cat; pwd; env | grep -v -e TOOLFLEET_PROCESS_TREE -e TOOLFLEET_PROGRESS_FD -e '^_=' | sort`
 	c := call(`{"n":1}`)
 	c.Index, c.Attempt, c.Fence, c.IdempotencyKey = 3, 2, 77, "key"
+	if p, _ := asks(t, `[ -z "$TOOLFLEET_PROGRESS_FD" ] && [ ! -e /proc/self/fd/3 ] && echo done || echo not_done`, time.Minute); p != nil {
+		if got, err := p.Probe(t.Context(), c); err != nil || !got.Applied {
+			t.Errorf("a probe was given a descriptor for progress: %+v, %v", got, err)
+		}
+	}
 	p, path := asks(t, body, time.Minute, "DB_URL")
 	probed, err := p.Probe(t.Context(), c)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -86,6 +87,7 @@ func (k *keeper) output() Output {
 type pipes struct {
 	stdin          *os.File // nil without input
 	stdout, stderr *os.File // stderr is nil when merged
+	progress       *os.File // nil when nobody asks
 	theirs         []*os.File
 	out, err       *keeper
 	wg             sync.WaitGroup
@@ -117,6 +119,14 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 		p.theirs = append(p.theirs, errs)
 		cmd.Stderr = errs
 	}
+	if c.OnProgress != nil && runtime.GOOS != "windows" {
+		var far *os.File
+		if err := open(&p.progress, &far); err != nil {
+			return nil, err
+		}
+		p.theirs = append(p.theirs, far)
+		cmd.ExtraFiles = []*os.File{far}
+	}
 	if len(c.Stdin) > 0 {
 		if err := open(&in, &p.stdin); err != nil {
 			return nil, err
@@ -131,9 +141,12 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 func (p *pipes) begin(c Command) {
 	closeAll(p.theirs)
 	p.theirs = nil
-	p.read(p.stdout, p.out, c.OnStdout)
+	p.read(p.stdout, p.out.add, c.OnStdout)
 	if p.stderr != nil {
-		p.read(p.stderr, p.err, c.OnStderr)
+		p.read(p.stderr, p.err.add, c.OnStderr)
+	}
+	if p.progress != nil {
+		p.read(p.progress, c.OnProgress, nil)
 	}
 	if p.stdin != nil {
 		p.wg.Go(func() {
@@ -144,13 +157,13 @@ func (p *pipes) begin(c Command) {
 	}
 }
 
-func (p *pipes) read(from *os.File, to *keeper, observe func([]byte)) {
+func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	p.wg.Go(func() {
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := from.Read(buf)
 			if n > 0 {
-				to.add(buf[:n])
+				to(buf[:n])
 				if observe != nil {
 					observe(buf[:n])
 				}
@@ -165,7 +178,7 @@ func (p *pipes) read(from *os.File, to *keeper, observe func([]byte)) {
 // finish reads what is left, for at most the given time, and ends all goroutines.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
-	for _, f := range []*os.File{p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {
 		if f != nil {
 			_ = f.SetReadDeadline(deadline)
 		}
@@ -181,7 +194,7 @@ func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 // abandon closes everything; closing twice does no harm.
 func (p *pipes) abandon() {
 	closeAll(p.theirs)
-	closeAll([]*os.File{p.stdin, p.stdout, p.stderr})
+	closeAll([]*os.File{p.stdin, p.stdout, p.stderr, p.progress})
 }
 
 func closeAll(files []*os.File) {

@@ -52,7 +52,16 @@ type Command struct {
 	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
 	// after Run returned, and must not keep the slice. They must be quick: the command waits for them.
 	OnStdout, OnStderr func(chunk []byte)
+	// OnProgress, where it is set, gets what the command writes to its file descriptor 3, in the same way. The command is told of
+	// it by [ProgressName]. It need not write there, and nothing of it is kept. Not on Windows.
+	OnProgress func(chunk []byte)
 }
+
+// ProgressName is the environment variable that tells a command where it may say how far it is: [ProgressFD].
+const (
+	ProgressName = "TOOLFLEET_PROGRESS_FD"
+	ProgressFD   = 3
+)
 
 const (
 	defaultLimit = 1 << 20
@@ -95,7 +104,11 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
 	}
-	tree := newTree(cmd, c.Env)
+	env := c.Env
+	if pipes.progress != nil {
+		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", ProgressName, ProgressFD))
+	}
+	tree := newTree(cmd, env)
 	defer tree.release()
 	started := time.Now()
 	if err := tree.start(cmd); err != nil {

@@ -36,7 +36,11 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 		Pdeathsig: syscall.SIGKILL,
 	}
 	t := &tree{marker: []byte(marker), pipes: map[string]bool{}, killed: map[int]uint64{}}
-	for _, stream := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
+	streams := []any{cmd.Stdin, cmd.Stdout, cmd.Stderr}
+	for _, f := range cmd.ExtraFiles {
+		streams = append(streams, f)
+	}
+	for _, stream := range streams {
 		if f, ok := stream.(*os.File); ok {
 			if info, err := f.Stat(); err == nil {
 				t.pipes[fmt.Sprintf("pipe:[%d]", info.Sys().(*syscall.Stat_t).Ino)] = true

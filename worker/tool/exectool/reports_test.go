@@ -1,0 +1,173 @@
+package exectool
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func TestReportLines(t *testing.T) {
+	for _, test := range []struct {
+		line string
+		want messages.Progress
+		ok   bool
+	}{
+		{`{"fraction":0.4,"text":"two of five"}`, messages.Progress{Fraction: 0.4, Text: "two of five"}, true},
+		{`  {"fraction":1}` + "\r", messages.Progress{Fraction: 1}, true},
+		{`{"text":"halfway","eta":"soon"}`, messages.Progress{Text: "halfway"}, true},
+		{"reading the table", messages.Progress{Text: "reading the table"}, true},
+		{"40%", messages.Progress{Text: "40%"}, true},
+		{"caf\xe9", messages.Progress{Text: "caf\uFFFD"}, true},
+		{"", messages.Progress{}, false},
+		{" \t", messages.Progress{}, false},
+		{`{}`, messages.Progress{}, false},
+		{`{"fraction":0}`, messages.Progress{}, false},
+		{`{"fraction":-0.1}`, messages.Progress{}, false},
+		{`{"fraction":1.1,"text":"more than all"}`, messages.Progress{}, false},
+		{`{"fraction":"0.4"}`, messages.Progress{}, false},
+		{`{"fraction":1e999}`, messages.Progress{}, false},
+		{`{"fraction":0.4`, messages.Progress{}, false},
+		{`{"fraction":0.4} {"fraction":0.5}`, messages.Progress{}, false},
+		{"{\"text\":\"\xff\"}", messages.Progress{}, false},
+	} {
+		got, ok := report([]byte(test.line))
+		if ok != test.ok || ok && got != test.want {
+			t.Errorf("report(%q): got %+v, %v; want %+v, %v", test.line, got, ok, test.want, test.ok)
+		}
+	}
+}
+
+func FuzzReports(f *testing.F) {
+	f.Add([]byte("{\"fraction\":0.4}\nwords\n"), 3)
+	f.Add(bytes.Repeat([]byte("x"), 3*maxReport), 100)
+	f.Fuzz(func(t *testing.T, written []byte, size int) {
+		size = max(1, min(size, 1<<10))
+		lines := bytes.Count(written, []byte("\n")) + 1
+		r := newReports(func(p messages.Progress) {
+			if math.IsNaN(p.Fraction) || p.Fraction < 0 || p.Fraction > 1 || len(p.Text) > 3*maxReport {
+				t.Errorf("told %+v", p)
+			}
+			lines--
+		})
+		for part := range slicesOf(written, size) {
+			r.Add(part)
+			if len(r.line) > maxReport {
+				t.Fatalf("%d bytes are held of a line", len(r.line))
+			}
+		}
+		r.Flush()
+		if lines < 0 {
+			t.Error("more was told than was written")
+		}
+	})
+}
+
+// slicesOf is b in pieces of at most that size.
+func slicesOf(b []byte, size int) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for len(b) > 0 {
+			n := min(size, len(b))
+			if !yield(b[:n]) {
+				return
+			}
+			b = b[n:]
+		}
+	}
+}
+
+// A flood reaches whoever watches ten times a second, and its end in any case.
+func TestReportsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type told struct {
+			At time.Duration
+			P  messages.Progress
+		}
+		began, got := time.Now(), []told(nil)
+		r := newReports(func(p messages.Progress) { got = append(got, told{time.Since(began), p}) })
+		for i := range 100 { // one each 3 ms, in pieces that end anywhere
+			line := fmt.Appendf(nil, "{\"fraction\":%g}\n", float64(i+1)/100)
+			if i == 50 {
+				line = append(line, "halfway\n"...)
+			}
+			for part := range slicesOf(line, 7) {
+				r.Add(part)
+			}
+			time.Sleep(3 * time.Millisecond)
+		}
+		r.Add([]byte(strings.Repeat("x", maxReport+1) + "\nthe rest"))
+		r.Flush()
+		time.Sleep(time.Second)
+		want := []told{
+			{0, messages.Progress{Fraction: 0.01}},
+			{100 * time.Millisecond, messages.Progress{Fraction: 0.34}},
+			{200 * time.Millisecond, messages.Progress{Fraction: 0.67, Text: "halfway"}},
+			{300 * time.Millisecond, messages.Progress{Fraction: 1}},
+			{300 * time.Millisecond, messages.Progress{Text: "the rest"}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// told runs a script and returns what it said of its progress besides its output.
+func told(t *testing.T, body string) (reports []messages.Progress, output string) {
+	t.Helper()
+	c := call(`{}`)
+	c.Progress = func(p messages.Progress) { reports = append(reports, p) }
+	out, err := script(t, body, nil).Run(t.Context(), c)
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return reports, string(out.Value)
+}
+
+func TestProgressOfAProgram(t *testing.T) {
+	for _, test := range []struct {
+		body string
+		want []messages.Progress
+	}{
+		{`echo '{"fraction":0.5,"text":"half"}' >&$TOOLFLEET_PROGRESS_FD`, []messages.Progress{{Fraction: 0.5, Text: "half"}}},
+		{`printf 'no end' >&3`, []messages.Progress{{Text: "no end"}}},
+		{`true`, nil},
+		{`exec 3>&-; true`, nil},
+		{`echo nothing >/dev/null 3>&-`, nil},
+		// Far more than a pipe holds: nobody waits for a reader.
+		{`head -c 1000000 /dev/zero | tr '\000' x >&3; echo >&3; echo end >&3`, []messages.Progress{{Text: "end"}}},
+		// A process in the background that holds the descriptor is not waited for.
+		{`sleep 1000 & echo last >&3`, []messages.Progress{{Text: "last"}}},
+		{`setsid sh -c 'exec </dev/null >/dev/null 2>&1; sleep 1000' & echo last >&3`, []messages.Progress{{Text: "last"}}},
+	} {
+		reports, output := told(t, test.body+"\nprintf out")
+		if diff := cmp.Diff(test.want, reports); diff != "" || output != `"out"` {
+			t.Errorf("%s: printed %s\n%s", test.body, output, diff)
+		}
+	}
+}
+
+func TestProgressLeavesNoDescriptorOpen(t *testing.T) {
+	open := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("no /proc here")
+		}
+		return len(fds)
+	}
+	told(t, "echo one >&3")
+	before := open()
+	for range 20 {
+		told(t, "echo one >&3")
+	}
+	if after := open(); after > before {
+		t.Errorf("%d descriptors are open, %d were before", after, before)
+	}
+}
