@@ -31,10 +31,13 @@ type attempt struct {
 	lapse   context.CancelFunc      // of kept
 	keeper  sync.WaitGroup          // of the lease
 
+	telling sync.Mutex // held while an event is told, so that they go out in the order of their counters
+
 	mu      sync.Mutex
 	d       *bus.Delivery       // the newest of the job; guarded by mu
 	notify  string              // the coordinator that published it; guarded by mu
 	counter int                 // of events; guarded by mu
+	far     float64             // how far the run said it was; guarded by mu
 	last    uint64              // the newest record that is ours or that we claim behind; guarded by mu
 	record  messages.CallRecord // that record; guarded by mu
 	claimed bool                // we hold a claim; guarded by mu
@@ -107,7 +110,6 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 // and when that fails the run is cancelled.
 func (a *attempt) work() (messages.Result, error) {
 	queued := a.began.Sub(a.job.QueuedAt)
-	a.event(messages.Event{Type: messages.EventRunning})
 	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
 	switch {
 	case err != nil:

@@ -22,7 +22,18 @@ const room = 1 << 10
 
 // claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
 // longer be kept alive the run is cancelled before others may hold it to have lapsed.
+//
+// Whoever watches hears of it then, and not when the call was picked up: what is told of the run of a call that claims is durable
+// by then, and a call that is refused or has to wait for a person was never running.
 func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
+	held, err := a.begin(ctx, want)
+	if err == nil {
+		a.event(messages.Event{Type: messages.EventRunning})
+	}
+	return held, err
+}
+
+func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	if !a.claims() {
 		return Held{Attempt: a.runs}, nil
 	}

@@ -72,9 +72,18 @@ func light(record messages.CallRecord) messages.CallRecord {
 	return record
 }
 
+// event tells whoever watches. How far a run is never goes back: a report that says less, or nothing, repeats what was said.
 func (a *attempt) event(e messages.Event) {
+	a.telling.Lock()
+	defer a.telling.Unlock()
 	a.mu.Lock()
 	a.counter++
+	if p := e.Progress; p != nil {
+		if p.Fraction <= 1 { // not NaN
+			a.far = max(a.far, p.Fraction)
+		}
+		p.Fraction = a.far
+	}
 	e.Counter, e.Attempt = a.counter, a.runs
 	if a.claims() {
 		e.Attempt = a.record.Attempt
@@ -85,9 +94,6 @@ func (a *attempt) event(e messages.Event) {
 	a.mu.Unlock()
 	e.V, e.Session, e.Batch, e.Index = messages.Version, a.job.Session, a.job.Batch, a.job.Index
 	e.CallID, e.Tool, e.Kind, e.Worker, e.Time = a.job.CallID, a.job.Tool, a.job.Kind, a.cfg.Worker, time.Now()
-	if p := e.Progress; p != nil && !(p.Fraction >= 0 && p.Fraction <= 1) { // NaN too
-		p.Fraction = 0
-	}
 	header := bus.Header{messages.EventHeader: {string(e.Type)}}
 	if err := a.conn.Publish(a.conn.Names().Of(messages.VerbEvent, a.key.BatchKey), header, messages.MustMarshal(e)); err != nil {
 		a.log.Debug("event lost", "type", e.Type, "err", err)
