@@ -52,6 +52,17 @@ type carrier struct{ Header }
 
 func (carrier) Keys() []string { return nil }
 
+// longestState bounds the tracestate that is handed on, with every call of a batch: the specification asks for this much.
+const longestState = 512
+
+func (c carrier) Get(name string) string {
+	value := c.Header.Get(name)
+	if name == "tracestate" && len(value) > longestState {
+		return ""
+	}
+	return value
+}
+
 var w3c = propagation.TraceContext{}
 
 // Extract is ctx with the remote context that a header holds, if it holds one that can be read.

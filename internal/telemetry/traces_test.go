@@ -1,0 +1,340 @@
+package telemetry_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/toolfleet/toolfleet/internal/telemetry"
+)
+
+// setenv gives this test an environment with these OTEL_ variables and no others.
+func setenv(t *testing.T, pairs ...string) {
+	t.Helper()
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "")
+		}
+	}
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		t.Setenv(name, value)
+	}
+}
+
+// words is a log that can be read while it is written.
+type words struct {
+	mu  sync.Mutex
+	log strings.Builder // guarded by mu
+}
+
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+func (w *words) logger() *slog.Logger {
+	log, _ := telemetry.Logger(w, "info", "json", false)
+	return log
+}
+
+func TestNobodyAsksForTraces(t *testing.T) {
+	for name, env := range map[string][]string{
+		"nothing is set":           nil,
+		"only a sampler is":        {"OTEL_TRACES_SAMPLER=always_on"},
+		"only metrics have a home": {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=http://127.0.0.1:1"},
+		"the exporter is none":     {"OTEL_TRACES_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+		"the SDK is disabled":      {"OTEL_SDK_DISABLED=TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+		"wrong, but not asked for": {"OTEL_EXPORTER_OTLP_HEADERS=nonsense"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			setenv(t, env...)
+			var said words
+			tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
+			if tracer != nil || err != nil {
+				t.Errorf("a tracer (%v), error %v", tracer, err)
+			}
+			flush()
+			if said.String() != "" {
+				t.Errorf("said %s", &said)
+			}
+		})
+	}
+}
+
+func TestAWrongVariableIsNamed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "no.pem")
+	if err := os.WriteFile(file, []byte("canary"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []string{
+		"OTEL_SDK_DISABLED=maybe",
+		"OTEL_TRACES_EXPORTER=zipkin",
+		"OTEL_TRACES_SAMPLER=sometimes",
+		"OTEL_BSP_MAX_QUEUE_SIZE=-5",
+		"OTEL_BSP_SCHEDULE_DELAY=5s",
+		"OTEL_RESOURCE_ATTRIBUTES=canary",
+		"OTEL_EXPORTER_OTLP_PROTOCOL=http/xml",
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=10.0.0.1:4317",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://u:canary@%zz",
+		"OTEL_EXPORTER_OTLP_HEADERS=a=b,Bearer canary",
+		"OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization=canary%zz",
+		"OTEL_EXPORTER_OTLP_HEADERS=no name=canary",
+		"OTEL_EXPORTER_OTLP_TIMEOUT=10s",
+		"OTEL_EXPORTER_OTLP_TRACES_COMPRESSION=zstd",
+		"OTEL_EXPORTER_OTLP_INSECURE=1",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE=" + file,
+		"OTEL_EXPORTER_OTLP_CLIENT_KEY=" + file,
+	} {
+		name, _, _ := strings.Cut(wrong, "=")
+		t.Run(wrong[:min(len(wrong), 45)], func(t *testing.T) {
+			setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", wrong)
+			tracer, _, err := telemetry.Traces(t.Context(), "s", "v", slog.New(slog.DiscardHandler))
+			if tracer != nil || err == nil || !strings.HasPrefix(err.Error(), name+": ") {
+				t.Fatalf("tracer %v, error %v", tracer, err)
+			}
+			if strings.Contains(err.Error(), "canary") {
+				t.Errorf("quotes what may be a secret: %v", err)
+			}
+		})
+	}
+	setenv(t, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=5%")
+	if _, _, err := telemetry.Traces(t.Context(), "s", "v", slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "OTEL_TRACES_SAMPLER_ARG: ") {
+		t.Errorf("a share that is none: %v", err)
+	}
+}
+
+// sink takes spans as a collector does, and keeps what it was sent.
+type sink struct {
+	mu       sync.Mutex
+	requests []*collector.ExportTraceServiceRequest // guarded by mu
+}
+
+func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	request := &collector.ExportTraceServiceRequest{}
+	if proto.Unmarshal(body, request) == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.requests = append(s.requests, request)
+	}
+}
+
+// resource is what the process said of itself.
+func (s *sink) resource() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	about := map[string]string{}
+	for _, r := range s.requests {
+		for _, a := range r.ResourceSpans[0].Resource.Attributes {
+			about[a.Key] = a.Value.GetStringValue()
+		}
+	}
+	return about
+}
+
+func TestTheProcessInTraces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"by itself":              {nil, "toolfleet-worker"},
+		"by its name":            {[]string{"OTEL_SERVICE_NAME=mine", "OTEL_RESOURCE_ATTRIBUTES=service.name=other,team=a%20b"}, "mine"},
+		"by its attributes":      {[]string{"OTEL_RESOURCE_ATTRIBUTES=service.name=other,team=a%20b"}, "other"},
+		"the exporter is to say": {[]string{"OTEL_TRACES_EXPORTER=otlp"}, "toolfleet-worker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := &sink{}
+			srv := httptest.NewServer(got)
+			defer srv.Close()
+			setenv(t, append(tc.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL)...)
+			var said words
+			tracer, flush, err := telemetry.Traces(t.Context(), "toolfleet-worker", "v1", said.logger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, span := tracer.Start(t.Context(), "one")
+			span.End()
+			flush()
+			about := got.resource()
+			if about["service.name"] != tc.want || about["service.version"] != "v1" || len(about["service.instance.id"]) != 36 {
+				t.Errorf("says of itself %v; logged %s", about, &said)
+			}
+			if strings.Contains(strings.Join(tc.env, ""), "team") && about["team"] != "a b" {
+				t.Errorf("says of itself %v", about)
+			}
+			for key := range about {
+				if strings.HasPrefix(key, "process.") {
+					t.Errorf("%s: a command line may hold secrets", key)
+				}
+			}
+		})
+	}
+}
+
+// bad are collectors that take nothing, each in its way.
+func bad(t *testing.T) map[string]string {
+	t.Helper()
+	refused, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused.Close()
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { hole.Close() })
+	ended := make(chan struct{})
+	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-ended
+	}))
+	t.Cleanup(never.Close)
+	t.Cleanup(func() { close(ended) }) // first: Close waits for what is under way
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	t.Cleanup(away.Close)
+	killed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, _ := w.(http.Hijacker).Hijack()
+		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhal")
+		conn.Close()
+	}))
+	t.Cleanup(killed.Close)
+	return map[string]string{
+		"refused": "http://" + refused.Addr().String(), "black hole": "http://" + hole.Addr().String(),
+		"never answers": never.URL, "unavailable": away.URL, "killed in its answer": killed.URL,
+	}
+}
+
+// TestABadCollectorHoldsNobodyUp ends far more spans than the queue holds, and then the process.
+func TestABadCollectorHoldsNobodyUp(t *testing.T) {
+	for name, url := range bad(t) {
+		for _, protocol := range []string{"http/protobuf", "grpc"} {
+			if protocol == "grpc" && name != "refused" && name != "black hole" {
+				continue // to gRPC they are one and the same
+			}
+			t.Run(name+" "+protocol, func(t *testing.T) {
+				setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+					"OTEL_BSP_MAX_QUEUE_SIZE=64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=16", "OTEL_BSP_SCHEDULE_DELAY=1")
+				var said words
+				tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 10_000 {
+					_, span := tracer.Start(t.Context(), "one")
+					span.End()
+				}
+				flushed := make(chan struct{})
+				go func() {
+					defer close(flushed)
+					flush()
+				}()
+				select {
+				case <-flushed:
+				case <-time.After(20 * time.Second): // far above the bound of 2 s, for machines under load
+					t.Fatal("the flush does not end")
+				}
+				if lines := strings.Count(said.String(), "\n"); lines < 1 || lines > 2 {
+					t.Errorf("said in %d lines, want one, and one about the end:\n%s", lines, &said)
+				}
+			})
+		}
+	}
+}
+
+func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
+	got := &sink{}
+	var hurried atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hurried.Add(1)
+		<-time.NewTimer(200 * time.Millisecond).C
+		got.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL, "OTEL_BSP_SCHEDULE_DELAY=60000")
+	var said words
+	tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		_, span := tracer.Start(t.Context(), "one")
+		span.End()
+	}
+	if hurried.Load() != 0 {
+		t.Error("spans are sent one by one")
+	}
+	flush()
+	if n := len(got.requests); n != 1 || len(got.requests[0].ResourceSpans[0].ScopeSpans[0].Spans) != 100 || said.String() != "" {
+		t.Errorf("%d requests; said %s", n, &said)
+	}
+}
+
+// TestFlushAfterTheEnd flushes with a context that has ended: that is when a process does.
+func TestFlushAfterTheEnd(t *testing.T) {
+	got := &sink{}
+	srv := httptest.NewServer(got)
+	defer srv.Close()
+	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	tracer, flush, err := telemetry.Traces(ctx, "s", "v", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := tracer.Start(ctx, "one")
+	cancel()
+	span.End()
+	flush()
+	if len(got.requests) != 1 {
+		t.Errorf("%d requests, want the one of the flush", len(got.requests))
+	}
+}
+
+// TestComplaintsHoldNoSecrets has a collector that echoes what it was sent.
+func TestComplaintsHoldNoSecrets(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprintf(w, "no entry for %v\n%s", r.Header, strings.Repeat("page ", 10_000))
+	}))
+	defer srv.Close()
+	host := strings.TrimPrefix(srv.URL, "http://")
+	for _, url := range []string{"http://user:canary-0@" + host, "http://user:canary-0@" + host + "/%7f\x7f"} {
+		setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20canary-1,x-key=canary-2",
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS=x-other=canary%2D3")
+		var said words
+		tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
+		if err != nil {
+			said.Write([]byte(err.Error()))
+		} else {
+			_, span := tracer.Start(t.Context(), "one")
+			span.End()
+			flush()
+		}
+		if text := said.String(); strings.Contains(text, "canary") || len(text) > 1000 || len(text) == 0 {
+			t.Errorf("said %s", text)
+		}
+	}
+}
