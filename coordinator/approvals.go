@@ -10,9 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -27,9 +30,18 @@ import (
 // people that cannot be written: that is tried for a while, and then logged.
 func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 	key, err := c.names.Approval(m.Subject)
+	if c.takeDecision(ctx, m, key, err) {
+		c.wake(ctx, key.Tenant, key.Session, nil)
+	}
+}
+
+// takeDecision answers a decision, and reports whether the call waits for no other. The error is of its subject.
+func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key messages.CallKey, err error) (last bool) {
+	ctx, span := c.cfg.Tracer.Start(tracing.Extract(ctx, m.Header), tracing.Decide, consumes...)
+	defer span.End()
 	if err != nil {
 		c.refuseDecision(ctx, m, key, nil, refusal(messages.SubjectMismatch, "%v", err))
-		return
+		return false
 	}
 	d, refused := approval.Decode(m.Data)
 	if refused == nil {
@@ -37,15 +49,17 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 	}
 	if refused != nil {
 		c.refuseDecision(ctx, m, key, nil, refused)
-		return
+		return false
 	}
+	describeDecision(span, c.names, d)
 	decided, state, refused := c.decide(ctx, key, d)
 	if refused != nil {
 		c.refuseDecision(ctx, m, key, &d, refused)
-		return
+		return false
 	}
-	c.logOf(key, decided.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
-	c.cfg.Metrics.decisions.WithLabelValues(string(d.Verdict)).Inc()
+	last = state != messages.DecisionWaiting
+	c.logOf(ctx, key, decided.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
+	c.cfg.Metrics.decided(ctx, d.Verdict, decided.Tier, c.conn.Now(ctx).Sub(decided.Asked), last)
 	c.showDecided(ctx, key, decided, state)
 	line := about(messages.AuditDecided, decided)
 	if line.Decision = &d; state == messages.DecisionDenied {
@@ -53,9 +67,7 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 	}
 	c.auditSurely(ctx, key, line)
 	c.respond(m, nil, messages.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
-	if state != messages.DecisionWaiting {
-		c.wake(ctx, key.Tenant, key.Session, nil)
-	}
+	return last
 }
 
 // maxSign bounds the short texts of a decision, in bytes.
@@ -82,14 +94,17 @@ func (c *Coordinator) acceptable(key messages.CallKey, d messages.Decision) *mes
 // decide stores what a decision makes of the question that is open now, and returns the question as it then stands.
 func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	const tries = 10 // against others who decide about the same question, of which each try lets one go first
-	for range tries {
+	for try := range tries {
 		entry, err := c.journal.Question(ctx, key)
 		var none *journal.NoQuestion
 		if errors.As(err, &none) {
 			return messages.Approval{}, "", c.notPending(ctx, d, none.Newest.Record)
 		}
 		if err != nil {
-			return messages.Approval{}, "", c.storeless(key, d.CallID, err)
+			return messages.Approval{}, "", c.storeless(ctx, key, d.CallID, err)
+		}
+		if link, ok := tracing.Link(entry.Record.Span, tracing.Asked); ok && try == 0 {
+			trace.SpanFromContext(ctx).AddLink(link)
 		}
 		q, state, refused := c.cfg.Approvers.Take(*entry.Record.Approval, d, c.conn.Now(ctx))
 		if refused == nil && d.Verdict == messages.Edit {
@@ -106,10 +121,10 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.InvalidDecision, "The decision is too large to be stored with the question.")
 		case !errors.As(err, &lost):
-			return q, "", c.storeless(key, d.CallID, err)
+			return q, "", c.storeless(ctx, key, d.CallID, err)
 		}
 	}
-	return messages.Approval{}, "", c.storeless(key, d.CallID, errors.New("others were faster again and again"))
+	return messages.Approval{}, "", c.storeless(ctx, key, d.CallID, errors.New("others were faster again and again"))
 }
 
 // holds reports whether a decision is one of those that were taken.
@@ -187,9 +202,9 @@ func (c *Coordinator) showDecided(ctx context.Context, key messages.CallKey, q m
 		_, _, err = c.journal.Forget(ctx, key)
 	}
 	if err != nil {
-		c.logOf(key, q.CallID).Warn("the list of open questions is behind", "err", err)
+		c.logOf(ctx, key, q.CallID).Warn("the list of open questions is behind", "err", err)
 	}
-	c.news(key, pending)
+	c.news(ctx, key, pending)
 }
 
 // auditSurely writes a line that is to be there before the decision is answered.
@@ -205,7 +220,8 @@ func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, lin
 		case <-ctx.Done():
 		}
 	}
-	c.logOf(key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)
+	c.cfg.Metrics.auditFailed()
+	c.logOf(ctx, key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)
 }
 
 // notPending says that a call does not wait for a decision, and to those whose word counts why.
@@ -242,8 +258,8 @@ func whyNotPending(newest messages.CallRecord) string {
 }
 
 // storeless says that it is not known whether a decision was stored.
-func (c *Coordinator) storeless(key messages.CallKey, id messages.CallID, err error) *messages.Refusal {
-	c.logOf(key, id).Warn("a decision could not be stored", "err", err)
+func (c *Coordinator) storeless(ctx context.Context, key messages.CallKey, id messages.CallID, err error) *messages.Refusal {
+	c.logOf(ctx, key, id).Warn("a decision could not be stored", "err", err)
 	return &messages.Refusal{Class: messages.Busy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
@@ -255,8 +271,9 @@ func refusal(class messages.Class, format string, args ...any) *messages.Refusal
 // as often as [allowance] says, so that a flood of it fills neither the record for people nor the log.
 func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	c.cfg.Metrics.notDecided.WithLabelValues(string(refused.Class)).Inc()
+	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
 	if refused.Class != messages.Busy && c.isWrittenDown(refused.Class) {
-		c.logRefused(key, d, refused)
+		c.logRefused(ctx, key, d, refused)
 		if key.Batch != "" {
 			c.auditRefused(ctx, key, d, refused)
 		}
@@ -286,12 +303,12 @@ func (c *Coordinator) isWrittenDown(class messages.Class) bool {
 }
 
 // logRefused leaves out why: the sentence may be about arguments. Who it is by is what the decision says.
-func (c *Coordinator) logRefused(key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
+func (c *Coordinator) logRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
-		c.logOf(key, "").Warn("decision refused", "class", refused.Class)
+		c.logOf(ctx, key, "").Warn("decision refused", "class", refused.Class)
 		return
 	}
-	c.logOf(key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", short(d.Verdict), "by", d.By)
+	c.logOf(ctx, key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", short(d.Verdict), "by", d.By)
 }
 
 func (c *Coordinator) auditRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
@@ -337,7 +354,7 @@ func (c *Coordinator) showDoor(ctx context.Context, m bus.Msg) {
 			answer.Error.Message = whyNotPending(none.Newest.Record)
 		}
 	} else {
-		c.logOf(key, "").Warn("a question could not be read", "err", err)
+		c.logOf(ctx, key, "").Warn("a question could not be read", "err", err)
 		answer.Error = &messages.Refusal{Class: messages.Busy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)

@@ -112,7 +112,7 @@ func (d *drive) isOf(i int, r messages.Result) bool {
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
 		return true
 	}
-	d.log.Error("a result that is not of this call is left out", "call", i, "index", r.Index, "id", r.CallID, "tool", r.Tool)
+	d.log.Error("a result that is not of this call is left out", d.call(i), "its_index", r.Index, "its_call", short(r.CallID), "its_tool", short(r.Tool))
 	return false
 }
 
@@ -149,14 +149,14 @@ func (d *drive) storePlan(ctx context.Context, want batch.StorePlan) []batch.Eve
 // worker that was faster.
 func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
-	d.log.Warn("call ended from outside", "call", want.Index, "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
+	d.log.Warn("call ended from outside", d.call(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Claims(want.Index) {
 		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(ctx, want.Index) {
 			return []batch.Event{batch.Late{}}
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
 		if err != nil {
-			d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
+			d.log.Warn("the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 			return nil
 		}
 		d.withdraw(ctx, want.Index)
@@ -176,7 +176,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	case errors.As(err, &lost):
 		return []batch.Event{d.recorded(ctx, want.Index, lost.Newest.Record, lost.Newest.Seq)}
 	case err != nil:
-		d.log.Warn("the end of a call is not stored; it is tried again", "call", want.Index, "err", err)
+		d.log.Warn("the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 		return nil
 	}
 	d.withdraw(ctx, want.Index)
@@ -215,7 +215,7 @@ func (d *drive) withdraw(ctx context.Context, index int) {
 		err = errors.Join(err, d.conn.Delete(ctx, d.names.Stream(bus.Jobs), job.Seq))
 	}
 	if err != nil {
-		d.log.Debug("a job was not withdrawn; whoever takes it finds its call over", "call", index, "err", err)
+		d.log.Debug("a job was not withdrawn; whoever takes it finds its call over", d.call(index), "err", err)
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
 	}
 	seq, err := c.journal.WriteControl(ctx, tenant, session, control)
 	if err != nil {
-		c.log.Warn("a control could not be stored", "session", session, "err", err)
+		c.log.Warn("a control could not be stored", "session", session, "tenant", tenant, "err", err)
 		c.refuseControl(m, "503", &messages.Refusal{Class: messages.Busy, Message: "It could not be stored. Try again.", RetryAfterMS: 500})
 		return
 	}
@@ -180,6 +180,6 @@ func list(steering []json.RawMessage) json.RawMessage {
 func (d *drive) stop(want batch.Stop) {
 	subject := d.names.OfCall(messages.VerbStop, d.accepted.Key.Call(want.Index))
 	if err := d.conn.Publish(subject, nil, messages.MustMarshal(want.Why)); err != nil {
-		d.log.Debug("a stop was not sent; it is repeated", "call", want.Index, "err", err)
+		d.log.Debug("a stop was not sent; it is repeated", d.call(want.Index), "err", err)
 	}
 }

@@ -153,6 +153,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	cfg.Metrics.slots.Set(float64(cfg.Slots))
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
 		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},

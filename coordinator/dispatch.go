@@ -49,7 +49,7 @@ type drive struct {
 func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *drive {
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
-		log:     c.log.With("batch", a.Key.Batch, "session", a.Key.Session, "tenant", a.Key.Tenant),
+		log:     c.logAbout(context.Background(), a.Key), // and the trace, once it has begun
 		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{},
 		spans: spans{sent: map[int]sending{}},
 	}
@@ -125,7 +125,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 		}
 	}()
 	defer d.stayAlive(ctx)()
-	in, err := d.decode(d.accepted)
+	in, err := d.decode(d.log, d.accepted)
 	if err != nil {
 		return d.refuse(ctx, in.batch, asRefusal(err))
 	}

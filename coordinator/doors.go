@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -72,7 +73,7 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf(
 			"The batch has %d bytes; the limit is %d.", len(m.Data), c.conn.MaxPayload()-headroom)})
 	default:
-		c.log.Warn("a batch could not be accepted", "batch", key, "err", err)
+		c.logAbout(tracing.Extract(ctx, m.Header), key).Warn("a batch could not be accepted", "err", err)
 		v.busy("The batch could not be stored. Try again.")
 	}
 }
@@ -181,7 +182,7 @@ func (v *visit) busy(why string) {
 func (v *visit) answer(ctx context.Context, stored []byte) bool {
 	var reply messages.Reply
 	if err := json.Unmarshal(stored, &reply); err != nil {
-		v.log.Error("a reply that cannot be read", "batch", v.request, "err", err)
+		v.logAbout(ctx, v.request).Error("a reply that cannot be read", "err", err)
 		return false
 	}
 	if reply.Digest != v.digest {
@@ -194,7 +195,7 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 	}
 	body, err := v.journal.FullReply(ctx, stored)
 	if err != nil {
-		v.log.Error("a large reply cannot be fetched", "batch", v.request, "err", err)
+		v.logAbout(ctx, v.request).Error("a large reply cannot be fetched", "err", err)
 		body = stored
 	}
 	if v.progress {
@@ -228,7 +229,7 @@ func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 	case errors.Is(err, bus.ErrNotFound):
 		c.respond(m, serviceError("unknown batch", "404"), messages.MustMarshal(messages.State{Status: "unknown"}))
 	case err != nil:
-		c.log.Warn("a reply could not be fetched", "batch", key, "err", err)
+		c.logAbout(ctx, key).Warn("a reply could not be fetched", "err", err)
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "The reply cannot be read at this moment. Try again.", RetryAfterMS: 1000})
 	default:
 		c.respondInChunks(m, body)
@@ -278,7 +279,7 @@ func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, bo
 			continue
 		}
 		if err := c.journal.Resolve(ctx, &e.Result); err != nil {
-			c.log.Error("a stored outcome is gone", "batch", key, "call", e.Key.Index, "err", err)
+			c.logOf(ctx, e.Key, e.Result.CallID).Error("a stored outcome is gone", "err", err)
 			continue
 		}
 		reply.Results[e.Key.Index].Outcome = e.Result.Outcome

@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -27,7 +28,10 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 		c.bury(ctx, d, err)
 		return
 	}
-	log := c.log.With("batch", accepted.Key.Batch, "session", accepted.Key.Session, "tenant", accepted.Key.Tenant)
+	if d.Delivered > 1 {
+		c.cfg.Metrics.redelivered.Inc()
+	}
+	log := c.logAbout(tracing.Extract(ctx, accepted.Header), accepted.Key)
 	live := c.driving(accepted.Key)
 	seen, reply := sight{seq: accepted.Seq, driven: true}, []byte(nil)
 	if live == nil {
@@ -173,10 +177,10 @@ type decoded struct {
 
 // decode reads what an agent published. The error is a *messages.Refusal; the batch is filled as far as
 // it could be read.
-func (c *Coordinator) decode(a journal.Accepted) (in decoded, err error) {
+func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, err error) {
 	defer func() { // a codec that panics must not take the coordinator along
 		if p := recover(); p != nil {
-			c.log.Error("panic while a batch was decoded", "batch", a.Key, "panic", p, "stack", string(debug.Stack()))
+			log.Error("panic while a batch was decoded", "panic", p, "stack", string(debug.Stack()))
 			err = &messages.Refusal{Class: messages.Internal, Message: "The message could not be decoded."}
 		}
 	}()

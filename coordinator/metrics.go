@@ -1,23 +1,28 @@
 package coordinator
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // Metrics is what a coordinator counts. No label comes from outside: tools that nobody knows are folded
-// into one, so that a model that invents names cannot make time series.
+// into one, so that a model that invents names cannot make time series. docs/metrics.md tells what each is for.
 type Metrics struct {
-	live    prometheus.Gauge
-	batches *prometheus.CounterVec
-	calls   *prometheus.CounterVec
-	seconds prometheus.Histogram
-	refusal *prometheus.CounterVec
+	live, slots        prometheus.Gauge
+	batches, calls     *prometheus.CounterVec
+	seconds, rounds    prometheus.Histogram
+	refusal, unknown   *prometheus.CounterVec
+	redelivered, taken prometheus.Counter
 
 	decisions, notDecided *prometheus.CounterVec
+	asked                 *prometheus.HistogramVec
+	unaudited             prometheus.Counter
 }
 
 // UnknownTool is the label of every tool that is not in the catalog.
@@ -26,44 +31,113 @@ const UnknownTool = "_unknown"
 // NewMetrics registers the metrics; with a nil registerer they are counted and never seen.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		live: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "toolfleet_batches_live", Help: "Batches that this coordinator is driving."}),
-		batches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_batches_total", Help: "Batches replied to, by provider and status."}, []string{"provider", "status"}),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_batch_calls_total", Help: "Calls of batches replied to, by tool and status."}, []string{"tool", "status"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "toolfleet_batch_duration_seconds", Help: "From the acceptance of a batch to its stored reply, the time in which it waited for people included.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 3, 11)}),
-		refusal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_batches_refused_total", Help: "Batches refused, by class."}, []string{"class"}),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_approval_decisions_total", Help: "Decisions of people taken, by verdict."}, []string{"verdict"}),
-		notDecided: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_approval_decisions_refused_total", Help: "Decisions refused, by class."}, []string{"class"}),
+		live:  gauge("toolfleet_batches_live", "Batches that this coordinator is driving."),
+		slots: gauge("toolfleet_coordinator_slots", "Batches that this coordinator drives at once at most."),
+		batches: counters("toolfleet_batches_total", "Batches replied to, by provider and status.",
+			"provider", "status"),
+		calls: counters("toolfleet_batch_calls_total", "Calls of batches replied to, by tool, kind and status.",
+			"tool", "kind", "status"),
+		seconds: prometheus.NewHistogram(histogram("toolfleet_batch_duration_seconds",
+			"From the acceptance of a batch to its stored reply, the time in which it waited for people included.",
+			prometheus.ExponentialBuckets(0.001, 3, 11))),
+		rounds: prometheus.NewHistogram(histogram("toolfleet_batch_round",
+			"Which round of its agent's loop a batch is, of those replied to that say so.",
+			[]float64{1, 2, 3, 5, 8, 13, 21, 34, 55, 89})),
+		refusal: counters("toolfleet_batches_refused_total", "Batches refused, by class.", "class"),
+		unknown: counters("toolfleet_outcome_unknown_total", "Writes of batches replied to of which nobody knows whether they happened, by tool.", "tool"),
+		redelivered: counter("toolfleet_batch_redeliveries_total",
+			"Deliveries of batches that had been delivered before: to a driver that was lost, or while they waited for their turn or for people."),
+		taken:     counter("toolfleet_batches_resumed_total", "Drives of batches that were driven before and go on."),
+		decisions: counters("toolfleet_approval_decisions_total", "Decisions of people taken, by verdict.", "verdict"),
+		notDecided: counters("toolfleet_approval_decisions_refused_total",
+			"Decisions refused, by class.", "class"),
+		asked: prometheus.NewHistogramVec(histogram("toolfleet_approval_wait_seconds",
+			"From a question to the decision that answered it, by tier.", prometheus.ExponentialBuckets(1, 2, 13)), []string{"tier"}),
+		unaudited: counter("toolfleet_audit_write_failures_total", "Lines that are missing in the record for people, and tries to store those of a batch that failed."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.live, m.batches, m.calls, m.seconds, m.refusal, m.decisions, m.notDecided)
+		reg.MustRegister(m.live, m.slots, m.batches, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.redelivered, m.taken,
+			m.decisions, m.notDecided, m.asked, m.unaudited)
 	}
 	return m
 }
 
-func (m *Metrics) refused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
 
-func (m *Metrics) replied(r messages.Reply, took time.Duration) {
-	provider := "_unknown"
-	for _, p := range messages.Providers {
-		if r.Provider == p {
-			provider = string(p)
-		}
-	}
-	m.batches.WithLabelValues(provider, string(r.Status)).Inc()
-	m.seconds.Observe(took.Seconds())
-	for _, result := range r.Results {
-		tool := result.Tool
-		if result.Status == messages.StatusUnknownTool {
-			tool = UnknownTool
-		}
-		m.calls.WithLabelValues(tool, string(result.Status)).Inc()
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// histogram has the buckets that every scraper reads, and the finer native ones for those that can.
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 	}
 }
+
+// observe notes a value with the trace that it is from, where there is one to look at.
+func observe(ctx context.Context, into prometheus.Observer, value float64) {
+	id := tracing.SampledID(ctx)
+	if with, ok := into.(prometheus.ExemplarObserver); ok && id != "" {
+		with.ObserveWithExemplar(value, prometheus.Labels{"trace_id": id})
+		return
+	}
+	into.Observe(value)
+}
+
+func (m *Metrics) refused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
+
+// replied counts a reply. fold tells the tools that are known from names that are not.
+func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string) {
+	provider := UnknownTool
+	if slices.Contains(messages.Providers, r.Provider) {
+		provider = string(r.Provider)
+	}
+	m.batches.WithLabelValues(provider, string(r.Status)).Inc()
+	observe(ctx, m.seconds, took.Seconds())
+	if round > 0 {
+		observe(ctx, m.rounds, float64(round))
+	}
+	for _, result := range r.Results {
+		tool := fold(result.Tool)
+		m.calls.WithLabelValues(tool, kindLabel(result.Kind), string(result.Status)).Inc()
+		if result.Status == messages.StatusOutcomeUnknown {
+			m.unknown.WithLabelValues(tool).Inc()
+		}
+	}
+}
+
+// kindLabel is the kind of a call; a call of a tool that nobody knows has none.
+func kindLabel(k messages.Kind) string {
+	switch k {
+	case messages.Read, messages.Write, messages.Compute:
+		return string(k)
+	}
+	return UnknownTool
+}
+
+// decided counts a decision, and how long it was waited for when it was the last that was needed.
+func (m *Metrics) decided(ctx context.Context, v messages.Verdict, tier messages.Tier, waited time.Duration, last bool) {
+	m.decisions.WithLabelValues(string(v)).Inc()
+	if last {
+		observe(ctx, m.asked.WithLabelValues(tierLabel(tier)), max(0, waited).Seconds())
+	}
+}
+
+func tierLabel(t messages.Tier) string {
+	switch t {
+	case messages.Low, messages.Medium, messages.High, messages.Critical:
+		return string(t)
+	}
+	return UnknownTool
+}
+
+// auditFailed counts a line of the record for people that could not be written.
+func (m *Metrics) auditFailed() { m.unaudited.Inc() }

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -35,12 +34,12 @@ func (d *drive) mind(ctx context.Context, index int) {
 func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approval) {
 	fresh, err := d.journal.Ask(ctx, key, q)
 	if err != nil {
-		d.log.Warn("a question is not in the list of those that are open; it can be answered all the same", "call", q.CallID, "err", err)
+		d.log.Warn("a question is not in the list of those that are open; it can be answered all the same", d.call(key.Index), "err", err)
 	} else if !fresh {
 		return
 	}
 	pending := q.Pending()
-	d.news(key, pending)
+	d.news(ctx, key, pending)
 	if !d.asAsked(q) { // a hook may have added what the agent is not to see
 		pending.Line = q.Tool + " (with other arguments than were sent)"
 	}
@@ -58,35 +57,18 @@ func (d *drive) asAsked(q messages.Approval) bool {
 func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.Approval) {
 	was, listed, err := d.journal.Forget(ctx, key)
 	if err != nil {
-		d.log.Warn("a question stays in the list of those that are open, until it expires", "call", q.CallID, "err", err)
+		d.log.Warn("a question stays in the list of those that are open, until it expires", d.call(key.Index), "err", err)
 	}
 	if listed {
 		was.State = d.machine.Answer(key.Index)
-		d.news(key, was)
+		d.news(ctx, key, was)
 	}
-}
-
-// call names a call of the batch in a line of the log.
-func (d *drive) call(index int) slog.Attr {
-	if id := d.in.calls[index].ID; id != "" {
-		return slog.String("call", string(id))
-	}
-	return slog.Int("index", index)
-}
-
-// logOf is a log with the fields that every line about a call has. Where its id is not known, there is its place.
-func (c *Coordinator) logOf(key messages.CallKey, id messages.CallID) *slog.Logger {
-	log := c.log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)
-	if id == "" {
-		return log.With("index", key.Index)
-	}
-	return log.With("call", id)
 }
 
 // news tells whoever watches what became open, and what is not any more.
-func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
+func (c *Coordinator) news(ctx context.Context, key messages.CallKey, p messages.Pending) {
 	if err := c.conn.Publish(c.names.OfCall(messages.VerbNews, key), nil, messages.MustMarshal(p)); err != nil {
-		c.logOf(key, p.CallID).Debug("news of a question lost", "err", err)
+		c.logOf(ctx, key, p.CallID).Debug("news of a question lost", "err", err)
 	}
 }
 
@@ -94,7 +76,8 @@ func (c *Coordinator) news(key messages.CallKey, p messages.Pending) {
 func (c *Coordinator) audit(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
 	line.Writer = c.id
 	if err := c.journal.AuditAt(ctx, key, line); err != nil {
-		c.logOf(key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
+		c.cfg.Metrics.auditFailed()
+		c.logOf(ctx, key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 		d.insist(ctx, "fetch a large outcome", func() error {
 			err := d.journal.Resolve(ctx, &whole)
 			if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
-				d.log.Error("a stored outcome is gone", "call", results[i].CallID, "err", err)
+				d.log.Error("a stored outcome is gone", d.call(i), "err", err)
 				return nil // answered as lost
 			}
 			return err
@@ -99,7 +99,7 @@ func (d *drive) finish(ctx context.Context) bool {
 	}
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	took := d.sinceAccepted(ctx)
-	d.cfg.Metrics.replied(*d.reply, took)
+	d.cfg.Metrics.replied(ctx, *d.reply, d.in.batch.Round, took, d.catalog.fold)
 	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }

@@ -175,7 +175,7 @@ func (d *drive) sendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 	if span.IsRecording() {
 		span.SetAttributes(
 			tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("send"), tracing.MessagingType.String("send"),
-			tracing.MessagingDestination.String(laneOf(d.names, want.Exclusive)),
+			tracing.MessagingDestination.String(callTemplate(d.names.Lane(want.Exclusive, "{pool}", anyBatch.Call(0)))),
 			tracing.ConversationID.String(string(d.in.batch.Session)), tracing.Batch.String(string(d.in.batch.ID)),
 			tracing.CallIndex.Int(call.Index), tracing.ToolCallID.String(string(call.ID)),
 			tracing.ToolName.String(d.catalog.fold(call.PlannedCall.Tool)), tracing.Pool.String(call.Pool), tracing.CallKind.String(string(call.Kind)),
@@ -184,13 +184,25 @@ func (d *drive) sendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 	return header, span
 }
 
+// describeDecision says of a span which question a person has answered, and how: what they wrote beside it is not in it.
+func describeDecision(span trace.Span, n messages.Names, d messages.Decision) {
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(
+		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
+		tracing.MessagingDestination.String(callTemplate(n.OfCall(messages.VerbDecide, anyBatch.Call(0)))),
+		tracing.ConversationID.String(string(d.Session)), tracing.Batch.String(string(d.Batch)), tracing.Tenant.String(string(d.Tenant)),
+		tracing.CallIndex.Int(d.Index), tracing.ToolCallID.String(string(d.CallID)),
+		tracing.Approval.String(d.Approval), tracing.Verdict.String(string(short(d.Verdict))),
+	)
+}
+
 // anyBatch stands for the ids in the name of a subject, as the conventions want it.
 var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// laneOf is the subject of jobs without its ids.
-func laneOf(n messages.Names, exclusive bool) string {
-	return strings.TrimSuffix(n.Lane(exclusive, "{pool}", anyBatch.Call(0)), "0") + "{index}"
-}
+// callTemplate is the subject of the first call of anyBatch, made the name of every such subject.
+func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }
 
 // passOn is the context in a header, for the message that follows from it.
 func passOn(ctx context.Context, h bus.Header) bus.Header {
