@@ -44,6 +44,16 @@ func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
+// Hash is what the record for people knows the outcome by: the hex SHA-256 of {"output":...}, {"content":[...],"is_error":true}
+// or {"error":{...}} in canonical form (see [CanonicalJSON]), as anybody can make it of a result that was given to a model.
+func (o Outcome) Hash() string {
+	raw := MustMarshal(o)
+	if canonical, err := CanonicalJSON(raw); err == nil {
+		raw = canonical
+	}
+	return Digest(raw)
+}
+
 // Lost reports that nobody has a result. Totality still wants an answer: see [Outcome.OrLost].
 func (o Outcome) Lost() bool {
 	return o.Output == nil && o.Content == nil && o.Err == nil

@@ -61,7 +61,7 @@ func (c *call) approval(ctx context.Context) error {
 		return fail(messages.StatusExpired, messages.CodeApprovalExpired,
 			"A person has allowed this call, and it did not start in time after that. It was not run. Ask for it again if it is still wanted.")
 	}
-	c.log.Warn("what people have agreed to does not hold; they are asked again", "approval", q.ID, "why", c.flaw.Message)
+	c.log().Warn("what people have agreed to does not hold; they are asked again", "approval", q.ID, "why", c.flaw.Message)
 	return c.ask()
 }
 

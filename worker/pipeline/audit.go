@@ -25,7 +25,7 @@ func (c *call) record(ctx context.Context) error {
 	if stopped := c.stopped(ctx, nil); stopped != nil {
 		return stopped
 	}
-	c.log.Error("the audit log does not take the line about a call, so it is not run", "err", err)
+	c.log().Error("the audit log does not take the line about a call, so it is not run", "err", err)
 	f := fail(messages.StatusError, messages.CodeInternal, "%s has to be put on record before it runs, and that failed. It was not run.", c.job.Tool)
 	if c.maybeDone() {
 		f = c.unknown("an attempt before was lost, and another could not be put on record")
@@ -41,7 +41,7 @@ func (c *call) auditVoid(ctx context.Context, err error) {
 		return
 	}
 	if err := c.audit(ctx, messages.AuditVoid, why); err != nil {
-		c.log.Error("the audit log does not take the line about a void approval", "approval", q.ID, "why", why.Message, "err", err)
+		c.log().Error("the audit log does not take the line about a void approval", "approval", q.ID, "why", why.Message, "err", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *mess
 	r := messages.AuditRecord{
 		Type: line, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
 		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,
-		Permission: c.permission(), Refusal: refusal,
+		Permission: c.permission(), Refusal: refusal, TraceID: c.traceID,
 	}
 	if q := c.answered(); q != nil {
 		if c.agreement != nil || refusal != nil {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -36,6 +38,13 @@ type Config struct {
 	// Audit stores a line of the record for people. Where one is due before a call may run and it cannot be stored,
 	// the call is not run. Nil: there is no such record.
 	Audit func(context.Context, messages.AuditRecord) error
+	// Decided is told of what phase four, or who refused a call before it, has decided, and by what it was decided: see
+	// messages.Permission. What people have agreed to is allow, by a person. May be nil.
+	Decided func(effect, source string)
+	// Tracer makes a span for each call and for each phase it enters. Nil: none, and the context of whoever asked is handed on.
+	Tracer trace.Tracer
+	// TraceContent puts the arguments and the result of each call into its span, the first 16 KiB of each.
+	TraceContent bool
 	// Now is the server's clock, by which a question expires. Default the worker's own.
 	Now func(context.Context) time.Time
 }
@@ -68,6 +77,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.HookFailed == nil {
 		c.HookFailed = func(string, hook.Class) {}
+	}
+	if c.Decided == nil {
+		c.Decided = func(string, string) {}
 	}
 	if c.Audit == nil {
 		c.Audit = func(context.Context, messages.AuditRecord) error { return nil }

@@ -91,7 +91,7 @@ func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, e
 	case a := <-answers:
 		return a
 	case <-grace.C:
-		c.log.Error("a tool does not end when it is told to; it is left behind", "phase", phase, "grace", c.cfg.KillGrace)
+		c.log().Error("a tool does not end when it is told to; it is left behind", "phase", phase, "grace", c.cfg.KillGrace)
 		c.cfg.LeftBehind(c.job.Tool)
 		return answer{err: errLeftBehind}
 	}
@@ -151,7 +151,7 @@ func (c *call) details(v any) (details any) {
 	}()
 	raw, err := messages.Marshal(v)
 	if err != nil || len(raw) > maxDetails {
-		c.log.Warn("the details of a tool's error are dropped", "bytes", len(raw), "unwritable", err != nil)
+		c.log().Warn("the details of a tool's error are dropped", "bytes", len(raw), "unwritable", err != nil)
 		return nil
 	}
 	return json.RawMessage(raw)
@@ -160,14 +160,7 @@ func (c *call) details(v any) (details any) {
 // outcome is what the tool gave in the form of a result: one JSON value or blocks, bounded. What claims to
 // be JSON and is not, by the bounds of messages.Check, is text.
 func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
-	size := len(o.Value)
-	for _, b := range o.Content {
-		size += len(b.Text) + len(b.Data)
-		if b.Resource != nil {
-			size += len(b.Resource.Text) + len(b.Resource.Blob)
-		}
-	}
-	if size > c.cfg.MaxOutput {
+	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
 			"%s has run, but it gave %d bytes and the limit is %d, so its output is lost.%s", c.job.Tool, size, c.cfg.MaxOutput, c.hint())
 	}
@@ -180,6 +173,18 @@ func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
 		return messages.Text(""), nil
 	}
 	return messages.Outcome{Output: value(o.Value)}, nil
+}
+
+// sizeOf is how many bytes an output has, without what is around its parts.
+func sizeOf(value json.RawMessage, content []messages.Block) int {
+	size := len(value)
+	for _, b := range content {
+		size += len(b.Text) + len(b.Data)
+		if b.Resource != nil {
+			size += len(b.Resource.Text) + len(b.Resource.Blob)
+		}
+	}
+	return size
 }
 
 func (c *call) hint() string {

@@ -27,6 +27,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,9 +35,13 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas/safety"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -133,8 +138,12 @@ type call struct {
 	started   bool // the tool was started
 	ended     bool // and came back
 	took      map[string]time.Duration
+	at        string // the phase that it is in; "": between two
+	failed    string // the phase in which it failed
+	given     string // the hash of what the tool gave, where a hook has put something else in its place
 	result    messages.Result
-	log       *slog.Logger
+	span      trace.Span
+	traceID   string // "": there is no trace
 }
 
 // failure is the end of a call in one of the phases: an error that becomes the result.
@@ -150,25 +159,27 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // in the queue. Prior is the record of the call's journal that the job takes over from: where it holds a frozen input,
 // that is what runs, and the hooks before the tool are not run again. Claim may be nil where nothing needs to be claimed,
 // and so may tell, which hears of events, fills in what they are about, and never blocks.
-func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error) {
+func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (_ messages.Result, err error) {
+	ctx, span := p.span(ctx, job)
 	c := p.call(job, prior, tell)
-	err := c.stopped(ctx, nil) // a call that is over already enters no phase
+	c.span, c.traceID = span, tracing.ID(ctx)
+	defer func() { c.closeSpan(err) }()
+	err = c.stopped(ctx, nil) // a call that is over already enters no phase
 	entered := err == nil
 	if entered {
-		running, cancel := c.withDeadline(ctx)
-		err = c.phases(running, claim)
-		cancel()
-		err = c.resolve(ctx, err)
+		err = c.phases(ctx, claim)
 	}
 	c.result.Permission = c.permission()
-	if err := c.settle(err); err != nil {
+	c.countDecision()
+	if err = c.settle(err); err != nil {
 		return messages.Result{}, err
 	}
 	if entered {
 		c.postHooks(ctx)
 		c.tellOfEdit()
 	}
-	c.result.DurationMS = float64(time.Since(c.result.Started)) / float64(time.Millisecond)
+	c.result.DurationMS = milliseconds(time.Since(c.result.Started))
+	c.result.Trail = c.trail()
 	for _, phase := range phases {
 		if took, ok := c.took[phase]; ok {
 			p.cfg.Observe(phase, took)
@@ -182,12 +193,21 @@ func (p *Pipeline) call(job messages.Job, prior *messages.CallRecord, tell func(
 		tell = func(messages.Event) {}
 	}
 	return &call{
-		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), tell: tell, took: map[string]time.Duration{},
-		log: p.cfg.Logger.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool),
+		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), tell: tell, took: make(map[string]time.Duration, len(phases)),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
 		},
 	}
+}
+
+// log is the logger of lines about this call. It is made when there is something to say, which is seldom.
+func (c *call) log() *slog.Logger {
+	log := c.cfg.Logger.With("tenant", c.job.Tenant, "session", c.job.Session, "batch", c.job.Batch,
+		"call", cmp.Or(string(c.job.CallID), strconv.Itoa(c.job.Index)), "tool", c.job.Tool)
+	if c.traceID != "" {
+		log = log.With("trace_id", c.traceID)
+	}
+	return log
 }
 
 // withDeadline bounds the phases up to the tool's end by what is left of the batch's time.
@@ -201,30 +221,32 @@ func (c *call) withDeadline(ctx context.Context) (context.Context, context.Cance
 // phases is one to five, and what happens between them. Its error is a *failure, or says that the call
 // ends elsewhere.
 func (c *call) phases(ctx context.Context, claim Claim) error {
-	err := c.steps(ctx, []step{
-		{Validate, c.validate},
-		{Semantic, c.semantic},
-		{Permissions, c.denied}, // the cheap look: no hook runs for a call that is denied anyway
-		{PreHooks, c.preHooks},
-		{Permissions, c.permissions},
-		{"", c.handBack},
-		{Permissions, c.approval},
+	running, cancel := c.withDeadline(ctx)
+	defer cancel()
+	err := c.steps(running, []step{
+		{phase: Validate, do: c.validate},
+		{phase: Semantic, do: c.semantic},
+		{phase: Permissions, do: c.denied, early: true}, // the cheap look: no hook runs for a call that is denied anyway
+		{phase: PreHooks, do: c.preHooks},
+		{phase: Permissions, do: c.permit},
 	})
 	if err != nil {
-		return c.guard("", func() error { c.auditVoid(ctx, err); return err })
+		return c.guard("", func() error { c.auditVoid(running, err); return err })
 	}
-	return c.steps(ctx, []step{
-		{"", func(ctx context.Context) error { return c.claim(ctx, claim) }},
-		{Execute, c.probe},
-		{Execute, c.record},
-		{Execute, c.execute},
+	return c.steps(running, []step{
+		{do: func(ctx context.Context) error { return c.claim(ctx, claim) }},
+		{phase: Execute, do: func(running context.Context) error {
+			err := c.steps(running, []step{{do: c.probe}, {do: c.record}, {do: c.execute}})
+			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err) // also when the time is up
+		}},
 	})
 }
 
-// step is a part of a phase.
+// step is a part of the way.
 type step struct {
-	phase string // "": of none
+	phase string // that it is; "": none, or a part of the one around it
 	do    func(context.Context) error
+	early bool // it is heard of in a trace only where it ends the call: the phase itself comes later
 }
 
 // steps takes one step after the other, as long as the call goes on.
@@ -233,10 +255,25 @@ func (c *call) steps(ctx context.Context, steps []step) error {
 		if c.ended { // by an attempt that was lost
 			return nil
 		}
-		if err := c.stopped(ctx, nil); err != nil {
+		err := c.stopped(ctx, nil)
+		switch {
+		case err != nil:
+		case step.phase == "":
+			err = c.guard(c.at, func() error { return step.do(ctx) })
+		default:
+			err = c.phase(ctx, step)
+		}
+		if err != nil {
 			return err
 		}
-		if err := c.guard(step.phase, func() error { return step.do(ctx) }); err != nil {
+	}
+	return nil
+}
+
+// permit is all of phase four, on the input as it now is and stays.
+func (c *call) permit(ctx context.Context) error {
+	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
+		if err := part(ctx); err != nil {
 			return err
 		}
 	}
@@ -282,17 +319,13 @@ func (c *call) settle(err error) error {
 	return nil
 }
 
-// guard runs one step, adds its time to its phase, and makes a failure of a panic. The model is not told
-// what was in it; the log is told where it came from.
+// guard runs one step and makes a failure of a panic. The model is not told what was in it; the log is told where it
+// came from.
 func (c *call) guard(phase string, do func() error) (err error) {
-	began := time.Now()
 	defer func() {
 		if v := recover(); v != nil {
 			c.logPanic(phase, v)
 			err = c.broken()
-		}
-		if phase != "" {
-			c.took[phase] += time.Since(began)
 		}
 	}()
 	return do()
@@ -318,7 +351,7 @@ func (c *call) logPanic(phase string, v any) {
 	if err, ok := v.(runtime.Error); ok {
 		what = err.Error()
 	}
-	c.log.Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
+	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
 // stopped is how a call ends whose context has ended, and nil while it goes on. said is what the tool

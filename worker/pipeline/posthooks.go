@@ -17,8 +17,8 @@ import (
 func (c *call) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})
-	if err := c.guard(PostHooks, func() error {
-		r := c.cfg.Hooks.After(context.WithoutCancel(ctx), c.hookCall(), hook.Done{
+	if err := c.phase(context.WithoutCancel(ctx), step{phase: PostHooks, do: func(ctx context.Context) error {
+		r := c.cfg.Hooks.After(ctx, c.hookCall(), hook.Done{
 			Status: c.result.Status, Outcome: c.result.Outcome, Duration: time.Since(c.result.Started),
 		}, c.tellHook)
 		c.count(r)
@@ -26,8 +26,8 @@ func (c *call) postHooks(ctx context.Context) {
 		c.replace(r)
 		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
 		return nil
-	}); err != nil {
-		c.result = before
+	}}); err != nil {
+		c.result, c.given = before, ""
 	}
 }
 
@@ -38,10 +38,12 @@ func (c *call) replace(r hook.Result) {
 	}
 	outcome, err := c.outcome(tool.Output{Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil})
 	if err != nil {
-		c.log.Error("the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err)
+		c.log().Error("the output that a hook gave cannot be used", "hooks", r.PatchedBy)
+		c.log().Debug("why the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err) // perhaps in words of it
 		return
 	}
 	outcome.IsError = c.result.IsError
+	c.given = c.result.Outcome.Hash()
 	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
 }
 

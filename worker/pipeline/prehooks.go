@@ -90,7 +90,7 @@ func (c *call) count(r hook.Result) {
 			about = append(about, "program", f.Program)
 		}
 		if f.Cancelled {
-			c.log.Info("a hook was cut off: its call has ended", about...)
+			c.log().Info("a hook was cut off: its call has ended", about...)
 			continue
 		}
 		about = append(about, "err", f.Err)
@@ -100,7 +100,7 @@ func (c *call) count(r hook.Result) {
 		if f.Stack != nil {
 			about = append(about, "stack", string(f.Stack))
 		}
-		c.log.Error("a hook could not run", about...)
+		c.log().Error("a hook could not run", about...)
 		c.cfg.HookFailed(f.Hook, f.Class)
 	}
 }

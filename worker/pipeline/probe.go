@@ -25,7 +25,8 @@ func (c *call) probe(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil: // no answer: whoever is next asks again
 		return c.stopped(ctx, nil)
 	case err != nil:
-		c.log.Warn("a lost attempt could not be checked", "err", err)
+		c.log().Warn("a lost attempt could not be checked")
+		c.log().Debug("why a lost attempt could not be checked", "err", err) // the tool's own words
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
 	case applied:
 		c.ended = true
@@ -48,7 +49,8 @@ func (c *call) resolve(ctx context.Context, err error) error {
 	applied, probeErr := c.wasApplied(context.WithoutCancel(ctx), within)
 	switch {
 	case probeErr != nil:
-		c.log.Warn("a run that was stopped could not be checked", "err", probeErr)
+		c.log().Warn("a run that was stopped could not be checked")
+		c.log().Debug("why a run that was stopped could not be checked", "err", probeErr) // the tool's own words
 		return err
 	case applied:
 		return nil

@@ -53,7 +53,7 @@ func (c *call) required() error {
 	for _, rule := range c.tool.Semantic {
 		program, err := c.compiled(rule.Require)
 		if err != nil {
-			c.log.Error("a rule of the tool cannot be read", "err", err)
+			c.log().Error("a rule of the tool cannot be read", "err", err)
 			return fail(messages.StatusError, messages.CodeInternal, "A rule of %s cannot be read. It was not run.", c.job.Tool)
 		}
 		holds, err := program.Bool(subject)

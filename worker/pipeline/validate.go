@@ -25,7 +25,7 @@ func (c *call) validate(context.Context) error {
 	}
 	schema, err := schemas.Compile(c.tool.InputSchema) // remembered: the registry has compiled it once
 	if err != nil {
-		c.log.Error("the tool's schema cannot be used", "err", err)
+		c.log().Error("the tool's schema cannot be used", "err", err)
 		return fail(messages.StatusError, messages.CodeInternal, "The schema of %s cannot be used. It was not run.", c.job.Tool)
 	}
 	if err := schema.Validate(c.input); err != nil {

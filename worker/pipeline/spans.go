@@ -1,0 +1,157 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// maxContent is how many bytes of arguments or of a result stand in a span, where the operator wants them there.
+const maxContent = 16 << 10
+
+// span opens the span of a call. Without a tracer nothing is made, and what ctx brings is handed on.
+func (p *Pipeline) span(ctx context.Context, job messages.Job) (context.Context, trace.Span) {
+	if p.cfg.Tracer == nil {
+		return ctx, noop.Span{}
+	}
+	name := tracing.ExecuteTool
+	if _, known := p.cfg.Registry.Lookup(job.Tool); known { // else the name is anybody's
+		name += " " + job.Tool
+	}
+	return p.cfg.Tracer.Start(ctx, name)
+}
+
+// phase takes the call through one of its phases, in a span of its own where the call has one.
+func (c *call) phase(ctx context.Context, s step) (err error) {
+	began := time.Now()
+	open := func(ctx context.Context) (context.Context, trace.Span) {
+		if !c.span.IsRecording() {
+			return ctx, noop.Span{}
+		}
+		return c.cfg.Tracer.Start(ctx, s.phase, trace.WithTimestamp(began))
+	}
+	var span trace.Span = noop.Span{}
+	within := ctx
+	if !s.early {
+		within, span = open(ctx)
+	}
+	c.at = s.phase
+	defer func() {
+		c.at = ""
+		c.took[s.phase] += time.Since(began)
+		if s.early && err != nil {
+			_, span = open(ctx)
+		}
+		c.closePhase(span, s.phase, err)
+	}()
+	return c.guard(s.phase, func() error { return s.do(within) })
+}
+
+// closePhase ends the span of a phase, and marks it where the call has failed in it.
+func (c *call) closePhase(span trace.Span, phase string, err error) {
+	defer span.End()
+	var f *failure
+	why := ""
+	switch {
+	case errors.As(err, &f):
+		why = errorType(f.status, f.err)
+	case err == nil && phase == Execute && c.result.Status == messages.StatusError: // in blocks of the tool's own
+		why = errorType(c.result.Status, nil)
+	}
+	if why != "" {
+		if c.failed == "" {
+			c.failed = phase
+		}
+		tracing.Fail(span, why)
+	}
+	if phase == Permissions && span.IsRecording() {
+		span.SetAttributes(permissionAttributes(c.permission())...)
+	}
+}
+
+// closeSpan ends the call's span and says in it what became of the call. An error is no failure: the call has its end elsewhere.
+func (c *call) closeSpan(err error) {
+	defer c.span.End()
+	if !c.span.IsRecording() {
+		return
+	}
+	c.span.SetAttributes(
+		tracing.OperationName.String(tracing.ExecuteTool), tracing.ToolName.String(c.job.Tool), tracing.ToolType.String("function"),
+		tracing.ToolCallID.String(string(c.job.CallID)), tracing.ConversationID.String(string(c.job.Session)), tracing.Batch.String(string(c.job.Batch)),
+		tracing.CallIndex.Int(c.job.Index), tracing.CallKind.String(string(c.tool.Kind)), tracing.ToolDigest.String(c.tool.Digest),
+	)
+	c.span.SetAttributes(permissionAttributes(c.permission())...)
+	if c.grant.Attempt > 0 {
+		c.span.SetAttributes(tracing.CallAttempt.Int(c.grant.Attempt))
+	}
+	if c.grant.Fence > 0 {
+		c.span.SetAttributes(tracing.Fence.Int64(int64(c.grant.Fence)))
+	}
+	if c.cfg.TraceContent {
+		c.span.SetAttributes(tracing.CallArguments.String(content(c.input)))
+	}
+	if err != nil {
+		return
+	}
+	c.span.SetAttributes(tracing.CallStatus.String(string(c.result.Status)), tracing.ResultBytes.Int(sizeOf(c.result.Output, c.result.Content)))
+	if c.result.Truncated != nil {
+		c.span.SetAttributes(tracing.Truncated.Bool(true))
+	}
+	if c.cfg.TraceContent {
+		c.span.SetAttributes(tracing.CallResult.String(content(messages.MustMarshal(c.result.Outcome))))
+	}
+	if c.result.Status != messages.StatusOK {
+		if c.failed != "" {
+			c.span.SetAttributes(tracing.FailedPhase.String(c.failed))
+		}
+		tracing.Fail(c.span, errorType(c.result.Status, c.result.Err))
+	}
+}
+
+func permissionAttributes(p *messages.Permission) (attributes []attribute.KeyValue) {
+	if p == nil {
+		return nil
+	}
+	attributes = append(attributes, tracing.PermEffect.String(p.Effect), tracing.PermSource.String(p.Source))
+	for _, known := range []attribute.KeyValue{tracing.PermRule.String(p.Rule), tracing.PermTier.String(string(p.Tier)), tracing.Approval.String(p.Approval)} {
+		if known.Value.AsString() != "" {
+			attributes = append(attributes, known)
+		}
+	}
+	return attributes
+}
+
+// content is arguments or a result as an attribute, with a mark where it is cut.
+func content(raw []byte) string {
+	const mark = " [truncated]"
+	if len(raw) <= maxContent {
+		return strings.ToValidUTF8(string(raw), "")
+	}
+	return strings.ToValidUTF8(string(raw[:maxContent-len(mark)]), "") + mark
+}
+
+// errorType names a failure: by its code where that is ours, else by its status, for a tool may bring codes that are texts.
+func errorType(status messages.Status, err *messages.Error) string {
+	if err != nil && ours(err.Code) {
+		return string(err.Code)
+	}
+	return string(status)
+}
+
+func ours(code messages.Code) bool {
+	switch code {
+	case messages.CodeInvalidArguments, messages.CodeUnknownTool, messages.CodePolicyDenied, messages.CodeApprovalRequired, messages.CodeApprovalExpired,
+		messages.CodeHookDenied, messages.CodeHookFailed, messages.CodeToolError, messages.CodeTimeout, messages.CodeOutcomeUnknown, messages.CodeAborted,
+		messages.CodeTooLarge, messages.CodeInternal:
+		return true
+	}
+	return false
+}
