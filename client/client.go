@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -31,6 +33,9 @@ type Options struct {
 	Tenant string // token in the subjects; default "_", the only tenant
 	// InboxPrefix is where answers come in, for a user that may not listen everywhere. Default _INBOX.
 	InboxPrefix string
+	// Tracer makes the spans of the batches that are sent. Nil: where the context of a call holds a span, its own provider does,
+	// so that a program with OpenTelemetry needs no option. That context goes on to the fleet in any case.
+	Tracer trace.Tracer
 }
 
 // Client submits batches. Safe for concurrent use.
@@ -39,6 +44,7 @@ type Client struct {
 	names  messages.Names
 	tenant string
 	owned  bool
+	tracer trace.Tracer // nil: see Options
 }
 
 // What Get and Run report of a batch without a reply.
@@ -60,7 +66,7 @@ func Connect(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	c := Over(conn, o.Tenant)
-	c.owned = true
+	c.owned, c.tracer = true, o.Tracer
 	return c, nil
 }
 
@@ -110,9 +116,11 @@ func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Ev
 	return c.run(ctx, b, body, each)
 }
 
-func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (messages.Reply, error) {
+func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (reply messages.Reply, err error) {
 	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
+	ctx, span := c.send(ctx, trace.SpanKindClient, messages.VerbRun, b, header)
+	defer func() { sent(span, reply, err) }()
 	key := c.key(b.Session, b.ID)
 	n, stop, err := c.listen(key, messages.Digest(body))
 	if err != nil {
@@ -160,14 +168,17 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, c.key(b.Session, b.ID)), nil, body)
+	header := bus.Header{}
+	ctx, span := c.send(ctx, trace.SpanKindProducer, messages.VerbBatch, b, header)
+	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, c.key(b.Session, b.ID)), header, body)
 	switch {
 	case errors.Is(err, bus.ErrExists):
-		return nil // it is running already
+		err = nil // it is running already
 	case err != nil:
-		return fmt.Errorf("submit batch %s: %w", b.ID, err)
+		err = fmt.Errorf("submit batch %s: %w", b.ID, err)
 	}
-	return nil
+	sent(span, messages.Reply{}, err)
+	return err
 }
 
 // Await waits for the reply of a batch that was submitted.
