@@ -36,8 +36,8 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }
 
-// readable writes durations with their unit, and for a terminal leaves the date out of the time: whoever looks
-// at one knows the day.
+// readable writes durations with their unit and times in UTC, so that the lines of several machines sort. For a terminal it
+// leaves all but the local time of day out: whoever looks at one knows the rest.
 func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	return func(groups []string, a slog.Attr) slog.Attr {
 		switch {
@@ -45,6 +45,8 @@ func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		case clockOnly && len(groups) == 0 && a.Key == slog.TimeKey:
 			a.Value = slog.StringValue(a.Value.Time().Format("15:04:05.000"))
+		case a.Value.Kind() == slog.KindTime:
+			a.Value = slog.TimeValue(a.Value.Time().UTC())
 		}
 		return a
 	}
@@ -60,6 +62,29 @@ func Registry(version string) *prometheus.Registry {
 	build.Set(1)
 	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
+}
+
+// Connection is what Link says about a connection to NATS.
+type Connection interface {
+	Connected() bool
+	Reconnects() uint64
+}
+
+// Link registers the metrics of the connection to NATS.
+func Link(reg prometheus.Registerer, conn Connection) {
+	reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "toolfleet_nats_connected", Help: "1 while there is a connection to NATS, else 0.",
+		}, func() float64 {
+			if conn.Connected() {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "toolfleet_nats_reconnects_total", Help: "Times that the connection to NATS was lost and found again.",
+		}, func() float64 { return float64(conn.Reconnects()) }),
+	)
 }
 
 // readyIn bounds how long a look at the readiness may take.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
@@ -100,5 +101,39 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestTimesAndDurations(t *testing.T) {
+	east := time.Local
+	time.Local = time.FixedZone("east", 5*60*60)
+	defer func() { time.Local = east }()
+	var out strings.Builder
+	log, _ := telemetry.Logger(&out, "info", "auto", false)
+	log.Info("done", "took", 1500*time.Millisecond, "at", time.Date(2026, 1, 2, 8, 0, 0, 0, time.Local))
+	var line struct{ Time, Took, At string }
+	if err := json.Unmarshal([]byte(out.String()), &line); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(line.Time, "Z") || line.Took != "1.5s" || line.At != "2026-01-02T03:00:00Z" {
+		t.Errorf("logged %s", &out)
+	}
+}
+
+type link struct{ up bool }
+
+func (l *link) Connected() bool  { return l.up }
+func (*link) Reconnects() uint64 { return 3 }
+
+func TestLink(t *testing.T) {
+	reg, conn := telemetry.Registry("x"), &link{}
+	telemetry.Link(reg, conn)
+	h := telemetry.Handler(reg, func(context.Context) error { return nil })
+	for _, want := range []string{"toolfleet_nats_connected 0", "toolfleet_nats_connected 1"} {
+		_, body := get(t, h, "/metrics", "")
+		if !strings.Contains(body, want) || !strings.Contains(body, "toolfleet_nats_reconnects_total 3") {
+			t.Errorf("/metrics has no %s", want)
+		}
+		conn.up = true
 	}
 }
