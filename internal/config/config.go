@@ -94,6 +94,9 @@ type Config struct {
 		Name string
 	}
 
+	TraceContent bool
+	TraceURL     string
+
 	Log    struct{ Level, Format string }
 	HTTP   string
 	Server struct {
@@ -146,6 +149,10 @@ func Load(s Sources) (*Config, error) {
 		if err := c.set(f.Key, f.Text, f.Name); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	// Its other values, of other conventions, mean that somebody else keeps content, and are no mistake.
+	if !c.Given("trace_content") && strings.EqualFold(env[captureContent], "true") {
+		c.TraceContent, c.origins["trace_content"] = true, captureContent
 	}
 	if len(errs) == 0 {
 		c.derive()
@@ -271,6 +278,9 @@ func (c *Config) validate() (errs []error) {
 	if !messages.IsToken(c.Tenant) {
 		errs = append(errs, fmt.Errorf("tenant %.80q: want 1 to 64 of [A-Za-z0-9_-]", c.Tenant))
 	}
+	if c.TraceURL != "" && !traceURL.MatchString(c.TraceURL) {
+		errs = append(errs, fmt.Errorf("trace_url %.200q: want the URL of a page with %s in it, for example http://localhost:16686/trace/%s", hideUser(c.TraceURL), traceID, traceID))
+	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))
 	}
@@ -287,6 +297,11 @@ func (c *Config) validate() (errs []error) {
 	}
 	return errs
 }
+
+// traceID stands in trace_url for the id of a trace.
+const traceID = "{trace_id}"
+
+var traceURL = regexp.MustCompile(`^https?://[^\s{}]+\{trace_id\}[^\s{}]*$`)
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 

@@ -2,6 +2,8 @@ package config
 
 import (
 	"log/slog"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
@@ -81,6 +83,14 @@ func (c *Config) NATSServer(log *slog.Logger) (devserver.Options, error) {
 		o.MaxPayload = said.MaxPayload
 	}
 	return o, nil
+}
+
+// TraceLink is where the trace of this id can be looked at; "" where the settings do not say it, or there is none.
+func (c *Config) TraceLink(id string) string {
+	if id == "" {
+		return ""
+	}
+	return strings.ReplaceAll(c.TraceURL, traceID, url.PathEscape(id))
 }
 
 // Worker is the tunables of a worker under a policy, whose file tools start from roots, the canonical spelling first.

@@ -8,6 +8,8 @@ const (
 	envPrefix = "TOOLFLEET_"
 	// ConfigEnv names the file when no flag does.
 	ConfigEnv = envPrefix + "CONFIG"
+	// captureContent is the switch that instrumentations of agents share.
+	captureContent = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 )
 
 // setting is one row of the table. Its type is that of the field it fills: see values.go.
@@ -129,6 +131,10 @@ var settings = []setting{
 		about: "What is logged on stderr. run logs errors only, unless it is set"},
 	{key: "log.format", field: func(c *Config) any { return &c.Log.Format }, standard: "auto", enum: []string{"auto", "text", "json"},
 		about: "auto is text on a terminal and JSON elsewhere"},
+	{key: "trace_content", field: func(c *Config) any { return &c.TraceContent },
+		about: "Put the arguments and results of calls into traces, up to 16 KiB of each. Who reads the traces reads them. " + captureContent + "=true does so too"},
+	{key: "trace_url", field: func(c *Config) any { return &c.TraceURL },
+		about: "Where a trace can be looked at, for links, for example http://localhost:16686/trace/{trace_id}"},
 	{key: "http", field: func(c *Config) any { return &c.HTTP },
 		about: "Address for /metrics, /healthz and /readyz, for example :8080"},
 	{key: "server.listen", field: func(c *Config) any { return &c.Server.Listen }, standard: "127.0.0.1:4222",
