@@ -1,0 +1,112 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// StreamState is what a stream holds.
+type StreamState struct {
+	Messages, Bytes uint64
+	MaxBytes        int64 // 0 or less: no bound of its own
+}
+
+// AboutStream asks what a stream holds.
+func (c *Conn) AboutStream(ctx context.Context, stream string) (StreamState, error) {
+	var info struct {
+		Config struct {
+			MaxBytes int64 `json:"max_bytes"`
+		} `json:"config"`
+		State struct {
+			Messages uint64 `json:"messages"`
+			Bytes    uint64 `json:"bytes"`
+		} `json:"state"`
+	}
+	if err := c.call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
+		return StreamState{}, fmt.Errorf("ask about stream %s: %w", stream, err)
+	}
+	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxBytes}, nil
+}
+
+// Queue is the jobs of a pool.
+type Queue struct {
+	Pending  uint64    // that nobody was given yet
+	InFlight uint64    // that somebody has in hand, or gave back for later
+	Oldest   time.Time // when the oldest pending one was stored; zero when none is pending
+}
+
+// AboutPool asks how the jobs of a pool are. A pool whose durable is not there, because the server has restarted and
+// no worker has come since, has all of its jobs pending.
+func (c *Conn) AboutPool(ctx context.Context, pool string) (q Queue, err error) {
+	durable, err := c.PoolConsumer(pool, 0, 0)
+	if err != nil {
+		return q, err
+	}
+	var info struct {
+		Delivered struct {
+			Stream uint64 `json:"stream_seq"`
+		} `json:"delivered"`
+		Pending  uint64 `json:"num_pending"`
+		InFlight uint64 `json:"num_ack_pending"`
+	}
+	err = c.call(ctx, api("CONSUMER", "INFO", durable.Stream, durable.Name), struct{}{}, &info)
+	var refused *jetstream.APIError
+	absent := errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeConsumerNotFound
+	if err != nil && !absent {
+		return q, fmt.Errorf("ask about pool %s: %w", pool, err)
+	}
+	q.Pending, q.InFlight = info.Pending, info.InFlight
+	if info.Pending == 0 && !absent {
+		return q, nil
+	}
+	for _, filter := range durable.Filters {
+		n, first, err := c.after(ctx, durable.Stream, filter, info.Delivered.Stream)
+		if err != nil {
+			return q, fmt.Errorf("ask about pool %s: %w", pool, err)
+		}
+		if absent {
+			q.Pending += n
+		}
+		if n > 0 && (q.Oldest.IsZero() || first.Before(q.Oldest)) {
+			q.Oldest = first
+		}
+	}
+	return q, nil
+}
+
+// after counts the messages behind a place of a stream that match filter, and tells when the first of them was stored.
+func (c *Conn) after(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
+	var found []Msg
+	end, err := c.page(ctx, stream, getRequest{NextFor: filter, Seq: seq + 1, Batch: 1}, &found)
+	if errors.Is(err, ErrNotFound) {
+		return 0, first, nil
+	}
+	if err != nil || len(found) == 0 {
+		return 0, first, streamError(err)
+	}
+	return end.pending + 1, found[0].Time, nil
+}
+
+// Values is what a bucket holds, by key, as whichever replica answers has it. Unlike Bucket.Keys it makes no consumer.
+func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
+	prefix := "$KV." + bucket + "."
+	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string][]byte, len(found))
+	for _, m := range found {
+		if m.Header.Get("KV-Operation") == "" && m.Header.Get("Nats-Marker-Reason") == "" {
+			values[strings.TrimPrefix(m.Subject, prefix)] = m.Data
+		}
+	}
+	return values, nil
+}
+
+// Reconnects counts how often a lost connection came back.
+func (c *Conn) Reconnects() uint64 { return c.nc.Stats().Reconnects }

@@ -1,0 +1,20 @@
+package bus
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Collectors is the metrics of the connection, for a registry: one connection of a process is shown.
+func (c *Conn) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "toolfleet_nats_connected", Help: "1 while this process is connected to NATS."}, func() float64 {
+			if c.Connected() {
+				return 1
+			}
+			return 0
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "toolfleet_nats_reconnects_total", Help: "How often a lost connection to NATS came back."}, func() float64 {
+			return float64(c.Reconnects())
+		}),
+	}
+}
