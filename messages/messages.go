@@ -111,6 +111,26 @@ const (
 	CodeInternal         Code = "internal"          // our own fault
 )
 
+// Ours reports whether toolfleet itself gives the code. Any other is a word of a tool's.
+func (c Code) Ours() bool {
+	switch c {
+	case CodeInvalidArguments, CodeUnknownTool, CodePolicyDenied, CodeApprovalRequired, CodeDeniedByUser, CodeApprovalExpired, CodeHookDenied,
+		CodeHookFailed, CodeToolError, CodeTimeout, CodeQueueTimeout, CodeWorkerLost, CodeOutcomeUnknown, CodeAborted, CodeSkipped, CodeExpired,
+		CodeTooLarge, CodeResultLost, CodeInternal:
+		return true
+	}
+	return false
+}
+
+// ErrorType is a failure in one word of ours, for logs and traces: the code of its error, or its status where that code is a
+// tool's.
+func ErrorType(status Status, err *Error) string {
+	if err != nil && err.Code.Ours() {
+		return string(err.Code)
+	}
+	return string(status)
+}
+
 // Error is why a call failed, in words the model can act on.
 type Error struct {
 	Code      Code   `json:"code"`

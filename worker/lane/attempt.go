@@ -18,6 +18,7 @@ import (
 type attempt struct {
 	*Consumer
 	log     *slog.Logger
+	pool    string // that it came from
 	job     messages.Job
 	key     messages.CallKey
 	service Service
@@ -30,6 +31,12 @@ type attempt struct {
 	kept    context.Context         // of the lease: ends when what became of the call is stored, or cannot be
 	lapse   context.CancelFunc      // of kept
 	keeper  sync.WaitGroup          // of the lease
+
+	parent    string    // our span, for those who come after us; "" where it is not recorded
+	became    string    // what became of the call
+	failure   string    // what kind of, of the attempt itself and not of its tool
+	refused   bool      // the claim was
+	leaseLost sync.Once // counted
 
 	telling sync.Mutex // held while an event is told, so that they go out in the order of their counters
 
@@ -64,7 +71,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 }
 
 // run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
-func (a *attempt) run(ctx context.Context) (settlement, error) {
+func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	defer func() { a.lapse(); a.keeper.Wait() }()
 	delivered := a.delivery().Delivered
 	if a.job.TakeOver > 0 || a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
@@ -72,6 +79,8 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 			return settle, err
 		}
 	}
+	ctx = a.trace(ctx)
+	defer func() { a.endTrace(ctx, err) }()
 	// Attempts that failed and were tried again did not take their worker along.
 	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= a.cfg.Poison {
 		return a.finish(ctx, a.poisoned(lost))
@@ -109,7 +118,6 @@ func (a *attempt) run(ctx context.Context) (settlement, error) {
 // work takes the call through its phases. The lease of a claim is kept alive from then on, until the result is stored,
 // and when that fails the run is cancelled.
 func (a *attempt) work() (messages.Result, error) {
-	queued := a.began.Sub(a.job.QueuedAt)
 	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
 	switch {
 	case err != nil:
@@ -120,9 +128,14 @@ func (a *attempt) work() (messages.Result, error) {
 	if err != nil {
 		return result, err
 	}
-	result.QueueMS = float64(max(queued, 0).Microseconds()) / 1000
+	result.QueueMS = a.queueMS()
 	result.Worker = a.cfg.Worker
 	return result, nil
+}
+
+// queueMS is how long the job was queued, by the clocks of whoever published it and of this worker.
+func (a *attempt) queueMS() float64 {
+	return float64(max(a.began.Sub(a.job.QueuedAt), 0).Microseconds()) / 1000
 }
 
 // endOf is the result of a call whose run ended with an error that it would end with on every worker. Any other is passed
@@ -227,6 +240,9 @@ func (a *attempt) settledBy(newest journal.CallEntry) settlement {
 			a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
 			return term("it waits for a person")
 		}
+		if lapsed(newest.Record) {
+			a.claimRefused()
+		}
 		return term("claimed by " + newest.Record.Worker)
 	case TakeOver:
 		a.mu.Lock()
@@ -261,6 +277,7 @@ func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, err
 	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
 		return nil, err
 	}
+	a.became = handedBack
 	a.log.Info("handed back: its input must run alone", "reason", back.Reason)
 	return func(d *bus.Delivery) error {
 		err := d.Term("handed back")

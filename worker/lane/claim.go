@@ -45,7 +45,7 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
 		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input, Hooks: want.Hooks, Approval: before.Approval,
-		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed,
+		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: a.parent,
 	}
 	if lapsed(before) {
 		record.Lapsed++
@@ -61,6 +61,7 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	seq, err := a.insist(a.running, record, last)
 	var other *journal.Lost
 	if errors.As(err, &other) {
+		a.claimRefused()
 		return Held{}, errNotMine
 	}
 	if err != nil {
@@ -70,10 +71,12 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	a.mu.Lock()
 	a.last, a.record, a.claimed = seq, record, true
 	a.mu.Unlock()
+	a.count(Claimed)
 	if time.Since(asked) > a.cfg.Lease/3 { // it took long to be stored; nothing is started on half a lease
 		asked = time.Now()
 		if err := a.renew(a.running); err != nil {
-			return Held{}, fmt.Errorf("%w: %v", ErrLeaseLost, err)
+			a.loseLease(fmt.Errorf("%w: %v", ErrLeaseLost, err))
+			return Held{}, context.Cause(a.running)
 		}
 	}
 	a.keeper.Go(func() { a.keep(asked) })
@@ -112,7 +115,7 @@ func (a *attempt) keep(since time.Time) {
 		// The tool must be dead when the lease ends, and killing it takes a moment too.
 		end := since.Add(a.cfg.Lease - a.cfg.Grace)
 		// Not when renew gives up: on a connection that is silent it asks for a while what became of its write.
-		late := time.AfterFunc(time.Until(end), func() { a.cancel(fmt.Errorf("%w in time", ErrLeaseLost)) })
+		late := time.AfterFunc(time.Until(end), func() { a.loseLease(fmt.Errorf("%w in time", ErrLeaseLost)) })
 		// A try that is not answered is not waited for until the end: the next one may be.
 		renewing, done := context.WithTimeout(ctx, a.cfg.Lease/5)
 		err := a.renew(renewing)
@@ -126,7 +129,7 @@ func (a *attempt) keep(since time.Time) {
 			since, wait = asked, a.cfg.Lease/3-time.Since(asked)
 			a.alive()
 		case errors.As(err, &lost), !time.Now().Before(end):
-			a.cancel(fmt.Errorf("%w: %v", ErrLeaseLost, err))
+			a.loseLease(fmt.Errorf("%w: %v", ErrLeaseLost, err))
 			return
 		default:
 			wait = min(250*time.Millisecond, a.cfg.Lease/10)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -25,13 +27,18 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 		own.Retryable = own.Retryable && r.Status != messages.StatusOutcomeUnknown
 		r.Err = &own
 	}
+	if result.Trail == nil && result.Failure() { // no run has made it
+		a.failure = messages.ErrorType(result.Status, result.Err)
+	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		stored, err := a.store(ctx, &result)
 		var lost *journal.Lost
 		switch {
 		case err == nil:
 			a.tell(messages.Notice{Result: &stored})
-			a.cfg.Observe(stored)
+			a.became = string(stored.Status)
+			a.logEnd(stored)
+			a.cfg.Observe(ctx, a.pool, stored)
 			return ack, nil
 		case errors.As(err, &lost):
 			a.log.Warn("result not stored: the call has ended or was taken over meanwhile", "state", lost.Newest.Record.State)
@@ -47,6 +54,19 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
 	}
+}
+
+// logEnd has a line for a call that failed. What the tool said is not in it.
+func (a *attempt) logEnd(r messages.Result) {
+	level := slog.LevelInfo
+	switch r.Status {
+	case messages.StatusOK:
+		return
+	case messages.StatusOutcomeUnknown:
+		level = slog.LevelWarn
+	}
+	a.log.Log(context.Background(), level, "call failed", "status", r.Status, "error", messages.ErrorType(r.Status, r.Err),
+		"attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
 // overtaken settles the job of a call that is not ours any more: one that has ended needs its job no longer, and
@@ -68,10 +88,12 @@ func unkept(result *messages.Result, why string) {
 
 func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.Result, error) {
 	if result.Ref == nil {
+		a.sign(result)
 		switch err := a.journal.Offload(ctx, result); {
 		case errors.Is(err, bus.ErrFull): // for days perhaps; the session does not wait as long
 			a.log.Error("a large result is given up: the object store is full", "err", err)
 			unkept(result, "The result is too large for a message, and the store of large results is full.")
+			a.sign(result)
 		case err != nil:
 			return *result, err
 		}
@@ -80,7 +102,7 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 		return a.journal.WriteResult(ctx, a.key, *result)
 	}
 	record, _ := a.mine()
-	record.State, record.Result, record.Worker = messages.Ended, result, a.cfg.Worker
+	record.State, record.Result, record.Worker, record.Span = messages.Ended, result, a.cfg.Worker, a.parent
 	record.ToolDigest = a.job.ToolDigest
 	record.Nonce = a.nonce + "-end"
 	_, err := a.close(ctx, record)
@@ -93,6 +115,7 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 // release gives up a call that is known not to have been applied, or may be run again, for another attempt after
 // a while: one that claimed, in its journal; any other by telling the coordinator.
 func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Duration) (settlement, error) {
+	a.became = released
 	if !a.holds() {
 		failed := 0
 		if why != nil {

@@ -29,8 +29,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -115,8 +118,12 @@ type Config struct {
 	Poison    int          // deliveries of one job that may be lost with their worker before it is given up. Default 5
 	Slots     int          // how many calls of one pool may run here at once. Default 10
 	Logger    *slog.Logger // nil: silent
-	// Observe is told of every call that was brought to an end here. May be nil.
-	Observe func(messages.Result)
+	// Observe is told of every call that was brought to an end here, in the context of its attempt. May be nil.
+	Observe func(ctx context.Context, pool string, r messages.Result)
+	// Count is told of what is worth being counted. It may be called from many goroutines. May be nil.
+	Count func(what Count, pool string)
+	// Tracer makes a span for each attempt. Nil: none, and the context of whoever asked is handed on.
+	Tracer trace.Tracer
 }
 
 func (c Config) withDefaults() Config {
@@ -142,7 +149,10 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Observe == nil {
-		c.Observe = func(messages.Result) {}
+		c.Observe = func(context.Context, string, messages.Result) {}
+	}
+	if c.Count == nil {
+		c.Count = func(Count, string) {}
 	}
 	return c
 }
@@ -202,7 +212,7 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 		pullers.Go(func() {
 			slots := bus.NewSlots(c.cfg.Slots)
 			p := c.conn.Puller(c.conn.Names().Stream(bus.Jobs), pool)
-			err := p.Run(ctx, slots, func(d *bus.Delivery) { c.handle(work, d) })
+			err := p.Run(ctx, slots, func(d *bus.Delivery) { c.handle(work, pool, d) })
 			if err != nil {
 				stopPulling()
 			}
@@ -215,18 +225,24 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 
 // handle sees one delivery to its end. It is settled on every path but one: when nothing could be stored, or the call
 // runs elsewhere, the broker shall deliver it again.
-func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
+func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
+	c.cfg.Count(Taken, pool)
+	defer c.cfg.Count(Left, pool)
+	if d.Delivered > 1 {
+		c.cfg.Count(Redelivered, pool)
+	}
 	job, key, err := c.read(d)
 	if err != nil {
 		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
 		return
 	}
-	log := c.log.With("session", job.Session, "batch", job.Batch, "call", job.CallID, "tool", job.Tool)
+	ctx = tracing.Extract(ctx, d.Header)
+	log := c.about(ctx, key, job)
 	service, served := c.tools.Serves(job)
 	a := &attempt{
-		Consumer: c, log: log, d: d, job: job, key: key, service: service, nonce: rand.Text(), runs: job.Attempt + d.Delivered, notify: job.Notify, began: time.Now(),
+		Consumer: c, log: log, pool: pool, d: d, job: job, key: key, service: service, nonce: rand.Text(), runs: job.Attempt + d.Delivered, notify: job.Notify, began: time.Now(),
 	}
 	switch {
 	case !served:
@@ -251,10 +267,10 @@ func (c *Consumer) handle(ctx context.Context, d *bus.Delivery) {
 	settle, err := a.run(ctx)
 	newest := c.leave(a)
 	if err != nil {
-		log.Error("call not brought to an end here", "err", err)
+		a.log.Error("call not brought to an end here", "err", err)
 	}
 	if settle != nil {
-		c.settle(log, settle(newest))
+		c.settle(a.log, settle(newest))
 	}
 }
 

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -27,7 +30,7 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	q.ID = approval.ID(q)
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: before.Attempt, Lapsed: before.Lapsed, Worker: a.cfg.Worker,
-		ArgsHash: ask.ArgsHash, ToolDigest: a.job.ToolDigest, Hooks: ask.Hooks, Approval: &q,
+		ArgsHash: ask.ArgsHash, ToolDigest: a.job.ToolDigest, Hooks: ask.Hooks, Approval: &q, Span: a.parent,
 	}
 	var seq uint64
 	err := bus.ErrTooLarge
@@ -43,6 +46,10 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 			"A person has to allow this call, and its arguments are too large to be put to one. "+a.job.Tool+" was not run. Do it in several smaller calls."))
 	case err != nil:
 		return nil, fmt.Errorf("park: %w", err)
+	}
+	a.became = parked
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(tracing.Approval.String(q.ID))
 	}
 	a.log.Info("parked: a person has to allow it", "rule", q.Rule, "tier", q.Tier, "approval", q.ID, "expires", q.Expires)
 	return func(d *bus.Delivery) error {

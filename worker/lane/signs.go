@@ -79,6 +79,7 @@ func (a *attempt) event(e messages.Event) {
 	a.mu.Lock()
 	a.counter++
 	if p := e.Progress; p != nil {
+		a.count(Progressed)
 		if p.Fraction <= 1 { // not NaN
 			a.far = max(a.far, p.Fraction)
 		}

@@ -62,9 +62,9 @@ func (c *call) closePhase(span trace.Span, phase string, err error) {
 	why := ""
 	switch {
 	case errors.As(err, &f):
-		why = errorType(f.status, f.err)
+		why = messages.ErrorType(f.status, f.err)
 	case err == nil && phase == Execute && c.result.Status == messages.StatusError: // in blocks of the tool's own
-		why = errorType(c.result.Status, nil)
+		why = messages.ErrorType(c.result.Status, nil)
 	}
 	if why != "" {
 		if c.failed == "" {
@@ -112,7 +112,7 @@ func (c *call) closeSpan(err error) {
 		if c.failed != "" {
 			c.span.SetAttributes(tracing.FailedPhase.String(c.failed))
 		}
-		tracing.Fail(c.span, errorType(c.result.Status, c.result.Err))
+		tracing.Fail(c.span, messages.ErrorType(c.result.Status, c.result.Err))
 	}
 }
 
@@ -136,22 +136,4 @@ func content(raw []byte) string {
 		return strings.ToValidUTF8(string(raw), "")
 	}
 	return strings.ToValidUTF8(string(raw[:maxContent-len(mark)]), "") + mark
-}
-
-// errorType names a failure: by its code where that is ours, else by its status, for a tool may bring codes that are texts.
-func errorType(status messages.Status, err *messages.Error) string {
-	if err != nil && ours(err.Code) {
-		return string(err.Code)
-	}
-	return string(status)
-}
-
-func ours(code messages.Code) bool {
-	switch code {
-	case messages.CodeInvalidArguments, messages.CodeUnknownTool, messages.CodePolicyDenied, messages.CodeApprovalRequired, messages.CodeApprovalExpired,
-		messages.CodeHookDenied, messages.CodeHookFailed, messages.CodeToolError, messages.CodeTimeout, messages.CodeOutcomeUnknown, messages.CodeAborted,
-		messages.CodeTooLarge, messages.CodeInternal:
-		return true
-	}
-	return false
 }
