@@ -1,52 +1,112 @@
 package worker
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// Metrics is what a worker counts. Tools are those of its registry, hooks those of its config, so the labels are bounded.
+// Metrics is what a worker counts. Tools are those of its registry, hooks those of its config, pools those of its tools, so
+// the labels are bounded.
 type Metrics struct {
-	calls   *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
-	waited  prometheus.Histogram
-	phases  *prometheus.HistogramVec
-	hooks   *prometheus.CounterVec
+	calls       *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	phases      *prometheus.HistogramVec
+	waited      *prometheus.HistogramVec
+	inFlight    *prometheus.GaugeVec
+	slots       *prometheus.GaugeVec
+	redelivered *prometheus.CounterVec
+	decisions   *prometheus.CounterVec
+	hooks       *prometheus.CounterVec
+	claims      prometheus.Counter
+	refused     prometheus.Counter
+	leases      prometheus.Counter
+	progress    prometheus.Counter
 }
 
 // NewMetrics registers the metrics; with a nil registerer they are counted and never seen.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	buckets := prometheus.ExponentialBuckets(0.0005, 4, 10)
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	histograms := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}, labels)
+	}
 	m := &Metrics{
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_calls_total", Help: "Calls brought to an end by this worker, by tool and status."}, []string{"tool", "status"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "toolfleet_call_duration_seconds", Help: "All six phases of a call.", Buckets: buckets}, []string{"tool"}),
-		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "toolfleet_call_queue_wait_seconds", Help: "From the dispatch of a call to its start here.", Buckets: buckets}),
-		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "toolfleet_call_phase_seconds", Help: "One phase of a call.", Buckets: buckets}, []string{"phase"}),
-		hooks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "toolfleet_hook_failures_total", Help: "Runs of a hook that could not run, by hook and class."}, []string{"hook", "class"}),
+		calls:       counters("toolfleet_calls_total", "Calls brought to an end by this worker, by tool, kind and status.", "tool", "kind", "status"),
+		seconds:     histograms("toolfleet_call_duration_seconds", "All six phases of a call.", "tool", "kind", "status"),
+		phases:      histograms("toolfleet_call_phase_seconds", "One phase of a call.", "phase"),
+		waited:      histograms("toolfleet_call_queue_wait_seconds", "From the dispatch of a call to its start here.", "pool"),
+		inFlight:    gauges("toolfleet_calls_in_flight", "Calls in hand here now.", "pool"),
+		slots:       gauges("toolfleet_worker_slots", "Calls that may be in hand here at once.", "pool"),
+		redelivered: counters("toolfleet_redeliveries_total", "Jobs that were delivered before, here or to another worker.", "pool"),
+		decisions: counters("toolfleet_permission_decisions_total",
+			"What was decided about attempts of calls, and by what. What people have agreed to is allow, by a person.", "effect", "source"),
+		hooks:    counters("toolfleet_hook_failures_total", "Runs of a hook that could not run, by hook and class.", "hook", "class"),
+		claims:   counter("toolfleet_claims_total", "Claims of calls that were stored."),
+		refused:  counter("toolfleet_claims_refused_total", "Calls that turned out to be claimed by another worker, or to have ended."),
+		leases:   counter("toolfleet_leases_lost_total", "Claims that could not be renewed in time, so that their tools were killed."),
+		progress: counter("toolfleet_call_progress_total", "Reports of tools on how far they are."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.calls, m.seconds, m.waited, m.phases, m.hooks)
+		reg.MustRegister(m.calls, m.seconds, m.phases, m.waited, m.inFlight, m.slots, m.redelivered, m.decisions, m.hooks, m.claims, m.refused, m.leases, m.progress)
 	}
 	return m
 }
 
-func (m *Metrics) ended(r messages.Result) {
-	m.calls.WithLabelValues(r.Tool, string(r.Status)).Inc()
-	m.seconds.WithLabelValues(r.Tool).Observe(r.DurationMS / 1000)
-	m.waited.Observe(r.QueueMS / 1000)
+// ended counts a call. Its duration points to its trace, where that is recorded.
+func (m *Metrics) ended(ctx context.Context, pool string, r messages.Result) {
+	labels := []string{r.Tool, string(r.Kind), string(r.Status)}
+	m.calls.WithLabelValues(labels...).Inc()
+	m.waited.WithLabelValues(pool).Observe(r.QueueMS / 1000)
+	took := m.seconds.WithLabelValues(labels...)
+	if id := tracing.SampledID(ctx); id != "" {
+		took.(prometheus.ExemplarObserver).ObserveWithExemplar(r.DurationMS/1000, prometheus.Labels{"trace_id": id})
+		return
+	}
+	took.Observe(r.DurationMS / 1000)
+}
+
+func (m *Metrics) count(what lane.Count, pool string) {
+	switch what {
+	case lane.Taken:
+		m.inFlight.WithLabelValues(pool).Inc()
+	case lane.Left:
+		m.inFlight.WithLabelValues(pool).Dec()
+	case lane.Redelivered:
+		m.redelivered.WithLabelValues(pool).Inc()
+	case lane.Claimed:
+		m.claims.Inc()
+	case lane.ClaimRefused:
+		m.refused.Inc()
+	case lane.LeaseLost:
+		m.leases.Inc()
+	case lane.Progressed:
+		m.progress.Inc()
+	}
 }
 
 func (m *Metrics) phase(name string, took time.Duration) {
 	m.phases.WithLabelValues(name).Observe(took.Seconds())
+}
+
+func (m *Metrics) decided(effect, source string) {
+	m.decisions.WithLabelValues(effect, source).Inc()
 }
 
 func (m *Metrics) hookFailed(name string, class hook.Class) {

@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
@@ -64,6 +66,10 @@ type Config struct {
 	Provision   bus.Provision
 	Logger      *slog.Logger // nil: silent
 	Metrics     *Metrics     // nil: silent
+	// Tracer makes the spans of calls. Nil: none, and the context of whoever asked is handed on to tools and hooks.
+	Tracer trace.Tracer
+	// TraceContent puts arguments and results into spans, the first 16 KiB of each.
+	TraceContent bool
 }
 
 func (c Config) withDefaults() Config {
@@ -114,7 +120,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	}
 	phases, err := pipeline.New(pipeline.Config{
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
-		HookFailed: cfg.Metrics.hookFailed, Audit: func(ctx context.Context, line messages.AuditRecord) error {
+		HookFailed: cfg.Metrics.hookFailed, Decided: cfg.Metrics.decided, Tracer: cfg.Tracer, TraceContent: cfg.TraceContent, Audit: func(ctx context.Context, line messages.AuditRecord) error {
 			line.Writer = cfg.Name
 			return audit(ctx, journal.New(conn), line)
 		},
@@ -127,7 +133,8 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	mine := &policyCheck{version: cfg.Rules.Version(), log: cfg.Logger}
 	w.consumer = lane.New(conn, served{registry, phases, cfg.Hooks, mine}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
-		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger, Observe: cfg.Metrics.ended,
+		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger,
+		Observe: cfg.Metrics.ended, Count: cfg.Metrics.count, Tracer: cfg.Tracer,
 	})
 	return w, nil
 }
@@ -150,6 +157,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	present.Go(func() { w.stayPresent(staying, pools) })
 	present.Go(func() { w.conn.KeepRemade(staying, w.cfg.Provision, consumers...) })
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
+	for _, pool := range pools {
+		w.cfg.Metrics.slots.WithLabelValues(pool).Set(float64(w.cfg.Slots))
+	}
 	w.serving.Store(true)
 	err = w.consumer.Run(ctx, pools)
 	w.serving.Store(false)
