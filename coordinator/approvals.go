@@ -212,7 +212,7 @@ func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, lin
 	line.Writer, line.Time = c.id, time.Now()
 	var err error
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
-		if err = c.journal.AuditAt(ctx, key, line); err == nil {
+		if err = c.record.WriteAt(ctx, key, line); err == nil {
 			return
 		}
 		select {

@@ -113,7 +113,7 @@ func TestADenialIsWhatTheModelReads(t *testing.T) {
 			t.Errorf("permission %+v", p)
 		}
 		types, lines := o.audited()
-		if fmt.Sprint(types) != "[approval_asked approval_decided]" || lines[1].Decision.By != "bob" || lines[1].ArgsHash != q.ArgsHash {
+		if fmt.Sprint(types) != "[approval_asked approval_decided]" || lines[1].Decision.By != "bob" || lines[1].Decision.ArgsHash != q.ArgsHash || len(lines[1].ArgsHash) != 16 || lines[1].ArgsHash != lines[0].ArgsHash {
 			t.Errorf("audited %v, %+v", types, lines)
 		}
 	})
@@ -130,7 +130,7 @@ func TestAnEditRunsWithItsArguments(t *testing.T) {
 			t.Errorf("ran with other arguments: %s", reply.Reinjection)
 		}
 		_, lines := o.audited()
-		if last := lines[len(lines)-1]; last.Original != q.ArgsHash || last.ArgsHash == q.ArgsHash || !last.Permission.Edited || last.Decision.Input != nil {
+		if last := lines[len(lines)-1]; last.Original != lines[0].ArgsHash || last.ArgsHash == lines[0].ArgsHash || !last.Permission.Edited || last.Decision.Input != nil {
 			t.Errorf("audited %+v", last)
 		}
 	})

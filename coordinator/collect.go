@@ -48,6 +48,7 @@ func (d *drive) look(ctx context.Context) {
 
 // recorded is the record of a call as an event.
 func (d *drive) recorded(ctx context.Context, index int, record messages.CallRecord, seq uint64) batch.Recorded {
+	d.note(index, record)
 	event := batch.Recorded{Index: index, Record: record, Seq: seq}
 	if record.State == messages.Parked && record.Approval != nil {
 		event.Expires = d.conn.Local(ctx, record.Approval.Expires)
@@ -221,14 +222,20 @@ func (d *drive) withdraw(ctx context.Context, index int) {
 
 // insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never can.
 func (d *drive) insist(ctx context.Context, what string, try func() error) {
+	if err := d.untilDone(ctx, what, try); err != nil {
+		d.fatal = err
+	}
+}
+
+// untilDone is insist for any goroutine.
+func (d *drive) untilDone(ctx context.Context, what string, try func() error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := try()
 		if err == nil {
-			return
+			return nil
 		}
 		if bus.IsTerminal(err) || ctx.Err() != nil {
-			d.fatal = err
-			return
+			return err
 		}
 		d.log.Warn(what+" failed; trying again", "err", err, "wait", wait)
 		select {

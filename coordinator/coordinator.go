@@ -26,6 +26,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -48,6 +49,7 @@ type Config struct {
 	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // whose decisions are taken. Default: nobody's
+	Audit        audit.Config       // how lines of the record for people are made
 	// Policy is the version of the platform's policy, in every job: a worker without any policy lets go of it. Default: none.
 	Policy    string
 	Provision bus.Provision
@@ -129,6 +131,7 @@ func (c Config) validate() error {
 type Coordinator struct {
 	conn    *bus.Conn
 	journal *journal.Journal
+	record  *audit.Log // for people
 	names   messages.Names
 	cfg     Config
 	id      string // where workers tell us of our batches: a token
@@ -153,9 +156,13 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	record, err := audit.New(conn, cfg.Audit)
+	if err != nil {
+		return nil, err
+	}
 	cfg.Metrics.slots.Set(float64(cfg.Slots))
 	return &Coordinator{
-		conn: conn, journal: journal.New(conn), names: conn.Names(), cfg: cfg, id: rand.Text(),
+		conn: conn, journal: journal.New(conn), record: record, names: conn.Names(), cfg: cfg, id: rand.Text(),
 		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
 	}, nil
 }

@@ -32,6 +32,8 @@ type drive struct {
 	began    time.Time
 	counters map[int]int // events told, by call
 	reply    *messages.Reply
+	ended    []messages.Result      // of all calls, whole; nil before
+	frozen   map[int]frozen         // what records say, by call
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
 	late     bool                   // another coordinator may have driven the batch before, or does now
@@ -50,7 +52,7 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
 		log:     c.logAbout(context.Background(), a.Key), // and the trace, once it has begun
-		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{},
+		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{}, frozen: map[int]frozen{},
 		spans: spans{sent: map[int]sending{}},
 	}
 }

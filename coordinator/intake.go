@@ -33,9 +33,9 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	}
 	log := c.logAbout(tracing.Extract(ctx, accepted.Header), accepted.Key)
 	live := c.driving(accepted.Key)
-	seen, reply := sight{seq: accepted.Seq, driven: true}, []byte(nil)
+	seen, reply, own := sight{seq: accepted.Seq, driven: true}, []byte(nil), false
 	if live == nil {
-		if seen, reply, err = c.survey(ctx, accepted); err != nil {
+		if seen, reply, own, err = c.survey(ctx, accepted); err != nil {
 			log.Warn("let go: the log cannot be read", "err", err)
 			c.settle(log, d.Nak(time.Second))
 			return
@@ -45,7 +45,11 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	case join:
 		live.adopt(d)
 	case answer:
-		c.again(ctx, log, accepted, reply)
+		if err := c.again(ctx, log, accepted, reply, own); err != nil {
+			log.Warn("let go: the batch is not on record yet", "err", err)
+			c.settle(log, d.Nak(time.Second))
+			return
+		}
 		c.settle(log, d.Ack())
 	case wait:
 		log.Debug("let go: not the head of its session, or driven elsewhere", "head", seen.head)
@@ -57,17 +61,18 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	}
 }
 
-// survey finds out where a batch stands, and what its stored reply is if it has one.
-func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sight, reply []byte, err error) {
+// survey finds out where a batch stands, and what its stored reply is if it has one: its own, or that of an earlier batch
+// with the same id.
+func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sight, reply []byte, own bool, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
 	var looks sync.WaitGroup
 	seen.seq = a.Seq
-	looks.Go(func() { reply, seen.replied, replyErr = c.journal.Reply(ctx, a.Key) })
+	looks.Go(func() { reply, own, seen.replied, replyErr = c.journal.ReplyTo(ctx, a) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	looks.Wait()
 	seen.head, seen.elsewhere = head.Seq, c.drivenElsewhere(a.Key)
-	return seen, reply, errors.Join(headErr, replyErr)
+	return seen, reply, own, errors.Join(headErr, replyErr)
 }
 
 // driveLane drives a batch that is the head of its session, and then the next head, until there is none. It reports
@@ -110,11 +115,13 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messag
 		if err != nil || !found {
 			return next, false, err
 		}
-		reply, replied, err := c.journal.Reply(ctx, next.Key)
+		reply, own, replied, err := c.journal.ReplyTo(ctx, next)
 		if err != nil || !replied {
 			return next, err == nil, err
 		}
-		c.again(ctx, log, next, reply)
+		if err := c.again(ctx, log, next, reply, own); err != nil {
+			return next, false, err
+		}
 		if err := c.journal.Remove(ctx, next); err != nil {
 			return next, false, err
 		}
@@ -122,23 +129,35 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messag
 }
 
 // again answers a batch that has its reply already: the same body gets it once more, another body under
-// the same id is refused.
-func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) {
-	var reply messages.Reply
-	if err := json.Unmarshal(stored, &reply); err != nil {
+// the same id is refused. One that is still in the log with its own reply may not be on record yet. Where that cannot be
+// mended now the batch has to stay in the log.
+func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte, own bool) error {
+	reply, err := decodeReply(stored)
+	if err != nil {
 		log.Error("the stored reply cannot be read", "err", err)
-		return
+		return nil
 	}
-	digest := messages.Digest(a.Body)
-	if digest != reply.Digest {
+	if digest := messages.Digest(a.Body); digest != reply.Digest {
 		c.refuseAside(log, a, &messages.Refusal{Class: messages.BatchConflict, Message: fmt.Sprintf(
 			"A batch with the id %.80q and another body was run before (digest %s). Use a new id.", reply.Batch, reply.Digest)})
-		return
+		refused := messages.Batch{Session: reply.Session, ID: reply.Batch}
+		return c.putOnRecord(ctx, log, ending{accepted: a, batch: refused, class: messages.BatchConflict, calls: noCalls})
+	}
+	if own {
+		if err := c.finishRecord(ctx, log, a, stored); err != nil {
+			return err
+		}
 	}
 	log.Info("submitted again; answered with the stored reply")
 	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored); err != nil {
 		log.Warn("stored reply not published again; it can be fetched", "err", err)
 	}
+	return nil
+}
+
+func decodeReply(stored []byte) (reply messages.Reply, err error) {
+	err = json.Unmarshal(stored, &reply)
+	return reply, err
 }
 
 // refuseAside answers with a refusal that must not look like the reply of the batch.

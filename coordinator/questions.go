@@ -38,19 +38,32 @@ func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approv
 	} else if !fresh {
 		return
 	}
-	pending := q.Pending()
-	d.news(ctx, key, pending)
-	if !d.asAsked(q) { // a hook may have added what the agent is not to see
-		pending.Line = q.Tool + " (with other arguments than were sent)"
-	}
+	d.news(ctx, key, q.Pending())
+	pending := d.in.forAgents(q)
 	d.publish(messages.Event{Type: messages.EventAwaiting, Index: key.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
 	d.audit(ctx, key, about(messages.AuditAsked, q))
 }
 
 // asAsked reports whether a question is about the very arguments that the agent sent.
-func (d *drive) asAsked(q messages.Approval) bool {
-	sent, err := messages.CanonicalJSON(d.in.calls[q.Index].Input)
-	return err == nil && q.Original == nil && messages.Digest(sent) == q.ArgsHash
+func (in decoded) asAsked(q messages.Approval) bool {
+	if q.Index < 0 || q.Index >= len(in.calls) || q.Original != nil {
+		return false
+	}
+	sent, err := messages.CanonicalJSON(in.calls[q.Index].Input)
+	return err == nil && messages.Digest(sent) == q.ArgsHash
+}
+
+// forAgents is a question as the agent may see it: a hook, or a person, may have put into the arguments what it is not to.
+func (in decoded) forAgents(q messages.Approval) messages.Pending {
+	pending := q.Pending()
+	switch {
+	case in.asAsked(q):
+	case len(in.calls) == 0: // nobody knows any more what was sent
+		pending.Line = q.Tool
+	default:
+		pending.Line = q.Tool + " (with other arguments than were sent)"
+	}
+	return pending
 }
 
 // takeBack drops a question that is not open any more. Mostly whoever took the decision has done so.
@@ -75,7 +88,7 @@ func (c *Coordinator) news(ctx context.Context, key messages.CallKey, p messages
 // audit writes a line that the batch does not wait for.
 func (c *Coordinator) audit(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
 	line.Writer = c.id
-	if err := c.journal.AuditAt(ctx, key, line); err != nil {
+	if err := c.record.WriteAt(ctx, key, line); err != nil {
 		c.cfg.Metrics.auditFailed()
 		c.logOf(ctx, key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
 	}

@@ -30,6 +30,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 		})
 		outcomes[i] = whole.Outcome
 	}
+	d.ended = results
 	if d.fatal != nil {
 		return
 	}
@@ -76,19 +77,26 @@ func slimmed(r messages.Result) messages.Result {
 	return r
 }
 
-// finish stores the reply, takes the batch out of the log and tells everybody. What is published is what
+// finish stores the reply and puts the calls on record, both at once, takes the batch out of the log and tells everybody. What is published is what
 // was stored: the server does it.
 func (d *drive) finish(ctx context.Context) bool {
 	for _, r := range d.reply.Results {
 		d.tell(messages.EventResult, r)
 	}
+	recorded, ending := make(chan error, 1), d.ending()
+	go func() {
+		recorded <- d.untilDone(ctx, "put the calls on record", func() error { return d.putOnRecord(ctx, d.log, ending) })
+	}()
 	d.insist(ctx, "store reply", func() error {
-		stored, err := d.journal.WriteReply(ctx, d.accepted.Key, *d.reply)
+		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
 		}
 		return err
 	})
+	if err := <-recorded; err != nil && d.fatal == nil {
+		d.fatal = err
+	}
 	if d.fatal == nil {
 		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
 	}
@@ -125,6 +133,8 @@ func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.
 	d.failTrace(refusal.Class)
 	if refusal.Class == messages.SubjectMismatch {
 		d.refuseAside(d.log, d.accepted, refusal)
+		refused := ending{accepted: d.accepted, class: refusal.Class, calls: noCalls}
+		d.insist(ctx, "put the refusal on record", func() error { return d.putOnRecord(ctx, d.log, refused) })
 		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
 		return d.fatal == nil
 	}

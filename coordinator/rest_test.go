@@ -307,11 +307,15 @@ func (o *office) pending() []messages.Pending {
 	return list.Pending
 }
 
+// audited is the lines about questions and decisions.
 func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRecord) {
 	o.t.Helper()
 	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(messages.VerbAudit))
 	o.must(err)
 	for _, m := range msgs {
+		if strings.Contains(m.Subject, ".ended.") {
+			continue
+		}
 		var line messages.AuditRecord
 		o.must(json.Unmarshal(m.Data, &line))
 		types, lines = append(types, line.Type), append(lines, line)

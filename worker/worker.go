@@ -24,8 +24,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/lane"
@@ -59,6 +59,8 @@ type Config struct {
 	// Rules is what is allowed. The zero value allows everything, and has no version: a worker without one takes no calls of a
 	// coordinator that has a policy.
 	Rules permission.Rules
+	// Audit says how lines of the record for people are made.
+	Audit audit.Config
 	// Approvals is whose agreement counts where a person has to allow a call. Nil: nobody's, so it is refused.
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
@@ -112,6 +114,8 @@ type Worker struct {
 func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	var errs []error
+	record, err := audit.New(conn, cfg.Audit)
+	errs = append(errs, err)
 	if cfg.Slots < 1 {
 		errs = append(errs, errors.New("worker: slots must be positive"))
 	}
@@ -122,7 +126,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 		HookFailed: cfg.Metrics.hookFailed, Decided: cfg.Metrics.decided, Tracer: cfg.Tracer, TraceContent: cfg.TraceContent, Audit: func(ctx context.Context, line messages.AuditRecord) error {
 			line.Writer = cfg.Name
-			return audit(ctx, journal.New(conn), line)
+			return write(ctx, record, line)
 		},
 	})
 	errs = append(errs, err)
@@ -299,11 +303,11 @@ func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallR
 	return result, err
 }
 
-// audit writes a line of the record for people that a call waits for. A link that breaks at that moment is given a while
+// write puts a line on the record for people that a call waits for. A link that breaks at that moment is given a while
 // to be there again: what a person took the time to allow is not to fail for it.
-func audit(ctx context.Context, j *journal.Journal, line messages.AuditRecord) (err error) {
+func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
-		if err = j.Audit(ctx, line); err == nil || bus.IsTerminal(err) {
+		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {
 			return err
 		}
 		select {

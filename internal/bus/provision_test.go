@@ -185,8 +185,8 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}
-	if n := len(configs(t, raw(t, srv))); n != 22 {
-		t.Errorf("%d streams for two fleets, want 22", n)
+	if n := len(configs(t, raw(t, srv))); n != 24 {
+		t.Errorf("%d streams for two fleets, want 24", n)
 	}
 }
 

@@ -71,13 +71,18 @@ type Config struct {
 	BatchTTL, ReplyTTL, AuditTTL time.Duration
 	DeadTTL, WorkerTTL           time.Duration
 	ApprovalTTL                  time.Duration
-	Window, CoordinatorSlots     int
-	CoordinatorDrain             time.Duration
-	Replicas, MaxBatches         int
-	MaxBytes                     map[string]Size
-	UnsafeSync                   bool
-	Poison                       int
-	AfterUnknown                 string
+	Audit                        struct {
+		Hash    string
+		Key     Secret
+		Include []string
+	}
+	Window, CoordinatorSlots int
+	CoordinatorDrain         time.Duration
+	Replicas, MaxBatches     int
+	MaxBytes                 map[string]Size
+	UnsafeSync               bool
+	Poison                   int
+	AfterUnknown             string
 
 	Name            string
 	Slots           int
@@ -283,6 +288,9 @@ func (c *Config) validate() (errs []error) {
 	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))
+	}
+	if err := c.audit().Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.Server.MaxPayload < 1<<10 || c.Server.MaxPayload > 64<<20 {
 		errs = append(errs, fmt.Errorf("server.max_payload is %v: want 1KB to 64MB", c.Server.MaxPayload))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/messages"
@@ -46,9 +47,13 @@ func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.M
 		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
 		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
 		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
-		Approvers: approvers, Policy: messages.PlatformPolicy(p.Version()),
+		Approvers: approvers, Audit: c.audit(), Policy: messages.PlatformPolicy(p.Version()),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}, nil
+}
+
+func (c *Config) audit() audit.Config {
+	return audit.Config{Plain: c.Audit.Hash == "plain", Key: string(c.Audit.Key), Include: c.Audit.Include}
 }
 
 // Devserver is the NATS server of dev and nats.
@@ -109,7 +114,7 @@ func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, ro
 	}
 	w := worker.Config{
 		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, ApprovalTTL: c.ApprovalTTL, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.audit(), ApprovalTTL: c.ApprovalTTL, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 	for name, pool := range c.Pools {
 		w.Pools[name] = pool.MaxInFlight

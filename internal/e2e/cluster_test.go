@@ -303,7 +303,7 @@ func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 		if _, found, err := r.Result(ctx, key.Call(0)); err != nil || !found {
 			t.Fatalf("round %d: result %v, %v", n, found, err)
 		}
-		if _, err := w.WriteReply(ctx, key, messages.Reply{V: 1, Digest: "d"}); err != nil {
+		if _, err := w.WriteReply(ctx, journal.Accepted{Key: key, Seq: seq}, messages.Reply{V: 1, Digest: "d"}); err != nil {
 			t.Fatal(err)
 		}
 		if _, found, err := r.Reply(ctx, key); err != nil || !found {

@@ -109,7 +109,7 @@ func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 		log := journal.New(f.conn)
 		first, _, err := log.Head(ctx, messages.OneTenant, "s")
 		if err == nil {
-			_, err = log.WriteReply(ctx, first.Key, messages.Reply{V: messages.Version, Batch: "b", Session: "s", Digest: messages.Digest(first.Body)})
+			_, err = log.WriteReply(ctx, first, messages.Reply{V: messages.Version, Batch: "b", Session: "s", Digest: messages.Digest(first.Body)})
 		}
 		if err == nil {
 			err = log.Remove(ctx, first)

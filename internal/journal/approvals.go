@@ -1,13 +1,11 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
@@ -121,28 +119,4 @@ func (j *Journal) index() string { return "KV_" + j.names.Stream(bus.BucketAppro
 
 func (j *Journal) listing(key string) string {
 	return "$KV." + j.names.Stream(bus.BucketApprovals) + "." + key
-}
-
-// Audit appends one line to the record for people, about the call that it names. It returns when the line is stored.
-// The arguments of an edit are left out.
-func (j *Journal) Audit(ctx context.Context, line messages.AuditRecord) error {
-	return j.AuditAt(ctx, messages.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
-}
-
-// AuditAt is Audit for a line about a call of which only the address is known.
-func (j *Journal) AuditAt(ctx context.Context, key messages.CallKey, line messages.AuditRecord) error {
-	line.V = messages.Version
-	if line.Time.IsZero() {
-		line.Time = time.Now()
-	}
-	line.Tenant = cmp.Or(line.Tenant, messages.TenantID(key.Tenant))
-	if line.Decision != nil {
-		decision := *line.Decision
-		decision.Input = nil
-		line.Decision = &decision
-	}
-	if _, err := j.conn.Append(ctx, j.names.OfCall(messages.VerbAudit, key), nil, messages.MustMarshal(line)); err != nil {
-		return fmt.Errorf("audit %s of call %s: %w", line.Type, key, err)
-	}
-	return nil
 }

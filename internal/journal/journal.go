@@ -9,7 +9,6 @@
 //	ctl.<t>.<s>             aborts and steering of a session       CALLS    in the order they came
 //	result.<t>.<s>.<b>.<i>  the result of a call that does not     RESULTS  the first wins
 //	final.<t>.<s>.<b>       the reply                              REPLIES  the first wins
-//	audit.<t>.<s>.<b>.<i>   who allowed what, for people           AUDIT    appended
 //
 // Calls that wait for a person are listed in a bucket of their own (approvals.go), which is made again from these.
 //
@@ -26,6 +25,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -278,10 +278,14 @@ func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back 
 	return nil
 }
 
+// acceptedHeader of a stored reply is the place in the log of the batch that it answers. One that is submitted again later has
+// another.
+const acceptedHeader = "Toolfleet-Accepted"
+
 // WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were
 // first. The server publishes them on the reply subject by itself.
-func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply messages.Reply) ([]byte, error) {
-	body := messages.MustMarshal(reply)
+func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
+	key, body := a.Key, messages.MustMarshal(reply)
 	if len(body) > j.inline() {
 		ref, err := j.conn.PutObject(ctx, body)
 		if err != nil {
@@ -290,11 +294,12 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
 		body = messages.MustMarshal(reply)
 	}
-	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), nil, body, 0)
+	header := bus.Header{acceptedHeader: {strconv.FormatUint(a.Seq, 10)}}
+	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), header, body, 0)
 	if err == nil {
 		return body, nil
 	}
-	stored, found, readErr := j.reply(ctx, key, j.conn.Last)
+	stored, found, readErr := j.Reply(ctx, key)
 	if readErr == nil && found {
 		return stored, nil
 	}
@@ -303,18 +308,26 @@ func (j *Journal) WriteReply(ctx context.Context, key messages.BatchKey, reply m
 
 // Reply is the stored reply of a batch as it was published; a large one is a ref.
 func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, bool, error) {
-	return j.reply(ctx, key, j.conn.Last)
+	stored, found, err := j.replyTo(ctx, key)
+	return stored.Data, found, err
 }
 
-func (j *Journal) reply(ctx context.Context, key messages.BatchKey, last func(context.Context, string, string) (bus.Msg, error)) ([]byte, bool, error) {
-	msg, err := last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+// ReplyTo is Reply for a batch in the log, and whether the reply is that batch's own. Else it answered an earlier one with
+// the same id.
+func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (stored []byte, own, found bool, err error) {
+	msg, found, err := j.replyTo(ctx, a.Key)
+	return msg.Data, found && msg.Header.Get(acceptedHeader) == strconv.FormatUint(a.Seq, 10), found, err
+}
+
+func (j *Journal) replyTo(ctx context.Context, key messages.BatchKey) (bus.Msg, bool, error) {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
-		return nil, false, nil
+		return bus.Msg{}, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("read the reply of batch %s: %w", key, err)
+		return bus.Msg{}, false, fmt.Errorf("read the reply of batch %s: %w", key, err)
 	}
-	return msg.Data, true, nil
+	return msg, true, nil
 }
 
 // FullReply is the reply with a ref followed to the body.
@@ -386,4 +399,29 @@ func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
 		return fmt.Errorf("set aside message of %.200s: %w", msg.Subject, err)
 	}
 	return nil
+}
+
+// Input is the arguments with a hash that the records of a call hold, where they are not those that were sent; nil when no
+// record holds them.
+func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash string) (json.RawMessage, error) {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
+	if err != nil {
+		return nil, fmt.Errorf("read the records of call %s: %w", key, err)
+	}
+	for _, msg := range msgs {
+		entry, err := j.callEntry(msg)
+		if err != nil {
+			continue
+		}
+		inputs := []json.RawMessage{entry.Record.Input}
+		if q := entry.Record.Approval; q != nil {
+			inputs = append(inputs, q.Input)
+		}
+		for _, input := range inputs {
+			if canonical, err := messages.CanonicalJSON(input); err == nil && messages.Digest(canonical) == argsHash {
+				return input, nil
+			}
+		}
+	}
+	return nil, nil
 }

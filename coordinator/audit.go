@@ -1,0 +1,233 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The record for people gets a line for every call of every batch. The lines are stored beside the reply and before the
+// batch leaves the log, and the batch waits for both: one whose reply is stored and whose lines are not is found in the log
+// again, by whoever comes next, and put on record from its reply and the journal. Nothing runs for that.
+
+// frozen is what the newest record of a call says of its arguments and its tool.
+type frozen struct{ argsHash, toolDigest string }
+
+// note keeps what a record says for the line about its call.
+func (d *drive) note(index int, r messages.CallRecord) {
+	if r.ArgsHash != "" || r.ToolDigest != "" {
+		d.frozen[index] = frozen{r.ArgsHash, r.ToolDigest}
+	}
+}
+
+// ending is a batch that has come to its end.
+type ending struct {
+	accepted journal.Accepted
+	batch    messages.Batch
+	class    messages.Class // of the refusal; "": it was not refused
+	// calls is what is known of its calls.
+	calls func(context.Context) ([]audit.Call, error)
+}
+
+// putOnRecord stores the lines about a batch. What is there already stays.
+func (c *Coordinator) putOnRecord(ctx context.Context, log *slog.Logger, e ending) (err error) {
+	defer func() { // nobody else would fare better
+		if p := recover(); p != nil {
+			c.cfg.Metrics.auditFailed()
+			log.Error("panic while a batch was put on record", "panic", p, "stack", string(debug.Stack()))
+			err = nil
+		}
+	}()
+	err = c.writeLines(ctx, e)
+	if err != nil {
+		c.cfg.Metrics.auditFailed()
+	}
+	if errors.Is(err, bus.ErrTooLarge) { // it never fits, and nothing would come after it
+		log.Error("a batch is missing in the record for people", "err", err)
+		return nil
+	}
+	return err
+}
+
+func (c *Coordinator) writeLines(ctx context.Context, e ending) error {
+	hasher, err := c.record.Hasher(ctx)
+	if err != nil {
+		return err
+	}
+	calls, err := e.calls(ctx)
+	if err != nil {
+		return err
+	}
+	about := audit.Batch{
+		Key: e.accepted.Key, Session: e.batch.Session, ID: e.batch.ID, Digest: messages.Digest(e.accepted.Body), Provider: e.batch.Provider,
+		Round: e.batch.Round, Accepted: e.accepted.Stored, Writer: c.id, Now: time.Now(), TraceID: tracing.ID(ctx),
+	}
+	if about.TraceID == "" {
+		about.TraceID = tracing.ID(tracing.Extract(ctx, e.accepted.Header))
+	}
+	var lines []messages.AuditRecord
+	if e.class != "" {
+		lines = append(lines, audit.Refused(about, e.class))
+	}
+	return c.record.Append(ctx, e.accepted.Key, e.accepted.Seq, append(lines, audit.Lines(about, calls, hasher, c.record.Include())...))
+}
+
+// noCalls is what is known of the calls of a batch that was refused before it was planned.
+func noCalls(context.Context) ([]audit.Call, error) { return nil, nil }
+
+// ending is this batch, whose reply is made.
+func (d *drive) ending() ending {
+	e := ending{accepted: d.accepted, batch: d.in.batch, calls: noCalls}
+	if d.reply.Error != nil {
+		e.class = d.reply.Error.Class
+	}
+	switch {
+	case d.ended != nil:
+		e.calls = d.ran
+	case d.machine != nil: // given up in the middle
+		e.calls = func(ctx context.Context) ([]audit.Call, error) { return d.recalled(ctx, d.accepted, d.in, nil) }
+	}
+	return e
+}
+
+// ran is what is known of the calls of this batch, which all have ended.
+func (d *drive) ran(ctx context.Context) ([]audit.Call, error) {
+	calls := make([]audit.Call, len(d.ended))
+	for i, r := range d.ended {
+		calls[i] = audit.Call{
+			Result: r, Input: d.in.calls[i].Input, ArgsHash: d.frozen[i].argsHash,
+			ToolDigest: cmp.Or(d.frozen[i].toolDigest, d.machine.Plan().Calls[i].ToolDigest),
+		}
+	}
+	return calls, d.asTheyRan(ctx, d.accepted.Key, calls)
+}
+
+// recalled is what is known of the calls of a batch that is not driven here: of those with these results, or where there
+// are none (nil) of those that have run, or may have.
+func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decoded, results []messages.Result) ([]audit.Call, error) {
+	known, err := c.journal.Calls(ctx, a.Key)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := c.journal.Plans(ctx, a.Key)
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]audit.Call{}
+	add := func(i int, call audit.Call) {
+		if i < 0 || i >= len(in.calls) {
+			return
+		}
+		was := found[i]
+		call.ToolDigest, call.ArgsHash = cmp.Or(call.ToolDigest, was.ToolDigest), cmp.Or(call.ArgsHash, was.ArgsHash)
+		if call.Result.Status == "" {
+			call.Result = was.Result
+		}
+		call.Input = in.calls[i].Input
+		found[i] = call
+	}
+	for _, tool := range c.catalog.now().Tools() {
+		for i, call := range in.calls {
+			if call.Tool() == tool.Name {
+				add(i, audit.Call{ToolDigest: tool.Digest})
+			}
+		}
+	}
+	for _, p := range plans {
+		for _, call := range p.Record.Calls {
+			add(call.Index, audit.Call{ToolDigest: call.ToolDigest})
+		}
+		for _, r := range p.Record.Results {
+			add(r.Index, audit.Call{Result: r})
+		}
+	}
+	for _, e := range known.Results {
+		add(e.Key.Index, audit.Call{Result: e.Result})
+	}
+	for _, e := range known.Records {
+		if e.Key.Index < len(in.calls) {
+			add(e.Key.Index, audit.Call{Result: resultOf(e, in), ToolDigest: e.Record.ToolDigest, ArgsHash: e.Record.ArgsHash})
+		}
+	}
+	calls := []audit.Call{}
+	for i := range in.calls {
+		call := found[i]
+		if i < len(results) {
+			trail := call.Result.Trail
+			call.Result = results[i]
+			call.Result.Trail = trail
+		}
+		if call.Result.Status != "" {
+			calls = append(calls, call)
+		}
+	}
+	return calls, c.asTheyRan(ctx, a.Key, calls)
+}
+
+// resultOf is the result in the newest record of a call. Of one that a worker has claimed, and that nobody waits for any
+// more, nobody knows what becomes.
+func resultOf(e journal.CallEntry, in decoded) messages.Result {
+	switch r := e.Record; {
+	case r.Result != nil:
+		return *r.Result
+	case r.State == messages.Claimed, r.State == messages.Renewed:
+		call := in.calls[e.Key.Index]
+		return messages.Result{
+			V: messages.Version, Index: e.Key.Index, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusOutcomeUnknown,
+			Outcome: messages.Failed(messages.CodeOutcomeUnknown, ""), Attempt: r.Attempt, Worker: r.Worker,
+		}
+	}
+	return messages.Result{}
+}
+
+// asTheyRan looks up the arguments that hooks and people have changed, where the record for people shows fields of them.
+func (c *Coordinator) asTheyRan(ctx context.Context, key messages.BatchKey, calls []audit.Call) error {
+	for i, call := range calls {
+		ran := call.ArgsHash
+		if t := call.Result.Trail; t != nil {
+			ran = cmp.Or(t.ArgsHash, ran)
+		}
+		sent, err := messages.CanonicalJSON(call.Input)
+		if ran == "" || !c.record.Include().Wants(call.Result.Tool) || err == nil && messages.Digest(sent) == ran {
+			continue
+		}
+		if calls[i].Input, err = c.journal.Input(ctx, key.Call(call.Result.Index), ran); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finishRecord puts a batch on record whose reply is stored already: whoever stored it may have got no further.
+func (c *Coordinator) finishRecord(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
+	body, err := c.journal.FullReply(ctx, stored)
+	if err != nil {
+		return err
+	}
+	reply, err := decodeReply(body)
+	if err != nil {
+		return err
+	}
+	written, err := c.record.Written(ctx, a.Key, a.Seq, len(reply.Results)-1)
+	if err != nil || written {
+		return err
+	}
+	in, _ := c.decode(log, a) // of one that was refused as much as can be read
+	e := ending{accepted: a, batch: in.batch, calls: func(ctx context.Context) ([]audit.Call, error) {
+		return c.recalled(ctx, a, in, reply.Results)
+	}}
+	if reply.Error != nil {
+		e.class = reply.Error.Class
+	}
+	log.Info("put on record after its reply")
+	return c.putOnRecord(ctx, log, e)
+}

@@ -1,0 +1,176 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Filter says which lines are wanted: those that have all that is set. The zero value wants every line.
+type Filter struct {
+	Tenant   string // its token
+	Session  messages.SessionID
+	Batch    messages.BatchID
+	Call     messages.CallID
+	Tool     string
+	Status   messages.Status
+	Type     messages.AuditType
+	Effect   string // of the permission: allow, ask or deny
+	Approver string // who agreed, or decided
+	Worker   string // that ran the call, or wrote the line
+	Trace    string
+	// Since and Until bound when a line was stored, by the server's clock: from Since on, and before Until.
+	Since, Until time.Time
+}
+
+// Entry is a line and where it is.
+type Entry struct {
+	Seq    uint64 // of the message; those of one batch share it
+	Stored time.Time
+	Line   messages.AuditRecord
+	Err    error // set: the message cannot be read, and Line is empty
+}
+
+// subject is the filter that the server applies. Ids become tokens, so that it is one whatever they hold.
+func (f Filter) subject(n messages.Names) string {
+	token := func(id string) string {
+		if id == "" {
+			return "*"
+		}
+		return messages.Token(id)
+	}
+	return n.Of(messages.VerbAudit, messages.BatchKey{
+		Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch)),
+	}) + ".>"
+}
+
+// wants is what the server's filter cannot say.
+func (f Filter) wants(e Entry) bool {
+	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
+		return false
+	}
+	if e.Err != nil {
+		return true
+	}
+	l := e.Line
+	for _, field := range [][2]string{
+		{string(f.Call), string(l.CallID)}, {f.Tool, l.Tool}, {string(f.Status), string(l.Status)}, {string(f.Type), string(l.Type)},
+		{f.Trace, l.TraceID},
+	} {
+		if field[0] != "" && field[0] != field[1] {
+			return false
+		}
+	}
+	if f.Worker != "" && f.Worker != l.Worker && f.Worker != l.Writer {
+		return false
+	}
+	if p := l.Permission; f.Effect != "" && (p == nil || p.Effect != f.Effect) {
+		return false
+	}
+	return f.Approver == "" || l.Decision != nil && l.Decision.By == f.Approver ||
+		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
+}
+
+// entries is the lines of a message: one, or those of a batch.
+func entries(msg bus.Msg) []Entry {
+	var all struct {
+		messages.AuditRecord
+		Lines []messages.AuditRecord `json:"lines"`
+	}
+	e := Entry{Seq: msg.Seq, Stored: msg.Time}
+	if err := json.Unmarshal(msg.Data, &all); err != nil || all.Type == "" && len(all.Lines) == 0 {
+		e.Err = fmt.Errorf("message %d at %.200s is no line of the record", msg.Seq, msg.Subject)
+		return []Entry{e}
+	}
+	if all.Type != "" {
+		all.Lines = []messages.AuditRecord{all.AuditRecord}
+	}
+	found := make([]Entry, len(all.Lines))
+	for i, line := range all.Lines {
+		found[i] = e
+		found[i].Line = line
+	}
+	return found
+}
+
+// Read calls each for every line that is wanted, in the order in which they were stored, until each says that it needs no
+// more. It holds few of them at a time.
+func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) error {
+	_, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, each)
+	return err
+}
+
+// readFrom returns where the next read goes on.
+func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
+	err := l.conn.Scan(ctx, l.names.Stream(bus.Audit), f.subject(l.names), from, func(msg bus.Msg) bool {
+		from = bus.From{Seq: msg.Seq + 1}
+		if !f.Until.IsZero() && !msg.Time.Before(f.Until) {
+			return false
+		}
+		for _, e := range entries(msg) {
+			if f.wants(e) && !each(e) {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return from, fmt.Errorf("read the audit record: %w", err)
+	}
+	return from, nil
+}
+
+// How a follower looks: soon after it heard that something was published, which may be a moment before that is stored, and
+// now and then in any case.
+const (
+	soon       = 50 * time.Millisecond
+	nowAndThen = 2 * time.Second
+)
+
+// Follow is Read that goes on with what is stored later, until ctx ends, and then returns nil. What it hears is only when to
+// look: each line comes out of the stream, once and in order, through lost connections too. Until is not heeded.
+func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
+	news := make(chan struct{}, 1)
+	nudge := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
+	unsubscribe, err := l.conn.Subscribe(f.subject(l.names), "", func(bus.Msg) { nudge() })
+	if err != nil {
+		return err
+	}
+	defer unsubscribe()
+	defer l.conn.OnReconnect(nudge)()
+	f.Until = time.Time{}
+	from, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, func(e Entry) bool { each(e); return true })
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	looks := time.NewTicker(nowAndThen)
+	defer looks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-looks.C:
+		case <-news:
+			select {
+			case <-time.After(soon):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		next, err := l.readFrom(ctx, f, from, func(e Entry) bool { each(e); return true })
+		from = next
+		if bus.IsTerminal(err) {
+			return err
+		}
+	}
+}
