@@ -12,7 +12,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -225,23 +224,6 @@ func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.Batch
 		return reply, ErrNoFleet
 	}
 	return reply, err
-}
-
-// Watch tells the events of every batch of a session until ctx ends.
-func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
-	subject := c.names.OfSession(messages.VerbEvent, c.tenant, messages.Token(s)) + ".*"
-	unsubscribe, err := c.conn.Subscribe(subject, "", func(m bus.Msg) {
-		var e messages.Event
-		if json.Unmarshal(m.Data, &e) == nil {
-			each(e)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	defer unsubscribe()
-	<-ctx.Done()
-	return nil
 }
 
 func (c *Client) encode(b *messages.Batch) ([]byte, error) {

@@ -1,0 +1,288 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Timeline is what is durable about a batch so far, or all of it once it has ended; ErrUnknown for one that nobody knows.
+func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Timeline, error) {
+	answer, err := answerTo[struct {
+		messages.Timeline
+		Error *messages.Refusal `json:"error"`
+	}](ctx, c, c.names.Of(messages.VerbGet, c.key(s, b)), []byte(`{"timeline":true}`))
+	switch {
+	case err != nil:
+	case answer.Error != nil:
+		err = answer.Error
+	case answer.Status == "unknown":
+		return messages.Timeline{}, ErrUnknown
+	case answer.Events == nil:
+		err = errors.New("the coordinator that answered is of a version that knows no timelines")
+	default:
+		return answer.Timeline, nil
+	}
+	return messages.Timeline{}, fmt.Errorf("timeline of batch %s: %w", b, err)
+}
+
+// Follow tells what happens to a batch, from its beginning to its reply, and then returns: first what has happened, then what
+// happens. Everything but progress and news of hooks is told exactly once, whatever happens to the connection, and of each call in the
+// order in which it happened. Of the rest some may be missed, and none is told late. A batch that nobody knows is ErrUnknown:
+// follow it once it was submitted. each is called from this goroutine.
+func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID, each func(messages.Event)) error {
+	f := &follower{client: c, session: s, only: b, each: each}
+	return f.run(ctx, c.key(s, b).Batch)
+}
+
+// Watch is Follow for every batch of a session of which something happens, until ctx ends. It begins with the first news of
+// each: a batch that began before, or while the connection was lost, is told from its beginning then.
+func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
+	f := &follower{client: c, session: s, each: each}
+	err := f.run(ctx, "*")
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// lookAfter is how long a batch may be silent before it is asked for: the news of it may have been lost.
+const lookAfter = 30 * time.Second
+
+// follower tells what happens to batches. What comes in is queued, so that nobody waits for whoever is told.
+type follower struct {
+	client  *Client
+	session messages.SessionID
+	only    messages.BatchID // "": every batch of the session
+	each    func(messages.Event)
+
+	mu    sync.Mutex
+	queue []messages.Event // guarded by mu
+	lost  bool             // something may have been missed; guarded by mu
+	wake  chan struct{}
+
+	batches map[messages.BatchID]*followed // owned by run's goroutine
+	over    []messages.BatchID             // the last that were told to their end; owned by run's goroutine
+}
+
+// followed is a batch that is told.
+type followed struct {
+	story *story
+	held  []messages.Event // until it was asked what came before them
+	ask   time.Time        // when that is due
+	wait  time.Duration    // before the next try
+	since time.Time        // of the first try that found nobody; zero: somebody was there
+}
+
+// maxQueue bounds the news that wait to be told. Of a watcher that is slower some are dropped, and what is durable of them is
+// asked for.
+const maxQueue = 1 << 14
+
+func (f *follower) run(ctx context.Context, batches string) error {
+	f.wake, f.batches = make(chan struct{}, 1), map[messages.BatchID]*followed{}
+	c := f.client
+	key := c.key(f.session, "")
+	key.Batch = batches
+	for verb, take := range map[messages.Verb]func(bus.Msg){messages.VerbEvent: f.heard, messages.VerbReply: f.replied} {
+		unsubscribe, err := c.conn.Subscribe(c.names.Of(verb, key), "", take)
+		if err != nil {
+			return err
+		}
+		defer unsubscribe()
+	}
+	defer c.conn.OnReconnect(f.missed)()
+	if f.only != "" {
+		f.batches[f.only] = &followed{story: newStory(), ask: time.Now()}
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if done, err := f.step(ctx); done || err != nil {
+			return err
+		}
+		timer.Reset(f.next())
+		select {
+		case <-f.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// heard queues an event.
+func (f *follower) heard(m bus.Msg) {
+	var e messages.Event
+	if json.Unmarshal(m.Data, &e) == nil {
+		f.push(e)
+	}
+}
+
+// storedReply is an event of our own: the server has published the reply of a batch, so its last events are on their way.
+const storedReply messages.EventType = "stored"
+
+func (f *follower) replied(m bus.Msg) {
+	var r struct{ Batch messages.BatchID }
+	if json.Unmarshal(m.Data, &r) == nil {
+		f.push(messages.Event{Type: storedReply, Batch: r.Batch, Index: -1})
+	}
+}
+
+func (f *follower) push(e messages.Event) {
+	if f.only != "" { // the subject says so; an id that is no UTF-8 does not survive in a body
+		e.Batch = f.only
+	}
+	f.mu.Lock()
+	if len(f.queue) < maxQueue {
+		f.queue = append(f.queue, e)
+	} else {
+		f.lost = true
+	}
+	f.mu.Unlock()
+	f.stir()
+}
+
+func (f *follower) missed() {
+	f.mu.Lock()
+	f.lost = true
+	f.mu.Unlock()
+	f.stir()
+}
+
+func (f *follower) stir() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// step tells what can be told now.
+func (f *follower) step(ctx context.Context) (done bool, err error) {
+	f.mu.Lock()
+	news, lost := f.queue, f.lost
+	f.queue, f.lost = nil, false
+	f.mu.Unlock()
+	now := time.Now()
+	for _, e := range news {
+		f.take(e, now)
+	}
+	if lost {
+		for _, b := range f.batches {
+			b.ask = now
+		}
+	}
+	for id, b := range f.batches {
+		if !now.Before(b.ask) {
+			if err := f.catchUp(ctx, id, b); err != nil {
+				return false, err
+			}
+		}
+	}
+	return f.only != "" && f.batches[f.only] == nil, nil
+}
+
+// take tells an event, or holds it while something is missing that comes before it.
+func (f *follower) take(e messages.Event, now time.Time) {
+	b := f.batches[e.Batch]
+	switch {
+	case b == nil && (f.only != "" || f.wasTold(e.Batch)):
+		return
+	case b == nil:
+		b = &followed{story: newStory(), ask: now.Add(lookAfter)}
+		f.batches[e.Batch] = b
+	}
+	switch {
+	case e.Type == storedReply:
+		if soonest := now.Add(soon); b.ask.After(soonest) {
+			b.ask = soonest
+		}
+	case len(b.held) > 0 || !now.Before(b.ask):
+		b.held = append(b.held, e)
+	case b.story.gap(e):
+		b.held, b.ask = append(b.held, e), now
+	default:
+		b.ask = now.Add(lookAfter)
+		f.tell(b, e)
+	}
+}
+
+// catchUp asks what has happened to a batch, and tells what was not told, and then what was held back.
+func (f *follower) catchUp(ctx context.Context, id messages.BatchID, b *followed) error {
+	past, err := f.client.Timeline(ctx, f.session, id)
+	gone := errors.Is(err, ErrUnknown) && f.only == ""
+	switch {
+	case gone:
+		delete(f.batches, id)
+	case err != nil:
+		return f.later(ctx, b, err)
+	}
+	b.ask, b.wait, b.since = time.Now().Add(lookAfter), 0, time.Time{}
+	held := b.held
+	b.held = nil
+	for _, e := range append(past.Events, held...) {
+		e.Batch = id
+		f.tell(b, e)
+	}
+	return nil
+}
+
+// later has a batch asked for again, and is the error with which that is given up.
+func (f *follower) later(ctx context.Context, b *followed, err error) error {
+	var refusal *messages.Refusal
+	deserted := errors.Is(err, ErrNoFleet)
+	if deserted && b.since.IsZero() {
+		b.since = time.Now()
+	} else if !deserted {
+		b.since = time.Time{}
+	}
+	began := len(b.story.calls) > 0
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, ErrUnknown), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
+		return err
+	case deserted && !began && time.Since(b.since) > comingBack: // one that began goes on when a coordinator is back
+		return err
+	}
+	b.wait = min(max(2*b.wait, 100*time.Millisecond), 5*time.Second)
+	b.ask = time.Now().Add(b.wait)
+	return nil
+}
+
+// tell passes an event on, once.
+func (f *follower) tell(b *followed, e messages.Event) {
+	for _, e := range b.story.next(e) {
+		f.each(e)
+	}
+	if b.story.replied && f.batches[e.Batch] == b {
+		delete(f.batches, e.Batch)
+		if f.over = append(f.over, e.Batch); len(f.over) > 256 {
+			f.over = f.over[1:]
+		}
+	}
+}
+
+// wasTold reports whether a batch was told to its end: what comes of it now is told already.
+func (f *follower) wasTold(id messages.BatchID) bool {
+	for _, told := range f.over {
+		if told == id {
+			return true
+		}
+	}
+	return false
+}
+
+// next is how long nothing is due.
+func (f *follower) next() time.Duration {
+	wait := lookAfter
+	for _, b := range f.batches {
+		wait = min(wait, time.Until(b.ask))
+	}
+	return max(wait, 0)
+}
