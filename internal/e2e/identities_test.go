@@ -194,6 +194,7 @@ func TestAFleetWithIdentities(t *testing.T) {
 	t.Run("every provider", f.everyProvider)
 	t.Run("large replies", f.largeReplies)
 	t.Run("doors", f.doors)
+	t.Run("gauges", f.gauges)
 	t.Run("restart of the server", func(t *testing.T) {
 		if err := f.srv.Restart(); err != nil {
 			t.Fatal(err)

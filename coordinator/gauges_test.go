@@ -1,0 +1,229 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// scraped is what a collector shows, as name{label}, but for bytes.
+func scraped(t *testing.T, collector prometheus.Collector) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry() // which also checks the descriptions against what is collected
+	reg.MustRegister(collector)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := strings.TrimPrefix(f.GetName(), "toolfleet_")
+			for _, l := range m.Label {
+				name += "{" + l.GetValue() + "}"
+			}
+			if f.GetName() != "toolfleet_stream_bytes" {
+				seen[name] = m.GetGauge().GetValue()
+			} else if v := m.GetGauge().GetValue(); v < 0 || v > 1<<20 {
+				t.Errorf("%s is %v", name, v)
+			}
+		}
+	}
+	return seen
+}
+
+// some is those of what was scraped that have one of these names.
+func some(seen map[string]float64, names ...string) map[string]float64 {
+	out := maps.Clone(seen)
+	maps.DeleteFunc(out, func(name string, _ float64) bool {
+		name, _, _ = strings.Cut(name, "{")
+		return !slices.Contains(names, name)
+	})
+	return out
+}
+
+var poolGauges = []string{"pool_pending", "pool_in_flight", "pool_load", "oldest_pending_call_age_seconds", "pool_slots", "pool_workers"}
+
+// present announces a worker.
+func (o *office) present(name string, slots int, pools ...string) {
+	o.t.Helper()
+	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
+	o.must(err)
+	o.must(bucket.Put(o.t.Context(), name, messages.MustMarshal(messages.Presence{V: 1, Worker: name, Slots: slots, Pools: pools})))
+}
+
+// Three calls wait, then two workers take them: they hold each for a minute, and park none.
+func TestGaugesOfPools(t *testing.T) {
+	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{})
+		gauges := c.Gauges()
+		want := func(when string, pending, inFlight, oldest, slots, workers float64) {
+			t.Helper()
+			want := map[string]float64{
+				"pool_pending{default}": pending, "pool_in_flight{default}": inFlight, "pool_load{default}": pending + inFlight,
+				"oldest_pending_call_age_seconds{default}": oldest, "pool_slots{default}": slots, "pool_workers{default}": workers,
+			}
+			got := some(scraped(t, gauges), poolGauges...)
+			oldestNow := "oldest_pending_call_age_seconds{default}"
+			got[oldestNow] = float64(int(got[oldestNow] + 0.5))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", when, diff)
+			}
+		}
+		want("a tool, and nobody who runs it", 0, 0, 0, 0, 0)
+		o.submit("s", "b", 3)
+		time.Sleep(30 * time.Second)
+		want("calls wait", 3, 0, 30, 0, 0)
+		o.present("w1", 10, "default")
+		o.present("w2", 5, "default", "b*d.pool")
+		conn := o.connect("worker")
+		pool, err := conn.PoolConsumer(schemas.DefaultPool, time.Minute, 0)
+		o.must(err)
+		o.must(conn.EnsureConsumer(t.Context(), pool))
+		o.run(conn, func(ctx context.Context) error {
+			return conn.Puller(pool.Stream, pool.Name).Run(ctx, bus.NewSlots(2), func(d *bus.Delivery) { <-ctx.Done() })
+		})
+		time.Sleep(10 * time.Second)
+		want("two are in hand", 1, 2, 40, 15, 2)
+	})
+}
+
+func TestGaugesOfQuestionsAndStreams(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Provision: bus.Provision{MaxBytes: map[string]int64{bus.Audit: 1 << 30}}})
+		o.worker()
+		gauges := c.Gauges()
+		if got := some(scraped(t, gauges), "approvals_pending")["approvals_pending{high}"]; got != 0 {
+			t.Errorf("%v questions before there is any", got)
+		}
+		var keys []messages.BatchKey
+		for i := range 2 {
+			keys = append(keys, o.submit(fmt.Sprint("s", i), "b", 1))
+			o.rests(keys[i].Call(0), c)
+			time.Sleep(time.Minute)
+		}
+		got := scraped(t, gauges)
+		if age := got["approvals_oldest_age_seconds{high}"]; age < 119 || age > 125 {
+			t.Errorf("the oldest question is %v old, want 2 minutes", age)
+		}
+		want := map[string]float64{
+			"fleet_up": 1, "batches_open": 2, "approvals_pending{low}": 0, "approvals_pending{medium}": 0, "approvals_pending{high}": 2, "approvals_pending{critical}": 0,
+			"stream_messages{BATCHES}": 2, "stream_messages{JOBS}": 0, "stream_messages{RESULTS}": 0, "stream_messages{REPLIES}": 0, "stream_messages{DEAD}": 0,
+			"stream_messages{AUDIT}": 2, "stream_max_bytes{AUDIT}": 1 << 30,
+			"stream_messages{CALLS}": 4, // a plan and a parked call of each
+		}
+		if diff := cmp.Diff(want, some(got, "fleet_up", "batches_open", "approvals_pending", "stream_messages", "stream_max_bytes")); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	})
+}
+
+// However many scrape, the server is asked once in five seconds; while it does not answer nobody waits for it longer than
+// two, and nothing is shown that is not so any more.
+func TestGaugesAskTheServerSeldom(t *testing.T) {
+	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{})
+		gauges := c.Gauges()
+		show := func() map[string]float64 { return some(scraped(t, gauges), "batches_open", "fleet_up") }
+		want := func(when string, want map[string]float64) {
+			t.Helper()
+			var scrapers sync.WaitGroup
+			began := time.Now()
+			for range 20 {
+				scrapers.Go(func() {
+					if diff := cmp.Diff(want, show()); diff != "" {
+						t.Errorf("%s (-want +got)\n%s", when, diff)
+					}
+				})
+			}
+			scrapers.Wait()
+			if took := time.Since(began); took > lookWithin {
+				t.Errorf("%s: took %v", when, took)
+			}
+		}
+		want("at first", map[string]float64{"fleet_up": 1, "batches_open": 0})
+		o.submit("s", "b", 1)
+		want("before five seconds are over", map[string]float64{"fleet_up": 1, "batches_open": 0})
+		time.Sleep(fleetIsGood)
+		want("after them", map[string]float64{"fleet_up": 1, "batches_open": 1})
+		o.srv.Stop()
+		time.Sleep(fleetIsGood)
+		want("without a server", map[string]float64{"fleet_up": 0})
+		if all := scraped(t, gauges); len(all) != 1 {
+			t.Errorf("without a server there is still %v", all)
+		}
+		o.must(o.srv.Restart())
+		time.Sleep(10 * time.Second)
+		want("when it is back", map[string]float64{"fleet_up": 1, "batches_open": 1})
+	})
+}
+
+// mute is a server that hears nothing of what is said to it while it is told so, over a connection that holds.
+type mute struct {
+	*devserver.Server
+	deaf *atomic.Bool
+}
+
+func (m mute) InProcessConn() (net.Conn, error) {
+	conn, err := m.Server.InProcessConn()
+	return mutedConn{conn, m.deaf}, err
+}
+
+type mutedConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c mutedConn) Write(b []byte) (int, error) {
+	if c.deaf.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// A server that says nothing keeps whoever scrapes waiting for two seconds, once in seven, and then there is nothing to see.
+func TestGaugesOfASilentServer(t *testing.T) {
+	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+		deaf := new(atomic.Bool)
+		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: mute{o.srv, deaf}})
+		o.must(err)
+		defer conn.Close()
+		c, err := New(conn, Config{})
+		o.must(err)
+		gauges := c.Gauges()
+		scrape := func(when string, up float64, want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			got := scraped(t, gauges)
+			if took := time.Since(began); got["fleet_up"] != up || took != want || up == 0 && len(got) != 1 {
+				t.Errorf("%s: %v after %v, want up %v after %v", when, got, took, up, want)
+			}
+		}
+		scrape("well", 1, 0)
+		deaf.Store(true)
+		scrape("known from before", 1, 0)
+		time.Sleep(fleetIsGood)
+		scrape("silent", 0, lookWithin)
+		scrape("known to be", 0, 0)
+		time.Sleep(fleetIsGood)
+		scrape("silent still", 0, lookWithin)
+		deaf.Store(false)
+		time.Sleep(fleetIsGood)
+		scrape("well again", 1, 0)
+	})
+}
