@@ -114,7 +114,7 @@ func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, ro
 	}
 	w := worker.Config{
 		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.audit(), ApprovalTTL: c.ApprovalTTL, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.audit(), ApprovalTTL: c.ApprovalTTL, TraceContent: c.TraceContent, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 	for name, pool := range c.Pools {
 		w.Pools[name] = pool.MaxInFlight
