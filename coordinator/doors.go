@@ -208,7 +208,7 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 	return true
 }
 
-// getDoor answers with the reply of a batch, or with how it stands.
+// getDoor answers with the reply of a batch, or with how it stands, or with what has happened to it so far.
 func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 	_, key, err := c.names.Batch(m.Subject)
 	if err != nil {
@@ -216,7 +216,8 @@ func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 		return
 	}
 	var want struct {
-		Results string `json:"results"`
+		Results  string `json:"results"`
+		Timeline bool   `json:"timeline"`
 	}
 	if len(m.Data) > 0 {
 		if err := json.Unmarshal(m.Data, &want); err != nil {
@@ -224,13 +225,18 @@ func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 			return
 		}
 	}
-	body, err := c.fetch(ctx, key, want.Results == "full")
+	var body []byte
+	if want.Timeline {
+		body, err = c.timeline(ctx, key)
+	} else {
+		body, err = c.fetch(ctx, key, want.Results == "full")
+	}
 	switch {
 	case errors.Is(err, bus.ErrNotFound):
 		c.respond(m, serviceError("unknown batch", "404"), messages.MustMarshal(messages.State{Status: "unknown"}))
 	case err != nil:
-		c.logAbout(ctx, key).Warn("a reply could not be fetched", "err", err)
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "The reply cannot be read at this moment. Try again.", RetryAfterMS: 1000})
+		c.logAbout(ctx, key).Warn("what became of a batch could not be fetched", "err", err)
+		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "What became of the batch cannot be read at this moment. Try again.", RetryAfterMS: 1000})
 	default:
 		c.respondInChunks(m, body)
 	}

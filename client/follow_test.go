@@ -1,0 +1,245 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// stage is a fleet of which only the door and the feed are there.
+type stage struct {
+	t     *testing.T
+	c     *client.Client
+	conn  *bus.Conn
+	key   messages.BatchKey
+	asked chan struct{}
+
+	mu       sync.Mutex
+	timeline messages.Timeline // guarded by mu
+	told     []string          // guarded by mu
+}
+
+func event(kind messages.EventType, index, attempt int) messages.Event {
+	e := messages.Event{V: 1, Type: kind, Session: "s", Batch: "b", Index: index, Attempt: attempt, Time: time.Unix(0, 0)}
+	if kind == messages.EventEnd || kind == messages.EventResult {
+		e.Result = &messages.Result{Index: index, Status: messages.StatusOK}
+	}
+	return e
+}
+
+func report(counter, attempt int, fraction float64) messages.Event {
+	e := event(messages.EventProgress, 0, attempt)
+	e.Counter, e.Progress = counter, &messages.Progress{Fraction: fraction}
+	return e
+}
+
+func asks(id string) messages.Event {
+	e := event(messages.EventAwaiting, 0, 0)
+	e.Approval = &messages.Pending{ID: id}
+	return e
+}
+
+// newStage has a door that answers with what past says at that moment.
+func newStage(t *testing.T, srv *devserver.Server) *stage {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	conn, err := bus.Connect(ctx, bus.Options{InProcess: srv, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	s := &stage{t: t, c: client.Over(conn, ""), conn: conn, key: messages.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
+	door(t, conn, conn.Names().Of(messages.VerbGet, s.key), 1<<19, func(bus.Msg) any {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.asked <- struct{}{}
+		return s.timeline
+	})
+	return s
+}
+
+func (s *stage) past(status string, events ...messages.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timeline = messages.Timeline{V: 1, Session: "s", Batch: "b", Status: status, Events: append([]messages.Event{}, events...)}
+}
+
+func (s *stage) publish(events ...messages.Event) {
+	s.t.Helper()
+	for _, e := range events {
+		if err := s.conn.Publish(s.conn.Names().Of(messages.VerbEvent, s.key), bus.Header{messages.EventHeader: {string(e.Type)}}, messages.MustMarshal(e)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s *stage) take(e messages.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := fmt.Sprintf("%s %d #%d", e.Type, e.Index, e.Attempt)
+	if e.Progress != nil {
+		name += fmt.Sprintf(" %g", e.Progress.Fraction)
+	}
+	if e.Approval != nil {
+		name += " " + e.Approval.ID
+	}
+	s.told = append(s.told, name)
+}
+
+func (s *stage) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.told)
+}
+
+func (s *stage) until(n int) {
+	s.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); len(s.all()) < n; {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("told only %v", s.all())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// All that may come late, twice, or in the wrong order.
+func TestFollowTellsEverythingOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), asks("q1"), event(messages.EventRunning, 0, 1))
+		following := make(chan error, 1)
+		go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
+		s.until(4)
+		s.publish(
+			event(messages.EventStart, 1, 0), // again: told from the journal
+			asks("q1"), event(messages.EventRunning, 0, 1),
+			report(2, 1, 0.2), report(4, 1, 0.4), report(3, 1, 0.3), report(5, 1, 0.1),
+			report(2, 3, 0.5), // the second attempt, and that the third began, were lost
+			event(messages.EventRunning, 0, 2), report(6, 2, 0.9), event(messages.EventRunning, 0, 3), report(3, 3, 0.6),
+			asks("q2"),
+			event(messages.EventEnd, 0, 3), event(messages.EventEnd, 0, 3), report(9, 3, 1), event(messages.EventRunning, 0, 4), asks("q3"),
+			event(messages.EventEnd, 1, 0), event(messages.EventResult, 0, 3), event(messages.EventResult, 0, 3), event(messages.EventResult, 1, 0),
+			event(messages.EventReply, -1, 0),
+		)
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		want := []string{
+			"start 0 #0", "start 1 #0", "awaiting_approval 0 #0 q1", "running 0 #1", "progress 0 #1 0.2", "progress 0 #1 0.4",
+			"running 0 #3", "progress 0 #3 0.5", "progress 0 #3 0.6", "awaiting_approval 0 #0 q2", "end 0 #3", "end 1 #0",
+			"result 0 #3", "result 1 #0", "reply -1 #0",
+		}
+		if diff := cmp.Diff(want, s.all()); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(s.asked); n != 1 {
+			t.Errorf("the door was asked %d times, want once: nothing was missing", n)
+		}
+	})
+}
+
+// News are lost without a sign that they were.
+func TestFollowNoticesWhatIsMissing(t *testing.T) {
+	all := []messages.Event{
+		event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
+	}
+	want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
+	for _, test := range []struct {
+		name  string
+		heard []messages.Event
+		reply bool // the server publishes it
+		wait  time.Duration
+	}{
+		{name: "the end and the result", heard: []messages.Event{all[4]}},
+		{name: "the end", heard: []messages.Event{all[3], all[4]}},
+		{name: "all but that there is a reply", reply: true, wait: time.Second},
+		{name: "all", wait: 30 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				s.past("running", all[:2]...)
+				following := make(chan error, 1)
+				go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
+				s.until(2)
+				began := time.Now()
+				s.past("completed", all...)
+				s.publish(test.heard...)
+				if test.reply {
+					if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := <-following; err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want, s.all()); diff != "" {
+					t.Error(diff)
+				}
+				if took := time.Since(began).Round(time.Second); took != test.wait {
+					t.Errorf("noticed after %v, want %v", took, test.wait)
+				}
+			})
+		})
+	}
+}
+
+func TestFollowWithoutAFleet(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv, Name: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		c := client.Over(conn, "")
+		if err := c.Follow(t.Context(), "s", "b", nil); !errors.Is(err, client.ErrNoFleet) {
+			t.Errorf("got %v, want %v", err, client.ErrNoFleet)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.Follow(ctx, "s", "b", nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the context's", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := c.Watch(ctx, "s", nil); err != nil {
+			t.Errorf("a watch that was ended: %v", err)
+		}
+	})
+}
+
+// A watcher is told of batches from their beginning, also when it came in the middle of one.
+func TestWatchTellsBatchesWhole(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1))
+		ctx, end := context.WithCancel(context.Background())
+		watching := make(chan error, 1)
+		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
+		time.Sleep(time.Second)
+		s.publish(report(2, 1, 0.5), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0), event(messages.EventReply, -1, 0))
+		s.until(6)
+		s.publish(event(messages.EventEnd, 0, 1)) // late
+		time.Sleep(time.Second)
+		end()
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+		want := []string{"start 0 #0", "running 0 #1", "progress 0 #1 0.5", "end 0 #1", "result 0 #1", "reply -1 #0"}
+		if diff := cmp.Diff(want, s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

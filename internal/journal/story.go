@@ -1,0 +1,107 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Story is everything that the journal still holds of a batch, for people. Nothing decides by it.
+type Story struct {
+	Accepted Accepted // the batch itself, while it is in the log; its Seq is 0 afterwards
+	Plans    []PlanEntry
+	Records  []CallEntry         // every record of every call, the oldest first
+	Results  []StoredResult      // of calls that do not claim
+	Reply    *messages.Reply     // whole; nil while there is none
+	Replied  time.Time           // when it was stored
+	Lines    messages.AuditLines // about the calls, from the record for people
+}
+
+// StoredResult is the result of a call that does not claim.
+type StoredResult struct {
+	Key    messages.CallKey
+	Stored time.Time
+	Result messages.Result
+}
+
+// Story is what became of a batch so far; bus.ErrNotFound when nobody knows of it. A record that cannot be read is left out.
+func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, err error) {
+	// The log first: a batch leaves it only after its reply is stored, so between the two looks nothing is missed.
+	accepted, open, err := j.Open(ctx, key)
+	if err != nil {
+		return s, err
+	}
+	if s.Accepted = accepted; !open {
+		s.Accepted = Accepted{Key: key}
+	}
+	if err := j.storyReply(ctx, key, &s); err != nil {
+		return s, err
+	}
+	if s.Reply == nil && !open {
+		return s, bus.ErrNotFound
+	}
+	if s.Plans, err = j.Plans(ctx, key); err != nil {
+		return s, err
+	}
+	records, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbCall, key)+".*")
+	if err != nil {
+		return s, fmt.Errorf("read the records of batch %s: %w", key, err)
+	}
+	for _, msg := range records {
+		if entry, err := j.callEntry(msg); err == nil {
+			s.Records = append(s.Records, entry)
+		}
+	}
+	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
+	if err != nil {
+		return s, fmt.Errorf("read the results of batch %s: %w", key, err)
+	}
+	for _, msg := range results {
+		var known Known
+		if j.know(&known, msg) == nil && len(known.Results) == 1 {
+			s.Results = append(s.Results, StoredResult{known.Results[0].Key, msg.Time, known.Results[0].Result})
+		}
+	}
+	if !open {
+		return s, j.storyLines(ctx, key, &s)
+	}
+	return s, nil
+}
+
+func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Story) error {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the reply of batch %s: %w", key, err)
+	}
+	body, err := j.FullReply(ctx, msg.Data)
+	if err != nil {
+		body = msg.Data // without its results
+	}
+	if err := json.Unmarshal(body, &s.Reply); err != nil {
+		return fmt.Errorf("stored reply of batch %s: %w", key, err)
+	}
+	s.Replied = msg.Time
+	return nil
+}
+
+func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Story) error {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Audit), j.names.Of(messages.VerbAudit, key)+".ended.*.*")
+	if err != nil {
+		return fmt.Errorf("read the lines about batch %s: %w", key, err)
+	}
+	for _, msg := range msgs { // of several batches with this id, long after one another, the last counts
+		var part messages.AuditLines
+		if json.Unmarshal(msg.Data, &part) == nil {
+			s.Lines.Lines = append(s.Lines.Lines, part.Lines...)
+		}
+	}
+	return nil
+}
