@@ -15,7 +15,7 @@
 //
 // The program is looked for at each run: where it is missing, a gate refuses calls until it is there, and the worker
 // still starts. It is started by its argument list, without a shell, with an environment of PATH, HOME, LANG,
-// CLAUDE_PROJECT_DIR (its folder) and the variables that are named. When it ends, or its budget does, everything it
+// CLAUDE_PROJECT_DIR (its folder), TRACEPARENT and TRACESTATE where there is a trace, and the variables that are named. When it ends, or its budget does, everything it
 // started is killed: see process.
 package exechook
 
@@ -144,7 +144,7 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	env, err := p.environ()
+	env, err := p.environ(ctx)
 	if err != nil {
 		return answer{}, notStarted(err)
 	}
@@ -199,8 +199,8 @@ func startError(err error) error {
 }
 
 // environ is the worker's environment as far as the program may know it. The call itself is on stdin.
-func (p program) environ() ([]string, error) {
-	env, err := process.Environ(tool.Call{}, p.env)
+func (p program) environ(ctx context.Context) ([]string, error) {
+	env, err := process.Environ(ctx, tool.Call{}, p.env)
 	if err != nil {
 		return nil, err
 	}

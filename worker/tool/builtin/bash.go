@@ -121,7 +121,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if err != nil {
 		return tool.Output{}, refuse(messages.CodeToolError, "%v", err)
 	}
-	env, err := process.Environ(call, nil)
+	env, err := process.Environ(ctx, call, nil)
 	if err != nil {
 		return tool.Output{}, err
 	}

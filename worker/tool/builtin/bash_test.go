@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -53,6 +55,8 @@ func TestBashPromise(t *testing.T) {
 	}
 }
 
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 func TestBashRunsInTheFolder(t *testing.T) {
 	root := bashRoot(t)
 	for command, want := range map[string]string{
@@ -62,6 +66,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 		"true":                      "",
 		"printf 'a\\377b'":          "a\uFFFDb",
 		"echo $TOOLFLEET_CALL_ID":   "c1\n",
+		"echo $TRACEPARENT":         traceparent + "\n",
 	} {
 		call := callOf(t, "Bash", in{"command": command, "description": "Tries a command"})
 		call.ID = "c1"
@@ -69,7 +74,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := runner.Run(t.Context(), call)
+		out, err := runner.Run(tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), call)
 		if diff := cmp.Diff(string(messages.Quote(want)), string(out.Value)); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", command, err, diff)
 		}

@@ -10,7 +10,7 @@
 //	         that says that trying again may help
 //
 // The program is started by its argument list, without a shell, in the folder of the tools file. Its
-// environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables (see process.Environ), and what
+// environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see process.Environ), and what
 // the tools file lists. When it ends, or its time does, everything it started is killed: see process.
 //
 // A [Probe] is started in the same way, and asks whether an earlier run was applied.
@@ -138,7 +138,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 
 // start runs the program for the call, to its end. Without onProgress it is not given a descriptor for that.
 func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress func([]byte)) (process.Result, error) {
-	env, err := process.Environ(call, t.cfg.Env)
+	env, err := process.Environ(ctx, call, t.cfg.Env)
 	if err != nil {
 		return process.Result{}, err
 	}

@@ -1,7 +1,7 @@
 // Package httptool speaks HTTP for tools: a [Probe] asks a service whether a run of a call was applied.
 //
 // The address is fixed, and nothing leads away from it: redirects are not followed, and a proxy that the
-// environment names is not used. A call is told of in headers, and with POST its input is the body.
+// environment names is not used. A call is told of in headers, with the trace it belongs to, and with POST its input is the body.
 package httptool
 
 import (
@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -138,6 +139,7 @@ func (p *Probe) request(ctx context.Context, call tool.Call) (*http.Request, err
 		}
 		request.Header.Set(name, value)
 	}
+	tracing.Inject(ctx, request.Header)
 	return request, nil
 }
 

@@ -1,12 +1,14 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -18,13 +20,14 @@ const maxVariable = 128<<10 - 1
 var inherited = []string{"PATH", "HOME", "LANG"}
 
 // Environ is the environment of a tool's command: PATH, HOME, LANG and the named variables of this
-// process where they are set, and the call as TOOLFLEET_* variables. Nothing else is handed on, so a
+// process where they are set, the call as TOOLFLEET_* variables, and the trace that ctx belongs to as TRACEPARENT and
+// TRACESTATE. Nothing else is handed on, so a
 // worker's credentials are not; that a command does not look for them in /proc takes [Shield]. Names that begin with TOOLFLEET_ are the call's and cannot be passed.
 //
 // An id may hold any bytes and be long, an environment variable has no NUL and at most 128 KiB: a call whose
 // session, batch or call id does not fit is refused with a *messages.Error, since a changed id would name
 // something else. [Run] adds one variable, TOOLFLEET_PROCESS_TREE, on Linux.
-func Environ(call tool.Call, names []string) ([]string, error) {
+func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	var env []string
 	for _, name := range slices.Concat(inherited, names) {
 		if value, ok := os.LookupEnv(name); ok && !strings.HasPrefix(name, "TOOLFLEET_") {
@@ -50,7 +53,7 @@ func Environ(call tool.Call, names []string) ([]string, error) {
 		}
 		env = append(env, entry)
 	}
-	return env, nil
+	return append(env, tracing.Environ(ctx)...), nil // last, so that it counts
 }
 
 func unfit(name, why string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -245,17 +247,20 @@ func TestEnvironIsScrubbed(t *testing.T) {
 	t.Setenv("DB_URL", "db")
 	t.Setenv("TOOLFLEET_DEADLINE", "secret")
 	call := tool.Call{Session: "s \n=", Batch: "b", ID: "c", Index: 2, Attempt: 3, IdempotencyKey: "ab", Fence: 1 << 63}
-	got, err := Environ(call, []string{"DB_URL", "NOT_SET", "TOOLFLEET_DEADLINE"})
+	t.Setenv("TRACEPARENT", "the worker's own")
+	ctx := tracing.Extract(t.Context(), http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, "Tracestate": {"vendor=1"}})
+	got, err := Environ(ctx, call, []string{"DB_URL", "NOT_SET", "TOOLFLEET_DEADLINE"})
 	want := []string{
 		"PATH=/bin", "HOME=/home", "LANG=C", "DB_URL=db", "TOOLFLEET_SESSION=s \n=", "TOOLFLEET_BATCH=b", "TOOLFLEET_CALL_ID=c",
 		"TOOLFLEET_INDEX=2", "TOOLFLEET_ATTEMPT=3", "TOOLFLEET_IDEMPOTENCY_KEY=ab", "TOOLFLEET_FENCE=9223372036854775808",
+		"TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "TRACESTATE=vendor=1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
 	call.Batch = "b\x00"
 	var refused *messages.Error
-	if _, err := Environ(call, nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "TOOLFLEET_BATCH holds a NUL") {
+	if _, err := Environ(t.Context(), call, nil); !errors.As(err, &refused) || !strings.Contains(refused.Message, "TOOLFLEET_BATCH holds a NUL") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -263,7 +268,7 @@ func TestEnvironIsScrubbed(t *testing.T) {
 func TestEnvironRefusesWhatNoVariableCanHold(t *testing.T) {
 	needs(t, "true")
 	longest := maxVariable - len("TOOLFLEET_CALL_ID=")
-	env, err := Environ(tool.Call{ID: messages.CallID(strings.Repeat("x", longest))}, nil)
+	env, err := Environ(t.Context(), tool.Call{ID: messages.CallID(strings.Repeat("x", longest))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +276,7 @@ func TestEnvironRefusesWhatNoVariableCanHold(t *testing.T) {
 		t.Errorf("the longest: %v", err)
 	}
 	var refused *messages.Error
-	_, err = Environ(tool.Call{ID: messages.CallID(strings.Repeat("x", longest+1))}, nil)
+	_, err = Environ(t.Context(), tool.Call{ID: messages.CallID(strings.Repeat("x", longest+1))}, nil)
 	if !errors.As(err, &refused) || !strings.HasPrefix(refused.Message, "TOOLFLEET_CALL_ID is too long") {
 		t.Errorf("got %.200v", err)
 	}

@@ -1,0 +1,29 @@
+package httptool
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/tracing"
+)
+
+func TestTheServiceIsToldOfTheTrace(t *testing.T) {
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	var told []string
+	p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		told = append(told, r.Header.Get("traceparent")+" "+r.Header.Get("tracestate"))
+		says(200, "not_done")(w, r)
+	})
+	traced := tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}, "Tracestate": {"vendor=1"}})
+	for _, ctx := range []context.Context{traced, t.Context()} {
+		if _, err := p.Probe(ctx, call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{traceparent + " vendor=1", " "}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
