@@ -1,0 +1,424 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func connect(t *testing.T, srv *devserver.Server) *bus.Conn {
+	t.Helper()
+	conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	if err := conn.Provision(t.Context(), bus.Provision{}); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func open(t *testing.T, conn *bus.Conn, cfg Config) *Log {
+	t.Helper()
+	l, err := New(conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Of any number of members that need the key of a new fleet at once, one makes it.
+func TestTheKeyIsMadeOnce(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	conn := connect(t, srv)
+	hash := messages.Digest([]byte("{}"))
+	hashes := make([]string, 8)
+	var members sync.WaitGroup
+	for i := range hashes {
+		members.Go(func() {
+			h, err := open(t, conn, Config{}).Hasher(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			hashes[i] = h.Of("_", hash)
+		})
+	}
+	members.Wait()
+	if len(hashes[0]) != 16 || len(slices.Compact(hashes)) != 1 || hashes[0] == hash[:16] {
+		t.Errorf("hashes %v", hashes)
+	}
+	given, err := open(t, conn, Config{Key: testKey}).Hasher(t.Context())
+	if err != nil || given.Of("_", hash) != Keyed([]byte(testKey)).Of("_", hash) {
+		t.Errorf("with a key that is given: %v", err)
+	}
+	plain, err := open(t, conn, Config{Plain: true}).Hasher(t.Context())
+	if err != nil || plain.Of("_", hash) != hash[:16] {
+		t.Errorf("plain: %v", err)
+	}
+	if _, err := New(conn, Config{Key: testKey[:31], Include: []string{"x"}}); err == nil || !strings.Contains(err.Error(), "audit.key has 31 bytes") || !strings.Contains(err.Error(), "audit.include") {
+		t.Errorf("a short key and a bad entry: %v", err)
+	}
+}
+
+// A key that somebody has deleted is made again; hashes from before then belong to nobody.
+func TestADeletedKeyIsMadeAgain(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	before, err := open(t, conn, Config{}).Hasher(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketKeys))
+	if err == nil {
+		err = keys.Delete(t.Context(), "audit")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := open(t, conn, Config{}).Hasher(t.Context())
+	if d := messages.Digest(nil); err != nil || after.Of("_", d) == before.Of("_", d) {
+		t.Errorf("the same hashes with another key: %v", err)
+	}
+}
+
+func lines(n, size int, writer string) []messages.AuditRecord {
+	out := make([]messages.AuditRecord, n)
+	for i := range out {
+		out[i] = messages.AuditRecord{V: 1, Type: messages.AuditCall, Tenant: "_", Session: "s", Batch: "b", Index: i, Writer: writer,
+			CallID: messages.CallID(fmt.Sprint("c", i)), Tool: strings.Repeat("x", size)}
+	}
+	return out
+}
+
+func (l *Log) all(t *testing.T, f Filter) (all []messages.AuditRecord) {
+	t.Helper()
+	err := l.Read(t.Context(), f, func(e Entry) bool {
+		if e.Err != nil {
+			t.Error(e.Err)
+		}
+		all = append(all, e.Line)
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func indices(all []messages.AuditRecord) (out []int) {
+	for _, l := range all {
+		out = append(out, l.Index)
+	}
+	return out
+}
+
+// However many bring a batch to its end, and wherever the others have stopped, each of its calls has one line.
+func TestAppendIsDoneOnce(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	var want []int
+	for i := range 512 {
+		want = append(want, i)
+	}
+	// The lines of one writer are longer, so it has more parts; and one was killed after its first.
+	for name, story := range map[string]func(messages.BatchKey) error{
+		"twice": func(k messages.BatchKey) error {
+			return errors.Join(l.Append(t.Context(), k, 7, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 4000, "a")))
+		},
+		"another goes on": func(k messages.BatchKey) error {
+			first := fitting(lines(512, 4000, "a"), conn.MaxPayload()-headroom)
+			if len(first) == 512 {
+				t.Error("all of it fits into one message")
+			}
+			return errors.Join(l.Append(t.Context(), k, 7, first), l.Append(t.Context(), k, 7, lines(512, 3000, "b")))
+		},
+		"at once": func(k messages.BatchKey) error {
+			var writers sync.WaitGroup
+			errs := make([]error, 4)
+			for i := range errs {
+				writers.Go(func() { errs[i] = l.Append(t.Context(), k, 7, lines(512, 2000+500*i, fmt.Sprint(i))) })
+			}
+			writers.Wait()
+			return errors.Join(errs...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := messages.KeyOf("_", messages.SessionID(name), "b")
+			written := func(last int) bool {
+				done, err := l.Written(t.Context(), key, 7, last)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return done
+			}
+			if written(-1) {
+				t.Error("on record before it was put there")
+			}
+			if err := story(key); err != nil {
+				t.Fatal(err)
+			}
+			if got := indices(l.all(t, Filter{Session: messages.SessionID(name)})); !cmp.Equal(got, want) {
+				t.Errorf("%d lines: %v", len(got), got)
+			}
+			if !written(511) || written(512) {
+				t.Error("what is written is not what was")
+			}
+			if err := l.Append(t.Context(), key, 8, lines(1, 1, "later")); err != nil { // the same id, long after
+				t.Fatal(err)
+			}
+			if got := l.all(t, Filter{Session: messages.SessionID(name)}); len(got) != 513 {
+				t.Errorf("%d lines with the later batch", len(got))
+			}
+		})
+	}
+}
+
+func TestALineThatIsTooLarge(t *testing.T) {
+	big := lines(2, 100, "a")
+	big[1].Arguments = map[string]json.RawMessage{"x": messages.Quote(strings.Repeat("y", 5000))}
+	first := fitting(big, 1000)
+	second := fitting(big[1:], 1000)
+	if len(first) != 1 || len(second) != 1 || second[0].Arguments != nil || big[1].Arguments == nil {
+		t.Errorf("%d and %d lines", len(first), len(second))
+	}
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// Filters find what a look at every line finds.
+func TestFilters(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{Plain: true})
+	r := rand.New(rand.NewPCG(5, 5))
+	tenants, sessions := []messages.TenantID{"_", "acme"}, []messages.SessionID{"s1", "a session"}
+	batches, calls := []messages.BatchID{"b1", "b 2"}, []messages.CallID{"c0", "c1", ""}
+	tools, people, workers := []string{"look", "pay"}, []string{"ann", "bob"}, []string{"w1", "w2"}
+	statuses := []messages.Status{messages.StatusOK, messages.StatusDenied}
+	types := []messages.AuditType{messages.AuditCall, messages.AuditAsked, messages.AuditDecided}
+	for n := range 300 {
+		line := messages.AuditRecord{
+			V: 1, Type: pick(r, types...), Tenant: pick(r, tenants...), Session: pick(r, sessions...), Batch: pick(r, batches...),
+			CallID: pick(r, calls...), Tool: pick(r, tools...), Worker: pick(r, workers...), Status: pick(r, statuses...), TraceID: pick(r, "t1", ""),
+		}
+		if r.IntN(2) == 0 {
+			line.Permission = &messages.Permission{Effect: pick(r, "allow", "ask"), By: []string{pick(r, people...)}}
+		}
+		if r.IntN(4) == 0 && line.Type != messages.AuditCall {
+			line.Decision = &messages.Decision{By: pick(r, people...), Input: json.RawMessage(`"canary"`)}
+		}
+		err := error(nil)
+		if key := messages.KeyOf(string(line.Tenant), line.Session, line.Batch); line.Type == messages.AuditCall {
+			err = l.Append(t.Context(), key, uint64(n), []messages.AuditRecord{line})
+		} else {
+			err = l.Write(t.Context(), line)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	type stored struct {
+		Entry
+		text string
+	}
+	var everything []stored
+	if err := l.Read(t.Context(), Filter{}, func(e Entry) bool {
+		everything = append(everything, stored{e, string(messages.MustMarshal(e.Line))})
+		return true
+	}); err != nil || len(everything) != 300 {
+		t.Fatalf("%d lines, %v", len(everything), err)
+	}
+	none := func(p **messages.Permission) *messages.Permission {
+		if *p == nil {
+			return &messages.Permission{}
+		}
+		return *p
+	}
+	for range 200 {
+		f := Filter{
+			Tenant: pick(r, "", "_", "acme"), Session: pick(r, "", "", sessions[0], sessions[1]), Batch: pick(r, "", "", batches[0], batches[1]),
+			Call: pick(r, "", "", "", calls[0]), Tool: pick(r, "", "", "", "pay"), Status: pick(r, "", "", "", statuses[1]), Type: pick(r, "", "", "", types[0], types[2]),
+			Effect: pick(r, "", "", "", "ask"), Approver: pick(r, "", "", "", "ann"), Worker: pick(r, "", "", "", "w2"), Trace: pick(r, "", "", "", "t1"),
+		}
+		if r.IntN(3) == 0 {
+			f.Since = everything[r.IntN(300)].Stored
+		}
+		if r.IntN(3) == 0 {
+			f.Until = everything[r.IntN(300)].Stored
+		}
+		var want, got []string
+		for _, e := range everything {
+			line := e.Line
+			is := func(wanted, has string) bool { return wanted == "" || wanted == has }
+			by := none(&line.Permission).By
+			if line.Decision != nil {
+				by = append(slices.Clone(by), line.Decision.By)
+			}
+			if is(f.Tenant, string(line.Tenant)) && is(string(f.Session), string(line.Session)) && is(string(f.Batch), string(line.Batch)) &&
+				is(string(f.Call), string(line.CallID)) && is(f.Tool, line.Tool) && is(string(f.Status), string(line.Status)) && is(string(f.Type), string(line.Type)) &&
+				is(f.Effect, none(&line.Permission).Effect) && (f.Approver == "" || slices.Contains(by, f.Approver)) && is(f.Worker, line.Worker) && is(f.Trace, line.TraceID) &&
+				!e.Stored.Before(f.Since) && (f.Until.IsZero() || e.Stored.Before(f.Until)) {
+				want = append(want, e.text)
+			}
+		}
+		for _, line := range l.all(t, f) {
+			got = append(got, string(messages.MustMarshal(line)))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("%+v (-want +got):\n%s", f, diff)
+		}
+	}
+	for _, e := range everything {
+		if strings.Contains(e.text, "canary") {
+			t.Errorf("the arguments of an edit are on record: %s", e.text)
+		}
+	}
+}
+
+// A message that is no line is shown as that, and hides none.
+func TestWhatIsNoLine(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	key := messages.KeyOf("_", "s", "b")
+	for _, body := range []string{"{", "[]", "{}", `"x"`} {
+		if _, err := conn.Append(t.Context(), conn.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Append(t.Context(), key, 1, lines(1, 1, "a")); err != nil {
+		t.Fatal(err)
+	}
+	bad, good := 0, 0
+	err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool {
+		if e.Err != nil {
+			bad++
+		} else {
+			good++
+		}
+		return true
+	})
+	if err != nil || bad != 4 || good != 1 {
+		t.Errorf("%d and %d lines, %v", bad, good, err)
+	}
+}
+
+// Many lines are read a page at a time, and each stops the reading.
+func TestReadStops(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	for n := range 3 {
+		if err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(n), lines(300, 10, "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := 0
+	if err := l.Read(t.Context(), Filter{}, func(Entry) bool { seen++; return seen < 450 }); err != nil || seen != 450 {
+		t.Errorf("%d lines, %v", seen, err)
+	}
+}
+
+// A follower gets every line once and in order: those from before, those that come while it reads, and those from while
+// its connection was down.
+func TestFollow(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn := connect(t, srv)
+		l := open(t, conn, Config{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		written := 0
+		write := func(n int) {
+			t.Helper()
+			for range n {
+				deadline := time.Now().Add(time.Minute)
+				for {
+					err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(written), []messages.AuditRecord{{Type: messages.AuditCall, Index: 0, Attempt: written}})
+					if err == nil {
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatal(err)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				written++
+			}
+		}
+		write(20)
+		var mu sync.Mutex
+		var got []int
+		ended := make(chan error, 1)
+		following := connect(t, srv)
+		go func() {
+			ended <- open(t, following, Config{}).Follow(ctx, Filter{Session: "s"}, func(e Entry) {
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, e.Line.Attempt)
+			})
+		}()
+		has := func(n int, within time.Duration) {
+			t.Helper()
+			for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+				mu.Lock()
+				have := len(got)
+				mu.Unlock()
+				if have >= n {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("%d lines after %v, want %d", have, within, n)
+				}
+			}
+		}
+		has(20, time.Second)
+		write(5)
+		has(25, 200*time.Millisecond)
+		for range 3 {
+			srv.Stop()
+			time.Sleep(3 * time.Second)
+			if err := srv.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			write(10)
+			has(written, 10*time.Second)
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for i, n := range got {
+			if i != n {
+				t.Fatalf("line %d is %d: %v", i, n, got)
+			}
+		}
+		if len(got) != written {
+			t.Errorf("%d lines of %d", len(got), written)
+		}
+	})
+}
+
+func TestFollowWithoutAStream(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := open(t, conn, Config{}).Follow(t.Context(), Filter{}, func(Entry) {}); !errors.Is(err, bus.ErrNoStream) {
+		t.Errorf("%v, want no such stream", err)
+	}
+}
