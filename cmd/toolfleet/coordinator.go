@@ -31,6 +31,12 @@ func (coordinatorCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	reg := telemetry.Registry(build().release())
+	shown, err := a.instruments(coordinatorService, log, reg)
+	if err != nil {
+		return err
+	}
+	defer shown.flush()
 	conn, err := connect(a.ctx, cfg, "toolfleet coordinator", log)
 	if err != nil {
 		return err
@@ -39,16 +45,17 @@ func (coordinatorCmd) Run(a *app) error {
 	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
 		return err
 	}
-	reg := telemetry.Registry(build().release())
 	own, err := cfg.Coordinator(policy, log, coordinator.NewMetrics(reg))
 	if err != nil {
 		return usage{err}
 	}
-	own.Hurry = a.hurry()
+	own.Hurry, own.Tracer = a.hurry(), shown.tracer
 	c, err := coordinator.New(conn, own)
 	if err != nil {
 		return err
 	}
+	reg.MustRegister(conn.Collectors()...)
+	reg.MustRegister(c.Gauges())
 	ready := func(ctx context.Context) error {
 		if !c.Ready() {
 			return errors.New("not taking batches yet")

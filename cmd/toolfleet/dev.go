@@ -37,11 +37,18 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(build().release())
-	f, err := newFleet(a.ctx, cfg, log, cfg.Devserver(log), reg, a.hurry(), (*fleet).letOwnerDecide)
+	shown, err := a.instruments(wholeService, log, reg)
+	if err != nil {
+		return err
+	}
+	defer shown.flush()
+	f, err := newFleet(a.ctx, cfg, shown, cfg.Devserver(log), a.hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
 	if err != nil {
 		return err
 	}
+	reg.MustRegister(f.conn.Collectors()...)
+	reg.MustRegister(f.parts.coordinator.Gauges())
 	ready := func(ctx context.Context) error {
 		if !f.parts.coordinator.Ready() {
 			return errors.New("not taking batches yet")

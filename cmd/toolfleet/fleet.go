@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/coordinator"
@@ -31,7 +30,7 @@ func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Log
 // fleet is a whole fleet in this process: server, coordinator, worker.
 type fleet struct {
 	cfg     *config.Config
-	log     *slog.Logger
+	shown   instruments
 	server  *devserver.Server
 	conn    *bus.Conn
 	serving *serving
@@ -45,8 +44,8 @@ type fleet struct {
 
 // newFleet starts the server and puts the rest together. people settles who answers questions, by the policy's list of
 // approvers. Whoever gets a fleet closes it.
-func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devserver.Options, reg prometheus.Registerer, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
-	f = &fleet{cfg: cfg, log: log}
+func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
+	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {
 		if err != nil {
 			f.close()
@@ -62,32 +61,32 @@ func newFleet(ctx context.Context, cfg *config.Config, log *slog.Logger, o devse
 		return f, err
 	}
 	// What the settings say about another server, credentials included, is not for this one.
-	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.Prefix, Logger: log, Timeout: cfg.NATS.Timeout}
+	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.Prefix, Logger: shown.log, Timeout: cfg.NATS.Timeout}
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
 	}
 	if err = people(f); err != nil {
 		return f, err
 	}
-	coordinating, err := cfg.Coordinator(f.policy, log, coordinator.NewMetrics(reg))
+	coordinating, err := cfg.Coordinator(f.policy, shown.log, coordinator.NewMetrics(shown.metrics))
 	if err != nil {
 		return f, usage{err}
 	}
-	coordinating.Hurry = hurry
+	coordinating.Hurry, coordinating.Tracer = hurry, shown.tracer
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err
 	}
-	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, f.policy, log, reg, hurry)
+	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, f.policy, shown, hurry)
 	return f, err
 }
 
 // newWorker is a worker of this process.
-func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy, log *slog.Logger, reg prometheus.Registerer, hurry <-chan struct{}) (*worker.Worker, error) {
-	c, err := cfg.Worker(p, log, worker.NewMetrics(reg), s.roots...)
+func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy, shown instruments, hurry <-chan struct{}) (*worker.Worker, error) {
+	c, err := cfg.Worker(p, shown.log, worker.NewMetrics(shown.metrics), s.roots...)
 	if err != nil {
 		return nil, usage{err}
 	}
-	c.Version, c.Hurry = build().release(), hurry
+	c.Version, c.Hurry, c.Tracer = build().release(), hurry, shown.tracer
 	return worker.New(conn, s.registry, c)
 }
 

@@ -84,13 +84,23 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil {
 		return messages.Reply{}, err
 	}
+	complaints, err := a.logger(cfg, d, "warn") // of traces, which somebody has asked for
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	shown, err := a.instruments(wholeService, complaints, nil)
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	defer shown.flush()
+	shown.log = log
 	if cfg.NATS.URL == "" {
 		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
 		asks := &asker{app: a, person: a.person(), display: d}
 		if r.Events {
 			asks.person = nil
 		}
-		f, err := newFleet(a.ctx, cfg, log, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, nil, asks.settle)
+		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, asks.settle)
 		defer f.close()
 		if err != nil {
 			return messages.Reply{}, err
@@ -103,7 +113,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		return messages.Reply{}, err
 	}
 	defer conn.Close()
-	reply, err := client.Over(conn, cfg.Tenant).RunBody(a.ctx, body, d.take)
+	reply, err := client.Over(conn, cfg.Tenant).WithTracer(shown.tracer).RunBody(a.ctx, body, d.take)
 	if err != nil && a.ctx.Err() != nil {
 		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
 	}
@@ -120,7 +130,7 @@ func (f *fleet) once(ctx context.Context, body []byte, asks *asker) (reply messa
 	group.Go(func() error { return asks.run(running, f) })
 	select {
 	case <-open:
-		reply, err = client.Over(f.conn, f.cfg.Tenant).RunBody(running, body, asks.take)
+		reply, err = client.Over(f.conn, f.cfg.Tenant).WithTracer(f.shown.tracer).RunBody(running, body, asks.take)
 	case <-running.Done():
 		err = running.Err()
 	}

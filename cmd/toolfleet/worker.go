@@ -38,6 +38,12 @@ func (workerCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	reg := telemetry.Registry(build().release())
+	shown, err := a.instruments(workerService, log, reg)
+	if err != nil {
+		return err
+	}
+	defer shown.flush()
 	conn, err := connect(a.ctx, cfg, "toolfleet worker", log)
 	if err != nil {
 		return err
@@ -46,8 +52,8 @@ func (workerCmd) Run(a *app) error {
 	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
 		return err
 	}
-	reg := telemetry.Registry(build().release())
-	w, err := newWorker(cfg, conn, tools, policy, log, reg, a.hurry())
+	reg.MustRegister(conn.Collectors()...)
+	w, err := newWorker(cfg, conn, tools, policy, shown, a.hurry())
 	if err != nil {
 		return err
 	}

@@ -64,29 +64,6 @@ func Registry(version string) *prometheus.Registry {
 	return reg
 }
 
-// Connection is what Link says about a connection to NATS.
-type Connection interface {
-	Connected() bool
-	Reconnects() uint64
-}
-
-// Link registers the metrics of the connection to NATS.
-func Link(reg prometheus.Registerer, conn Connection) {
-	reg.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "toolfleet_nats_connected", Help: "1 while there is a connection to NATS, else 0.",
-		}, func() float64 {
-			if conn.Connected() {
-				return 1
-			}
-			return 0
-		}),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "toolfleet_nats_reconnects_total", Help: "Times that the connection to NATS was lost and found again.",
-		}, func() float64 { return float64(conn.Reconnects()) }),
-	)
-}
-
 // readyIn bounds how long a look at the readiness may take.
 const readyIn = 2 * time.Second
 

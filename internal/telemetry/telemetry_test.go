@@ -119,21 +119,3 @@ func TestTimesAndDurations(t *testing.T) {
 		t.Errorf("logged %s", &out)
 	}
 }
-
-type link struct{ up bool }
-
-func (l *link) Connected() bool  { return l.up }
-func (*link) Reconnects() uint64 { return 3 }
-
-func TestLink(t *testing.T) {
-	reg, conn := telemetry.Registry("x"), &link{}
-	telemetry.Link(reg, conn)
-	h := telemetry.Handler(reg, func(context.Context) error { return nil })
-	for _, want := range []string{"toolfleet_nats_connected 0", "toolfleet_nats_connected 1"} {
-		_, body := get(t, h, "/metrics", "")
-		if !strings.Contains(body, want) || !strings.Contains(body, "toolfleet_nats_reconnects_total 3") {
-			t.Errorf("/metrics has no %s", want)
-		}
-		conn.up = true
-	}
-}
