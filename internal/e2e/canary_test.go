@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// canary is what every planted secret looks like; the rest of it says where it was planted.
+var canary = regexp.MustCompile(`cnry-[a-z]+`)
+
+// canaryTools is tools that say secrets in every way a tool can.
+const canaryTools = `tools:
+  - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: fails, kind: read, input_schema: {type: object}, builtin: fail}
+  - name: strict
+    kind: read
+    input_schema: {type: object, properties: {level: {enum: [low, high]}}, additionalProperties: false}
+    builtin: noop
+  - name: talks
+    kind: read
+    input_schema: {type: object}
+    env: [LISTED]
+    exec: {command: [sh, -c, 'echo "cnry-result $LISTED"; echo cnry-stderr >&2']}
+  - name: breaks
+    kind: read
+    input_schema: {type: object}
+    exec: {command: [sh, -c, 'echo cnry-result; echo cnry-stderr >&2; exit 3']}
+  - name: hangs
+    input_schema: {type: object}
+    timeout: 300ms
+    on_crash: checkable
+    check: {command: [sh, -c, 'echo cnry-probe; echo cnry-probe >&2; exit 1']}
+    exec: {command: [sh, -c, 'echo cnry-stderr >&2; sleep 60']}
+  - {name: guarded, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: observed, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: rewritten, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: forbidden, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: refund, kind: write, input_schema: {type: object}, builtin: noop}
+`
+
+const canaryPolicy = `
+approvers: [{name: alice, key: %s}]
+deny: [{tool: forbidden, name: never}]
+ask: [{tool: refund, name: refunds}]
+hooks:
+  - {name: guard, match: guarded, before: {command: [sh, -c, 'echo cnry-hook >&2; exit 2']}}
+  - {name: wants, match: observed, class: observe, before: {command: [sh, -c, 'echo cnry-hook; echo cnry-hook >&2; exit 7']}}
+  - {name: tidy, match: rewritten, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
+`
+
+// canaries is a fleet of processes full of secrets, and everything that leaves them for whoever operates it.
+type canaries struct {
+	*processes
+	alice  approval.Key
+	client *client.Client
+	conn   *bus.Conn
+	server *daemon
+	sinks  map[string]func() string // by name
+}
+
+// newCanaries starts a server with a password, a coordinator and a worker.
+func newCanaries(t *testing.T, env ...string) *canaries {
+	t.Helper()
+	dir, addr := t.TempDir(), freeAddr(t)
+	alice, err := approval.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"nats.conf":  `authorization { users: [ { user: fleet, password: "cnry-password" } ] }`,
+		"tools.yaml": canaryTools, "policy.yaml": fmt.Sprintf(canaryPolicy, alice.Public()),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collector, taken := newRudeCollector(t)
+	c := &canaries{alice: alice, sinks: map[string]func() string{"the traces": taken.String}}
+	c.processes = &processes{t: t, url: "nats://fleet:cnry-password@" + addr, env: append([]string{
+		"LISTED=cnry-listed", "UNLISTED=cnry-unlisted", "TOOLFLEET_POLICY=" + filepath.Join(dir, "policy.yaml"),
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + strings.Replace(collector, "://", "://who:cnry-collector@", 1), "OTEL_EXPORTER_OTLP_COMPRESSION=none",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20cnry-header,x-key=cnry%2Dheader", "OTEL_BSP_SCHEDULE_DELAY=50",
+	}, env...)}
+	c.server = c.start("nats", "--nats-config", filepath.Join(dir, "nats.conf"), "--listen", addr, "--data", filepath.Join(dir, "data"))
+	c.sinks["the log of nats"] = c.server.log.String
+	c.until("the server listens", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	c.serves("coordinator")
+	c.serves("worker", "--tools", filepath.Join(dir, "tools.yaml"))
+	c.client = c.processes.client()
+	if c.conn, err = bus.Connect(t.Context(), bus.Options{URL: c.url, Name: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.conn.Close)
+	return c
+}
+
+// newRudeCollector takes traces as they come. What comes first it refuses, and says with which headers it came.
+func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
+	t.Helper()
+	taken = &lockedBuffer{}
+	var refused sync.Map
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(taken, r.Body)
+		if _, again := refused.LoadOrStore(r.RemoteAddr, true); !again {
+			w.WriteHeader(http.StatusUnauthorized)
+			_ = r.Header.Write(w)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, taken
+}
+
+// serves runs a daemon and has what it logs and counts searched.
+func (c *canaries) serves(args ...string) {
+	c.t.Helper()
+	addr := freeAddr(c.t)
+	d := c.start(append(args, "--http", addr)...)
+	c.sinks["the log of the "+args[0]] = d.log.String
+	c.until(args[0]+" is ready", func() bool { return c.page(addr, "/readyz") == "ok\n" })
+	c.sinks["the metrics of the "+args[0]] = func() string { return c.page(addr, "/metrics") }
+}
+
+// page is a page of a daemon, "" while there is none.
+func (c *canaries) page(addr, path string) string {
+	r, err := http.NewRequest(http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0") // with exemplars
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return string(body)
+}
+
+// record is everything in the AUDIT stream.
+func (c *canaries) record() string {
+	c.t.Helper()
+	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(messages.VerbAudit))
+	if err != nil || len(all) == 0 {
+		c.t.Fatalf("%d lines in the record for people: %v", len(all), err)
+	}
+	var text strings.Builder
+	for _, m := range all {
+		fmt.Fprintf(&text, "%s %v %s\n", m.Subject, m.Header, m.Data)
+	}
+	return text.String()
+}
+
+// work has everything happen to batches that can happen to them, with a secret in every place.
+func (c *canaries) work() {
+	c.t.Helper()
+	const arguments = `{"x":"cnry-arg","cnry-key":1}`
+	b := canonical("mixed", "mixed", call{"echo", arguments}, call{"fails", `{"message":"cnry-error"}`}, call{"strict", `{"level":"cnry-invalid","cnry-key":1}`},
+		call{"strict", `"cnry-invalid"`}, call{"talks", arguments}, call{"breaks", arguments}, call{"guarded", arguments}, call{"observed", arguments},
+		call{"rewritten", arguments}, call{"forbidden", arguments}, call{"cnry-tool", arguments}, call{"hangs", arguments})
+	b.Labels = map[string]string{"note": "cnry-label"}
+	reply, err := c.client.Run(c.t.Context(), b, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	// What is planted has to be there to be found.
+	want := "ok error validation_error validation_error ok error denied ok ok denied unknown_tool outcome_unknown"
+	if got := statuses(reply); got != want {
+		c.t.Errorf("statuses\n%s, want\n%s", got, want)
+	}
+	c.refused()
+	c.raw()
+	c.asks("edited", messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"cents":1,"x":"cnry-edit"}`) })
+	c.asks("denied", messages.Deny, func(d *messages.Decision) { d.Reason = "cnry-reason" })
+	c.asks("forged", messages.Approve, func(d *messages.Decision) { d.Sig = "forged" })
+}
+
+// refused is batches that are not run.
+func (c *canaries) refused() {
+	c.t.Helper()
+	for i, message := range []string{`{"calls":[{"id":"1","name":"echo","input":{"x":"cnry-refused"}},{"id":"1","name":"cnry-tool"}]}`, `{"calls":"cnry-refused"}`, `{"cnry-refused":[]}`} {
+		b := canonical("refused", fmt.Sprint("refused-", i))
+		b.Message = json.RawMessage(message)
+		if reply, err := c.client.Run(c.t.Context(), b, nil); err == nil && len(reply.Results) > 0 {
+			c.t.Errorf("%s is run: %+v", message, reply)
+		}
+	}
+	subject := c.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, "refused", "garbage"))
+	if _, err := c.conn.Append(c.t.Context(), subject, nil, []byte(`{"v":1,"id":"cnry-refused","message":cnry-refused`)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// raw is a batch with headers of its agent's own.
+func (c *canaries) raw() {
+	c.t.Helper()
+	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
+	header := bus.Header{"Authorization": {"cnry-headers"}, "tracestate": {"cnry-state"}, "baggage": {"user=cnry-baggage"}, "traceparent": {"cnry-parent"}}
+	if _, err := c.conn.Append(c.t.Context(), c.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), header, encoded(b)); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.client.Await(c.t.Context(), b.Session, b.ID); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// asks is a batch whose call waits for a person, and what that person says. A batch that is not decided on is aborted.
+func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Decision)) {
+	c.t.Helper()
+	b := canonical(id, id, call{"refund", `{"cents":14999,"x":"cnry-arg"}`})
+	if err := c.client.Submit(c.t.Context(), b); err != nil {
+		c.t.Fatal(err)
+	}
+	var q messages.Approval
+	c.until("the call of "+id+" asks", func() (is bool) {
+		var err error
+		q, err = c.client.Show(c.t.Context(), messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+		return err == nil
+	})
+	d := approval.Answer(q, v, "alice")
+	d.At = time.Now().UTC()
+	forged := ""
+	if change(&d); d.Sig != "" {
+		forged, d.Sig = d.Sig, ""
+	}
+	signed, err := c.alice.Sign(d)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if forged != "" {
+		signed.Sig = forged
+	}
+	if _, err := c.client.Decide(c.t.Context(), signed); (err != nil) != (forged != "") {
+		c.t.Errorf("the decision on %s: %v", id, err)
+	}
+	if forged != "" {
+		if _, err := c.client.Abort(c.t.Context(), b.Session, b.ID, client.Stop{Reason: "cnry-abort", By: "bob"}); err != nil {
+			c.t.Error(err)
+		}
+	}
+	if _, err := c.client.Await(c.t.Context(), b.Session, b.ID); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// found is the secrets that stand in what left the processes, as "sink: secret". The server is taken away first: what is
+// said of a lost connection is searched too.
+func (c *canaries) found() []string {
+	c.t.Helper()
+	texts := map[string]string{"the AUDIT stream": c.record()}
+	c.until("all traces have come", func() bool {
+		return strings.Count(c.sinks["the traces"](), "process toolfleet.batch") >= 5
+	})
+	c.server.kill()
+	for _, of := range []string{"coordinator", "worker"} {
+		c.until("the "+of+" notices", func() bool { return strings.Contains(c.sinks["the log of the "+of](), "connection to NATS lost") })
+	}
+	seen := map[string]bool{}
+	for name, read := range c.sinks {
+		texts[name] = read()
+	}
+	for name, text := range texts {
+		if text == "" {
+			c.t.Errorf("%s is empty: nothing is searched", name)
+		}
+		for _, secret := range canary.FindAllString(text, -1) {
+			seen[name+": "+secret] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// What a person said of a question, and what a model calls a tool, belong on the record for people.
+var recorded = []string{"the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
+
+func TestNoSecretLeavesTheProcesses(t *testing.T) {
+	c := newCanaries(t)
+	c.work()
+	if diff := cmp.Diff(recorded, c.found()); diff != "" {
+		t.Errorf("secrets (-allowed +found):\n%s", diff)
+	}
+}
+
+// TestWhatDebugShows: the words of probes and hooks, for whoever finds out why they fail; never arguments, results or
+// credentials.
+func TestWhatDebugShows(t *testing.T) {
+	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
+	c.work()
+	allowed := append([]string{"the log of the worker: cnry-hook", "the log of the worker: cnry-probe"}, recorded...)
+	slices.Sort(allowed)
+	if diff := cmp.Diff(allowed, c.found()); diff != "" {
+		t.Errorf("secrets (-allowed +found):\n%s", diff)
+	}
+}
+
+// TestContentInTracesByRequest is what the tests above would find if traces held content.
+func TestContentInTracesByRequest(t *testing.T) {
+	c := newCanaries(t, "TOOLFLEET_TRACE_CONTENT=true")
+	c.work()
+	found := c.found()
+	for _, want := range []string{"arg", "result", "listed", "edit"} {
+		if !slices.Contains(found, "the traces: cnry-"+want) {
+			t.Errorf("traces do not hold cnry-%s", want)
+		}
+	}
+	for _, f := range found {
+		sink, secret, _ := strings.Cut(f, ": cnry-")
+		inTraces := sink == "the traces" && !slices.Contains([]string{"unlisted", "password", "header", "collector", "headers", "baggage"}, secret)
+		if !inTraces && !slices.Contains(recorded, f) {
+			t.Errorf("found %s", f)
+		}
+	}
+}
+
+// TestAWrongStartTellsNoSecret starts daemons that cannot work, for reasons that have to do with secrets.
+func TestAWrongStartTellsNoSecret(t *testing.T) {
+	p := newProcesses(t)
+	tools, _ := p.tools()
+	for _, tc := range []struct {
+		env    string
+		status int
+	}{
+		{"OTEL_EXPORTER_OTLP_HEADERS=Bearer cnry-header", 2},
+		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization=cnry-header%zz", 2},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://who:cnry-collector@host", 2},
+		{"OTEL_RESOURCE_ATTRIBUTES=cnry-attribute", 2},
+		{"NATS_URL=nats://fleet:cnry-password@127.0.0.1:1", 1},
+		{"NATS_URL=nats://fleet:cnry-password@%zz", 1},
+	} {
+		for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", tools}} {
+			q := *p
+			q.env = append(slices.Clone(p.env), "OTEL_TRACES_EXPORTER=otlp", "TOOLFLEET_NATS_TIMEOUT=100ms", tc.env)
+			d, err := q.launch(args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = d.cmd.Wait()
+			if got := d.cmd.ProcessState.ExitCode(); got != tc.status || canary.MatchString(d.log.String()) {
+				t.Errorf("%s with %s ends with %d, want %d:\n%s", args[0], tc.env, got, tc.status, d.log)
+			}
+		}
+	}
+}
