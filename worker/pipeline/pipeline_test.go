@@ -75,9 +75,12 @@ func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p 
 	return made(t, cfg, promise, p).Run(ctx, job, nil, nil, nil)
 }
 
-// made is a pipeline of cfg that serves one tool.
+// made is a pipeline of cfg that serves one tool. In a test its calls are traced, and no span may be left open.
 func made(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *Pipeline {
 	t.Helper()
+	if _, test := t.(*testing.T); test && cfg.Tracer == nil {
+		cfg.Tracer, _ = traced(t)
+	}
 	cfg.Registry = &tool.Registry{}
 	if err := cfg.Registry.Add(promise, p); err != nil {
 		t.Fatal(err)

@@ -7,11 +7,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// trail is what only the record for people is told of the call. Where the result is hashed is for the lane, which has the
+// trail is what only the record for people is told of the call. The hash of the result is left to the lane, which has the
 // last word in it.
 func (c *call) trail() *messages.Trail {
 	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.given, PhasesMS: make(map[string]float64, len(c.took))}
-	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput { // it ended before its input was frozen
+	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput && messages.Check(c.input) == nil { // it ended before its input was frozen
 		if canonical, err := messages.CanonicalJSON(c.input); err == nil {
 			t.ArgsHash = messages.Digest(canonical)
 		}
