@@ -68,10 +68,10 @@ func (d *drive) lookAll(ctx context.Context) []batch.Event {
 	known, err := d.journal.Calls(ctx, d.accepted.Key, open...)
 	heard.Wait()
 	if unheard != nil {
-		d.log.Warn(notHeard, "err", unheard)
+		d.log.Log(ctx, levelOf(unheard), notHeard, "err", unheard)
 	}
 	if err != nil {
-		d.log.Warn("the journal cannot be read; it is tried again at the next poll", "err", err)
+		d.log.Log(ctx, levelOf(err), "the journal cannot be read; it is tried again at the next poll", "err", err)
 		return said
 	}
 	return append(append(said, d.known(ctx, known)...), batch.Looked{})
@@ -157,7 +157,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
 		if err != nil {
-			d.log.Warn("the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+			d.log.Log(ctx, levelOf(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 			return nil
 		}
 		d.withdraw(ctx, want.Index)
@@ -177,7 +177,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	case errors.As(err, &lost):
 		return []batch.Event{d.recorded(ctx, want.Index, lost.Newest.Record, lost.Newest.Seq)}
 	case err != nil:
-		d.log.Warn("the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+		d.log.Log(ctx, levelOf(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 		return nil
 	}
 	d.withdraw(ctx, want.Index)
@@ -220,6 +220,9 @@ func (d *drive) withdraw(ctx context.Context, index int) {
 	}
 }
 
+// insistSays is the time between two lines about the same thing that does not go.
+const insistSays = time.Minute
+
 // insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never can.
 func (d *drive) insist(ctx context.Context, what string, try func() error) {
 	if err := d.untilDone(ctx, what, try); err != nil {
@@ -229,6 +232,7 @@ func (d *drive) insist(ctx context.Context, what string, try func() error) {
 
 // untilDone is insist for any goroutine.
 func (d *drive) untilDone(ctx context.Context, what string, try func() error) error {
+	var said time.Time // when it was last said that it does not go
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := try()
 		if err == nil {
@@ -237,7 +241,10 @@ func (d *drive) untilDone(ctx context.Context, what string, try func() error) er
 		if bus.IsTerminal(err) || ctx.Err() != nil {
 			return err
 		}
-		d.log.Warn(what+" failed; trying again", "err", err, "wait", wait)
+		if time.Since(said) > insistSays {
+			d.log.Log(ctx, levelOf(err), what+" failed; trying again", "err", err)
+			said = time.Now()
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -217,7 +217,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	case err != nil && late:
 		return err
 	case err != nil:
-		d.log.Warn(notHeard, "err", err)
+		d.log.Log(ctx, levelOf(err), notHeard, "err", err)
 	}
 	for _, event := range said {
 		d.machine.Step(d.began, event)
@@ -306,7 +306,7 @@ func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 	header, span := d.sendCall(ctx, call, want)
 	defer span.End()
 	if err := d.conn.Send(subject, header, messages.MustMarshal(job)); err != nil {
-		d.log.Warn("job not sent; the poll sends it again", d.call(want.Index), "err", err)
+		d.log.Log(ctx, levelOf(err), "job not sent; the poll sends it again", d.call(want.Index), "err", err)
 		tracing.Fail(span, string(messages.Internal))
 	}
 }

@@ -2,8 +2,10 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -34,4 +36,13 @@ func callAttr(id messages.CallID, index int) slog.Attr {
 		return slog.String("call", string(id))
 	}
 	return slog.Int("index", index)
+}
+
+// levelOf is how important it is that something could not be done that is done again. That there is no connection is the
+// connection's line, and none for each batch.
+func levelOf(err error) slog.Level {
+	if errors.Is(err, bus.ErrDisconnected) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }

@@ -159,7 +159,7 @@ func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
 	switch {
 	case !found:
 		q := o.question(conn.Now(ctx), job)
-		record := messages.CallRecord{State: messages.Parked, Nonce: fmt.Sprint(key, d.Delivered), ArgsHash: q.ArgsHash, Approval: &q}
+		record := messages.CallRecord{State: messages.Parked, Nonce: fmt.Sprint(key, d.Delivered), ArgsHash: q.ArgsHash, Approval: &q, Span: d.Header.Get("traceparent")}
 		if seq, err := j.Write(ctx, key, record, 0); err == nil {
 			tell(messages.Notice{Record: &record, Seq: seq})
 		}
