@@ -249,30 +249,37 @@ func TestTheSpansOfAQuestion(t *testing.T) {
 	}
 }
 
-// A run that was lost and is found applied is asked about within its phase, and the tool is not run.
+// What became of a run is asked about within the phase of the tool: of one that was lost, which is not run again, and of one
+// that did not end in its time.
 func TestTheSpanOfAProbe(t *testing.T) {
-	var cfg Config
-	var spans *tracetest.SpanRecorder
-	cfg.Tracer, spans = traced(t)
-	var seen trace.SpanContext
-	p := &probe{applied: func(ctx context.Context) (tool.Probed, error) {
-		seen = trace.SpanContextFromContext(ctx)
-		return tool.Probed{Applied: true}, nil
-	}}
-	checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
-	r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) {
-		return Grant{Attempt: 2, Probe: true}, nil
-	}, nil)
-	if err != nil || r.Status != messages.StatusOK || p.effects.Load() != 0 {
-		t.Fatalf("got %+v, %v", r, err)
-	}
-	if got, want := outline(t, spans), "execute_tool w: validate semantic pre-hooks permissions execute post-hooks"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	for _, s := range spans.Ended() {
-		if s.Name() == Execute && s.SpanContext().SpanID() != seen.SpanID() {
-			t.Error("the probe was not asked within the phase")
-		}
+	for name, lost := range map[string]bool{"lost": true, "stopped": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var cfg Config
+				var spans *tracetest.SpanRecorder
+				cfg.Tracer, spans = traced(t)
+				var seen trace.SpanContext
+				p := &probe{applied: func(ctx context.Context) (tool.Probed, error) {
+					seen = trace.SpanContextFromContext(ctx)
+					return tool.Probed{Applied: true}, nil
+				}, run: func(ctx context.Context, _ tool.Call) (tool.Output, error) { <-ctx.Done(); return tool.Output{}, ctx.Err() }}
+				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
+				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) {
+					return Grant{Attempt: 2, Probe: lost}, nil
+				}, nil)
+				if err != nil || r.Status != messages.StatusOK || (p.effects.Load() == 0) != lost {
+					t.Fatalf("got %+v, %v", r, err)
+				}
+				if got, want := outline(t, spans), "execute_tool w: validate semantic pre-hooks permissions execute post-hooks"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+				for _, s := range spans.Ended() {
+					if s.Name() == Execute && s.SpanContext().SpanID() != seen.SpanID() {
+						t.Error("the probe was not asked within the phase")
+					}
+				}
+			})
+		})
 	}
 }
 
