@@ -1,0 +1,355 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// onRecord is the lines about calls and refused batches that a filter wants, in the order of storing.
+func (f *fleet) onRecord(want audit.Filter) (lines []messages.AuditRecord) {
+	f.t.Helper()
+	log, err := audit.New(f.conn, audit.Config{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = log.Read(ctx, want, func(e audit.Entry) bool {
+		if e.Err != nil {
+			f.t.Error(e.Err)
+		}
+		if e.Line.Type == messages.AuditCall || e.Line.Type == messages.AuditBatchRefused {
+			lines = append(lines, e.Line)
+		}
+		return true
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return lines
+}
+
+// gone waits until a batch has left the log: from then on it is on record.
+func (f *fleet) gone(b messages.Batch) {
+	f.t.Helper()
+	f.until("the batch has left the log", func() bool {
+		_, open, err := journal.New(f.conn).Open(context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID))
+		return err == nil && !open
+	})
+}
+
+// wantOnRecord checks that each call of a batch has one line, in order, that says what the reply says.
+func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
+	f.t.Helper()
+	f.gone(b)
+	lines := f.onRecord(audit.Filter{Session: b.Session, Batch: b.ID})
+	type told struct {
+		Index   int
+		CallID  messages.CallID
+		Tool    string
+		Status  messages.Status
+		Code    messages.Code
+		Attempt int
+		Worker  string
+	}
+	var want, got []told
+	for _, r := range reply.Results {
+		w := told{r.Index, r.CallID, r.Tool, r.Status, "", r.Attempt, r.Worker}
+		if r.Err != nil {
+			w.Code = r.Err.Code
+		}
+		want = append(want, w)
+	}
+	for _, l := range lines {
+		got = append(got, told{l.Index, l.CallID, l.Tool, l.Status, l.Code, l.Attempt, l.Worker})
+		if l.Session != b.Session || l.Batch != b.ID || l.Digest != reply.Digest || l.Provider != b.Provider || l.Accepted.IsZero() || l.Time.IsZero() || l.Writer == "" {
+			f.t.Errorf("the line of call %d of %s says too little: %+v", l.Index, b.ID, l)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.t.Errorf("on record of batch %s (-replied +recorded):\n%s", b.ID, diff)
+	}
+	return lines
+}
+
+// secret stands in arguments and results, and may not be in any line.
+const secret = "canary-4711"
+
+// Each call of each batch has one line, whatever became of it, and nothing of what it was about is in any.
+func TestEveryCallHasItsLine(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		f.bank()
+		object := func(promise schemas.Tool, run tool.Func) { f.tool(promise, run) }
+		object(schemas.Tool{Name: "look", Kind: messages.Read, InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
+			func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text(secret), nil })
+		object(schemas.Tool{Name: "secret", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		object(schemas.Tool{Name: "fails", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) {
+			return tool.Output{}, fmt.Errorf("it failed with %s", secret)
+		})
+		object(schemas.Tool{Name: "slow", Kind: messages.Read, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+		object(schemas.Tool{Name: "pay", Kind: messages.Write, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+		object(schemas.Tool{Name: "forbidden", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		object(schemas.Tool{Name: "write", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		f.worker(p.worker(t, refunds+"deny:\n  - {tool: forbidden, name: never}\n"))
+		cfg := p.coordinator()
+		cfg.Audit.Include = []string{"look.shown"}
+		f.coordinator(cfg)
+		argument := fmt.Sprintf(`{"n":1,"who":%q,"shown":"for all to see"}`, secret)
+
+		seen := map[messages.Status]bool{}
+		check := func(b messages.Batch, statuses string) []messages.AuditRecord {
+			t.Helper()
+			reply := f.reply(b, time.Hour)
+			f.wantStatuses(reply, statuses)
+			for _, r := range reply.Results {
+				seen[r.Status] = true
+			}
+			return f.wantOnRecord(b, reply)
+		}
+		b := batchIn(messages.Anthropic, "s", "reads", call{"look", argument}, call{"look", `{"n":"` + secret + `"}`}, call{"fails", argument}, call{"slow", argument},
+			call{"admin_override", argument}, call{"__proto__", argument}, call{"ECHO", argument}, call{"echo ", argument}, call{"Look", argument})
+		b.Round = 3
+		f.submit(b)
+		lines := check(b, "ok validation_error error timeout unknown_tool unknown_tool unknown_tool unknown_tool unknown_tool")
+		if l := lines[0]; l.Round != 3 || l.Kind != messages.Read || l.ToolDigest == "" || len(l.ArgsHash) != 16 || string(l.Arguments["shown"]) != `"for all to see"` || len(l.Arguments) != 1 || l.Started.IsZero() || len(l.PhasesMS) != 6 || len(l.ResultHash) != 16 {
+			t.Errorf("the line of a call that ran says too little: %+v", l)
+		}
+		if lines[4].ArgsHash != lines[0].ArgsHash || lines[1].ArgsHash == lines[0].ArgsHash {
+			t.Errorf("hashes %s, %s and %s of the same, other and the same arguments", lines[0].ArgsHash, lines[1].ArgsHash, lines[4].ArgsHash)
+		}
+		if plain := messages.Digest([]byte(argument)); strings.HasPrefix(plain, lines[0].ArgsHash) {
+			t.Error("the hash is one that anybody can make")
+		}
+
+		b = canonical("s", "denied", call{"forbidden", argument}, refund("149.99"))
+		f.submit(b)
+		if _, err := f.says(p, "alice", f.question(b, 1), messages.Deny, nil); err != nil {
+			t.Fatal(err)
+		}
+		lines = check(b, "denied denied")
+		if p := lines[0].Permission; p == nil || p.Effect != "deny" || p.Rule != "never" {
+			t.Errorf("who denied it: %+v", p)
+		}
+		if p := lines[1].Permission; p == nil || p.Effect != "deny" || len(p.By) != 1 || p.By[0] != "alice" || lines[1].Approval == "" {
+			t.Errorf("who denied it: %+v", p)
+		}
+
+		b = canonical("s", "approved", refund("149.99"))
+		f.submit(b)
+		f.approve(p, "alice", f.question(b, 0))
+		lines = check(b, "ok")
+		if p := lines[0].Permission; p == nil || p.Effect != "ask" || len(p.By) != 1 || p.By[0] != "alice" || p.Rule != "refunds-over-50" || p.Policy == "" {
+			t.Errorf("who allowed it: %+v", p)
+		}
+
+		b = canonical("s", "expired", refund("149.99"))
+		f.submit(b)
+		check(b, "expired")
+
+		b = canonical("s", "unknown", call{"pay", argument}, call{"write", argument})
+		f.submit(b)
+		check(b, "outcome_unknown skipped")
+
+		b = canonical("s", "aborted", call{"slow", argument}, call{"write", argument})
+		f.submit(b)
+		time.Sleep(100 * time.Millisecond) // simulated: it runs
+		f.abort("s", "")
+		check(b, "aborted aborted")
+
+		refused := messages.Batch{V: messages.Version, ID: "refused", Session: "s", Provider: messages.Anthropic, Message: json.RawMessage(`{"role":"` + secret + `"}`)}
+		f.submit(refused)
+		f.gone(refused)
+		lines = f.onRecord(audit.Filter{Session: "s", Batch: "refused"})
+		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.MalformedMessage || lines[0].Refusal.Message != "" {
+			t.Errorf("on record of a refused batch: %+v", lines)
+		}
+		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under an id that was used
+		f.submit(again)
+		f.gone(again)
+		if lines = f.onRecord(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.BatchConflict {
+			t.Errorf("on record of a conflict: %+v", lines)
+		}
+
+		for _, status := range []messages.Status{messages.StatusOK, messages.StatusValidationError, messages.StatusDenied, messages.StatusUnknownTool, messages.StatusError,
+			messages.StatusTimeout, messages.StatusSkipped, messages.StatusAborted, messages.StatusOutcomeUnknown, messages.StatusExpired} {
+			if !seen[status] {
+				t.Errorf("no call ended %s", status)
+			}
+		}
+		all, err := f.conn.All(context.Background(), f.conn.Names().Stream(bus.Audit), ">")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, schemaErr := schemas.For("audit-record")
+		several, err := schemas.For("audit-lines")
+		if schemaErr != nil || err != nil {
+			t.Fatal(schemaErr, err)
+		}
+		for _, m := range all {
+			if bytes.Contains(m.Data, []byte(secret)) {
+				t.Errorf("what a call was about is on record at %s: %s", m.Subject, m.Data)
+			}
+			schema := line
+			if strings.Contains(m.Subject, ".ended.") {
+				schema = several
+			}
+			if err := schema.Validate(m.Data); err != nil {
+				t.Errorf("%s: %v: %s", m.Subject, err, m.Data)
+			}
+		}
+	})
+}
+
+// fullRecord is a coordinator whose fleet has a record that takes nothing, and the way to let it take again.
+func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) {
+	cfg.Provision.MaxBytes = map[string]int64{bus.Audit: 1}
+	return cfg, func() {
+		f.t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		stream := f.conn.Names().Stream(bus.Audit)
+		var info struct {
+			Config map[string]any `json:"config"`
+		}
+		m, err := f.conn.Request(ctx, "$JS.API.STREAM.INFO."+stream, nil, nil)
+		if err == nil {
+			err = json.Unmarshal(m.Data, &info)
+		}
+		if err == nil {
+			info.Config["max_bytes"] = -1
+			m, err = f.conn.Request(ctx, "$JS.API.STREAM.UPDATE."+stream, nil, messages.MustMarshal(info.Config))
+		}
+		if err != nil || bytes.Contains(m.Data, []byte(`"error"`)) {
+			f.t.Fatalf("make room in the record: %v, %s", err, m.Data)
+		}
+	}
+}
+
+// The record takes nothing when a batch ends. Its reply goes out; the batch stays in the log, whoever drives it, and so
+// does what is behind it in its session. Once there is room all of them are on record, and nothing has run twice.
+func TestABatchWaitsForItsRecord(t *testing.T) {
+	for name, lost := range map[string]func(f *fleet, p part, l *link){
+		"the coordinator goes on":              func(*fleet, part, *link) {},
+		"another gets the delivery":            func(_ *fleet, p part, _ *link) { p.stop() },
+		"another finds it as the next to come": func(f *fleet, _ part, l *link) { l.set(weather{silent: true}, weather{silent: true}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				var runs atomic.Int64
+				count := func(_ context.Context, c tool.Call) (tool.Output, error) {
+					runs.Add(1)
+					return tool.Text("done"), nil
+				}
+				f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, count)
+				f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, count)
+				cfg, makeRoom := fullRecord(f)
+				l := newLink(t, srv)
+				conn := l.connect(f, "coordinator")
+				cfg.Logger, cfg.Drain = f.log, time.Millisecond
+				c, err := coordinator.New(conn, cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				first := f.start(conn, c.Run)
+				f.worker(worker.Config{})
+				f.until("the coordinator is ready", c.Ready)
+				one := canonical("s", "one", call{"look", ""}, call{"put", ""}, call{"nothing_like_that", ""})
+				two := canonical("s", "two", call{"put", ""})
+				f.submit(one)
+				f.submit(two)
+				reply := f.reply(one, time.Minute)
+				f.wantStatuses(reply, "ok ok unknown_tool")
+				time.Sleep(time.Minute) // simulated: it is tried again and again
+				if got := f.onRecord(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
+					t.Fatalf("%d lines, %d runs", len(got), runs.Load())
+				}
+				lost(f, first, l)
+				if name != "the coordinator goes on" {
+					f.coordinator(coordinator.Config{Provision: cfg.Provision})
+					if strings.HasPrefix(name, "another finds") { // long before it is delivered again
+						f.until("somebody wakes the session", func() bool { // of the two that are asked in turn, one hears
+							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+							defer cancel()
+							_, err := f.client.Abort(ctx, "s", "no such batch", byOps)
+							return err == nil
+						})
+					}
+					time.Sleep(30 * time.Second)
+					if got := f.onRecord(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
+						t.Fatalf("%d lines, %d runs", len(got), runs.Load())
+					}
+				}
+				makeRoom()
+				f.wantStatuses(f.reply(two, time.Minute), "ok")
+				f.wantOnRecord(one, reply)
+				f.wantOnRecord(two, f.reply(two, time.Minute))
+				if runs.Load() != 3 {
+					t.Errorf("%d runs, want 3", runs.Load())
+				}
+				f.submit(one) // a finished batch that is submitted again is no other batch
+				f.gone(one)
+				if got := f.onRecord(audit.Filter{}); len(got) != 4 {
+					t.Errorf("%d lines after a batch was submitted again, want 4", len(got))
+				}
+				l.set(weather{}, weather{})
+			})
+		})
+	}
+}
+
+// Coordinators that drive the same batches at once write each line once.
+func TestCoordinatorsRaceForTheRecord(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+			time.Sleep(20 * time.Second) // longer than the first driver is heard
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{Slots: 50})
+		l := newLink(t, srv)
+		f.coordinatorOver(l)
+		var batches []messages.Batch
+		for n := range 20 {
+			b := canonical(fmt.Sprint("s", n), "b", call{"put", ""}, call{"nothing_like_that", ""})
+			batches = append(batches, b)
+			f.submit(b)
+		}
+		time.Sleep(5 * time.Second) // simulated: all of them run
+		// The first coordinator is not heard for a while, and the second drives what it drove; then both bring it to its end.
+		l.set(weather{silent: true}, weather{silent: true})
+		f.coordinator(coordinator.Config{})
+		time.Sleep(12 * time.Second)
+		l.set(weather{}, weather{})
+		for _, b := range batches {
+			f.wantOnRecord(b, f.reply(b, 5*time.Minute))
+		}
+		if got := f.onRecord(audit.Filter{}); len(got) != 40 {
+			t.Errorf("%d lines, want 40", len(got))
+		}
+	})
+}
