@@ -1,12 +1,124 @@
 package e2e
 
 import (
+	"cmp"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/telemetry"
+	"github.com/toolfleet/toolfleet/worker"
 )
+
+// shown is metrics by their names: type and labels, as docs/metrics.md has them.
+type shown map[string]string
+
+// Register implements [prometheus.Registerer]: it notes down what would be seen.
+func (s shown) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	for d := range descs {
+		m := descText.FindStringSubmatch(d.String())
+		kind := "gauge"
+		switch _, vec := c.(*prometheus.HistogramVec); {
+		case vec:
+			kind = "histogram"
+		case strings.HasSuffix(m[1], "_total"):
+			kind = "counter"
+		}
+		if h, is := c.(interface{ Observe(float64) }); is && h != nil {
+			kind = "histogram"
+		}
+		s[m[1]] = kind + " " + strings.ReplaceAll(m[2], ",", ", ")
+	}
+	return nil
+}
+
+var descText = regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{(.*?)\}`)
+
+// MustRegister implements [prometheus.Registerer].
+func (s shown) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		_ = s.Register(c)
+	}
+}
+
+// Unregister implements [prometheus.Registerer].
+func (s shown) Unregister(prometheus.Collector) bool { return false }
+
+// docs/metrics.md has every metric that we show, with its type and its labels, under the heading of who shows it, and no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	document, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := map[string]shown{}
+	heading := ""
+	for line := range strings.Lines(string(document)) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			heading = strings.TrimSpace(title)
+		}
+		if m := documentedMetric.FindStringSubmatch(line); m != nil {
+			if read[heading] == nil {
+				read[heading] = shown{}
+			}
+			read[heading][m[1]] = m[2] + " " + m[3]
+		}
+	}
+	work, coordinating, both := shown{}, shown{}, shown{}
+	worker.NewMetrics(work)
+	coordinator.NewMetrics(coordinating)
+	fleet := shown{}
+	fleet.MustRegister(new(coordinator.Gauges))
+	both.MustRegister(new(bus.Conn).Collectors()...)
+	families, err := telemetry.Registry("v0").Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "toolfleet_") {
+			var labels []string
+			for _, l := range f.Metric[0].Label {
+				labels = append(labels, l.GetName())
+			}
+			slices.SortFunc(labels, func(a, b string) int { return cmp.Compare(b, a) })
+			both[f.GetName()] = "gauge " + strings.Join(labels, ", ")
+		}
+	}
+	want := map[string]shown{
+		"What a worker shows": work, "What a coordinator shows": coordinating, "What every coordinator shows of the whole fleet": fleet, "What both show": both,
+	}
+	if diff := gocmp.Diff(want, read); diff != "" {
+		t.Errorf("docs/metrics.md (- is shown, + is documented)\n%s", diff)
+	}
+	known := shown{}
+	for _, s := range want {
+		for name, what := range s {
+			if strings.Contains(name, "_total_") || !strings.HasPrefix(name, "toolfleet_") {
+				t.Errorf("%s is no name for a metric of ours", name)
+			}
+			known[name] = what
+		}
+	}
+	for _, name := range regexp.MustCompile(`toolfleet_\w+`).FindAllString(string(document), -1) {
+		base := strings.TrimSuffix(name, "_bucket")
+		if what, ok := known[base]; !ok || base != name && !strings.HasPrefix(what, "histogram") {
+			t.Errorf("docs/metrics.md speaks of %s, which nobody shows", name)
+		}
+	}
+}
+
+var documentedMetric = regexp.MustCompile("^\\| `(toolfleet_\\w+)` \\| (\\w+) \\| (.*?) ?\\|")
 
 // gauges looks at the fleet as a coordinator does when it is scraped.
 func (f *identified) gauges(t *testing.T) {
