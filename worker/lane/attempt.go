@@ -107,6 +107,9 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	}
 	if wait, again := a.again(result); again {
 		settle, err := a.release(ctx, result.Err, wait)
+		if err == nil {
+			a.logFailure("attempt failed; there will be another", result)
+		}
 		if !errors.Is(err, bus.ErrTooLarge) {
 			return settle, err
 		}

@@ -37,7 +37,7 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 		case err == nil:
 			a.tell(messages.Notice{Result: &stored})
 			a.became = string(stored.Status)
-			a.logEnd(stored)
+			a.logFailure("call failed", stored)
 			a.cfg.Observe(ctx, a.pool, stored)
 			return ack, nil
 		case errors.As(err, &lost):
@@ -56,8 +56,8 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 	}
 }
 
-// logEnd has a line for a call that failed. What the tool said is not in it.
-func (a *attempt) logEnd(r messages.Result) {
+// logFailure has a line for a call, or an attempt, that failed. What the tool said is not in it.
+func (a *attempt) logFailure(what string, r messages.Result) {
 	level := slog.LevelInfo
 	switch r.Status {
 	case messages.StatusOK:
@@ -65,7 +65,7 @@ func (a *attempt) logEnd(r messages.Result) {
 	case messages.StatusOutcomeUnknown:
 		level = slog.LevelWarn
 	}
-	a.log.Log(context.Background(), level, "call failed", "status", r.Status, "error", messages.ErrorType(r.Status, r.Err),
+	a.log.Log(context.Background(), level, what, "status", r.Status, "error", messages.ErrorType(r.Status, r.Err),
 		"attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 

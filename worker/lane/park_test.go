@@ -4,18 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -30,11 +33,17 @@ type yard struct {
 	conn    *bus.Conn
 	journal *journal.Journal
 	notices chan messages.Notice // but for signs of life
+	spans   *tracetest.SpanRecorder
+	log     lines
+
+	mu     sync.Mutex
+	counts map[lane.Count]int // guarded by mu
 }
 
 func inYard(t *testing.T, test func(*yard)) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		y := &yard{T: t, srv: srv, notices: make(chan messages.Notice, 100)}
+		y := &yard{T: t, srv: srv, notices: make(chan messages.Notice, 100), spans: tracetest.NewSpanRecorder(), counts: map[lane.Count]int{}}
+		t.Cleanup(y.nothingLeft)
 		y.conn = y.connect()
 		if err := y.conn.Provision(t.Context(), bus.Provision{}); err != nil {
 			t.Fatal(err)
@@ -91,7 +100,9 @@ func (t tools) Run(ctx context.Context, job messages.Job, prior *messages.CallRe
 func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
 	y.Helper()
 	service := lane.Service{Claims: claims, Attempts: 2, Backoff: func(int) time.Duration { return time.Second }}
-	consumer := lane.New(y.connect(), tools{service, run}, lane.Config{Worker: name, Drain: time.Second})
+	consumer := lane.New(y.connect(), tools{service, run}, lane.Config{
+		Worker: name, Drain: time.Second, Tracer: y.tracer(), Count: y.count, Logger: slog.New(slog.NewTextHandler(&y.log, nil)),
+	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(y.Context()))
 	var ended sync.WaitGroup
 	ended.Go(func() {
@@ -120,8 +131,16 @@ func (y *yard) job(claims bool) messages.Job {
 
 func (y *yard) publish(job messages.Job) {
 	y.Helper()
+	y.send(y.Context(), job)
+}
+
+// send publishes a job as part of the trace of ctx.
+func (y *yard) send(ctx context.Context, job messages.Job) {
+	y.Helper()
+	header := bus.Header{}
+	tracing.Inject(ctx, header)
 	subject := y.conn.Names().Lane(!job.ConcurrencySafe, "default", key)
-	if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); err != nil {
+	if _, err := y.conn.Append(y.Context(), subject, header, messages.MustMarshal(job)); err != nil {
 		y.Fatal(err)
 	}
 }

@@ -262,7 +262,10 @@ func TestTheSpanOfAProbe(t *testing.T) {
 				p := &probe{applied: func(ctx context.Context) (tool.Probed, error) {
 					seen = trace.SpanContextFromContext(ctx)
 					return tool.Probed{Applied: true}, nil
-				}, run: func(ctx context.Context, _ tool.Call) (tool.Output, error) { <-ctx.Done(); return tool.Output{}, ctx.Err() }}
+				}, run: func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+					<-ctx.Done()
+					return tool.Output{}, ctx.Err()
+				}}
 				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
 				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) {
 					return Grant{Attempt: 2, Probe: lost}, nil

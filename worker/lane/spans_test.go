@@ -1,0 +1,413 @@
+package lane_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/lane"
+)
+
+func (y *yard) tracer() trace.Tracer {
+	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(y.spans)).Tracer(tracing.Scope)
+}
+
+// nothingLeft checks, after the workers, that each span has ended and each job that was taken is out of hand.
+func (y *yard) nothingLeft() {
+	if begun, ended := len(y.spans.Started()), len(y.spans.Ended()); begun != ended {
+		y.Errorf("%d spans were begun and %d ended", begun, ended)
+	}
+	if n := y.counted(); n[lane.Taken] != n[lane.Left] {
+		y.Errorf("%d jobs were taken and %d left", n[lane.Taken], n[lane.Left])
+	}
+}
+
+func (y *yard) count(what lane.Count, pool string) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.counts[what]++
+	if pool != "default" {
+		y.Errorf("counted for the pool %q", pool)
+	}
+}
+
+func (y *yard) counted() map[lane.Count]int {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return maps.Clone(y.counts)
+}
+
+// lines is what was logged.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// attempts is the spans of the attempts that have ended, waited for until there are so many.
+func (y *yard) attempts(n int) (spans []sdktrace.ReadOnlySpan) {
+	y.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		spans = nil
+		for _, s := range y.spans.Ended() {
+			if s.Name() == tracing.ProcessCall {
+				spans = append(spans, s)
+			}
+		}
+		if len(spans) >= n {
+			return spans
+		}
+		if time.Now().After(end) {
+			y.Fatalf("%d attempts have ended, want %d", len(spans), n)
+		}
+	}
+}
+
+func values(attributes []attribute.KeyValue) map[attribute.Key]string {
+	out := map[attribute.Key]string{}
+	for _, a := range attributes {
+		out[a.Key] = a.Value.Emit()
+	}
+	return out
+}
+
+// sent is a context in the span of a job's being published, and that span as a traceparent.
+func (y *yard) sent() (context.Context, string) {
+	ctx, span := y.tracer().Start(y.Context(), tracing.SendCall)
+	span.End()
+	return ctx, tracing.Parent(ctx)
+}
+
+// spanOf is a span as a traceparent.
+func spanOf(s sdktrace.ReadOnlySpan) string {
+	return tracing.Parent(trace.ContextWithSpanContext(context.Background(), s.SpanContext()))
+}
+
+// An attempt is a child of the message that brought it, the tool runs within it, and its records and its result name it.
+func TestTheSpanOfAnAttempt(t *testing.T) {
+	for _, claims := range []bool{true, false} {
+		for _, size := range []int{10, 400 << 10} { // the second goes to the object store
+			inYard(t, func(y *yard) {
+				var within string
+				outcome := messages.Text(strings.Repeat("x", size))
+				y.worker("w", claims, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					within = tracing.Parent(ctx)
+					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
+					if err != nil {
+						return messages.Result{}, err
+					}
+					if newest, _ := y.newest(); claims && newest.Record.Span != within {
+						y.Errorf("the claim names the span %q, it is %q", newest.Record.Span, within)
+					}
+					time.Sleep(5 * time.Second) // until the claim is renewed
+					r := done(job, held)
+					r.Outcome, r.Trail = outcome, &messages.Trail{ArgsHash: "a", PhasesMS: map[string]float64{"execute": 1}}
+					return r, nil
+				})
+				ctx, parent := y.sent()
+				y.send(ctx, y.job(claims))
+				n := y.notice()
+				y.noJobs()
+				s := y.attempts(1)[0]
+				if got := spanOf(s); got != within || s.Parent().SpanID() != trace.SpanContextFromContext(ctx).SpanID() || s.SpanKind() != trace.SpanKindConsumer || len(s.Links()) != 0 {
+					t.Errorf("the tool ran in %s, the attempt is %s below %v, sent by %s", within, got, s.Parent(), parent)
+				}
+				want := &messages.Trail{ArgsHash: "a", ResultHash: outcome.Hash(), PhasesMS: map[string]float64{"execute": 1}, Span: within}
+				if diff := cmp.Diff(want, n.Result.Trail); diff != "" || (n.Result.Ref != nil) != (size > 1000) {
+					t.Errorf("told %s", diff)
+				}
+				stored, found, err := y.journal.Result(y.Context(), key)
+				if claims {
+					newest, _ := y.newest()
+					if newest.Record.Span != within {
+						t.Errorf("the end names the span %q", newest.Record.Span)
+					}
+					stored, found = *newest.Record.Result, true
+				}
+				if diff := cmp.Diff(want, stored.Trail); diff != "" || !found || err != nil {
+					t.Errorf("stored %t, %v %s", found, err, diff)
+				}
+				a := values(s.Attributes())
+				for k, want := range map[attribute.Key]string{
+					tracing.Worker: "w", tracing.Pool: "default", tracing.DeliveryCount: "1", tracing.CallAttempt: "1", tracing.CallStatus: "ok", tracing.ToolName: "t",
+					tracing.ToolCallID: "c", tracing.ConversationID: "s", tracing.Batch: "b", tracing.Stream: "TOOLFLEET_JOBS", tracing.MessagingSystem: "nats",
+					tracing.MessagingDestination: "toolfleet." + map[bool]string{true: "write", false: "read"}[claims] + ".{pool}.{tenant}.{session}.{batch}.{index}",
+				} {
+					if a[k] != want {
+						t.Errorf("%s is %q, want %q", k, a[k], want)
+					}
+				}
+				if s.Status().Code != codes.Unset {
+					t.Errorf("status %v", s.Status())
+				}
+			})
+		}
+	}
+}
+
+// An attempt points to the one before it, and says what became of that.
+func TestTheLinksOfAnAttempt(t *testing.T) {
+	for state, want := range map[messages.CallState]string{
+		messages.Granted: tracing.Parked, messages.Released: tracing.Retried, messages.Claimed: tracing.TakenOver, messages.Renewed: tracing.TakenOver,
+	} {
+		for _, recorded := range []bool{true, false} {
+			inYard(t, func(y *yard) {
+				record := messages.CallRecord{State: state, Nonce: "n", Attempt: 1, ArgsHash: "a", OnCrash: messages.Idempotent}
+				_, before := y.sent()
+				if recorded {
+					record.Span = before
+				}
+				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
+					return done(job, held), err
+				})
+				job := y.job(true)
+				job.TakeOver = y.write(record, 0)
+				ctx, _ := y.sent()
+				y.send(ctx, job)
+				y.notice()
+				s := y.attempts(1)[0]
+				switch links := s.Links(); {
+				case !recorded && len(links) == 0:
+				case !recorded || len(links) != 1:
+					t.Errorf("%s: %d links", state, len(links))
+				case links[0].SpanContext.SpanID().String() != strings.Split(before, "-")[2] || values(links[0].Attributes)[tracing.LinkReason] != want:
+					t.Errorf("%s: got %v, want %s to %s", state, links[0], want, before)
+				}
+				if s.Parent().SpanID() != trace.SpanContextFromContext(ctx).SpanID() {
+					t.Errorf("%s: the parent is %v", state, s.Parent())
+				}
+			})
+		}
+	}
+}
+
+// A message that is delivered again leads to what was delivered before: the attempt that left no record has failed here.
+func TestTheLinkOfARedelivery(t *testing.T) {
+	inYard(t, func(y *yard) {
+		runs := 0
+		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			if runs++; runs == 1 {
+				return messages.Result{}, errors.New("SECRET") // nothing is stored
+			}
+			held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
+			return done(job, held), err
+		})
+		ctx, _ := y.sent()
+		y.send(ctx, y.job(true))
+		y.notice()
+		both := y.attempts(2)
+		if s := both[0].Status(); s.Code != codes.Error || s.Description != string(messages.CodeInternal) || len(both[0].Links()) != 0 {
+			t.Errorf("the first has the status %v and %d links", s, len(both[0].Links()))
+		}
+		links := both[1].Links()
+		if len(links) != 1 || links[0].SpanContext.SpanID() != trace.SpanContextFromContext(ctx).SpanID() || values(links[0].Attributes)[tracing.LinkReason] != tracing.Redelivered {
+			t.Errorf("the second has the links %v", links)
+		}
+		if n := y.counted(); n[lane.Redelivered] != 1 || n[lane.Claimed] != 1 {
+			t.Errorf("counted %v", n)
+		}
+	})
+}
+
+// Where there is nothing to do there is no span.
+func TestNoSpanForNothing(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", true, func(context.Context, messages.Job, *messages.CallRecord, lane.Claim) (messages.Result, error) {
+			t.Error("it runs")
+			return messages.Result{}, errors.New("it runs")
+		})
+		job := y.job(true)
+		job.Dispatch = 1
+		seq := y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, 0)
+		y.publish(job) // claimed by another
+		y.noJobs()
+		y.write(messages.CallRecord{State: messages.Ended, Nonce: "e", Result: &messages.Result{Status: messages.StatusOK}}, seq)
+		y.publish(job) // over
+		y.noJobs()
+		late := y.job(true)
+		late.NotAfter = time.Now().Add(-time.Hour)
+		y.publish(late)
+		y.noJobs()
+		if n := len(y.spans.Started()); n != 0 {
+			t.Errorf("%d spans", n)
+		}
+		if n := y.counted(); n[lane.Taken] != 3 || n[lane.ClaimRefused] != 1 {
+			t.Errorf("counted %v", n)
+		}
+	})
+}
+
+// The ways in which an attempt ends without a result of its tool: what its span says, and whether it has failed itself.
+func TestTheEndsOfAnAttempt(t *testing.T) {
+	claimed := func(ctx context.Context, claim lane.Claim) lane.Held {
+		held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		return held
+	}
+	for name, tt := range map[string]struct {
+		run           func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error)
+		became, fails string
+		counted       map[lane.Count]int
+		lines         int // of the log, about the call
+	}{
+		"parked": {func(_ *yard, _ context.Context, job messages.Job, _ lane.Claim) (messages.Result, error) {
+			return messages.Result{}, question(job)
+		},
+			"parked", "", map[lane.Count]int{}, 1},
+		"handed back": {func(*yard, context.Context, messages.Job, lane.Claim) (messages.Result, error) {
+			return messages.Result{}, &lane.HandBack{ArgsHash: "a", Reason: "r"}
+		}, "handed_back", "", map[lane.Count]int{}, 1},
+		"failed, tried again": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			r := done(job, claimed(ctx, claim))
+			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "SECRET", Retryable: true}}
+			return r, nil
+		}, "released", "", map[lane.Count]int{lane.Claimed: 1}, 1},
+		"failed": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			r := done(job, claimed(ctx, claim))
+			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed("SECRET", "SECRET")
+			return r, nil
+		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 1},
+		"lease lost": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			held := claimed(ctx, claim)
+			y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, held.Fence)
+			<-ctx.Done()
+			y.notices <- messages.Notice{}
+			return messages.Result{}, context.Cause(ctx)
+		}, "", "lease_lost", map[lane.Count]int{lane.Claimed: 1, lane.LeaseLost: 1}, 1},
+		"claimed by another": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, 0)
+			_, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
+			y.notices <- messages.Notice{}
+			return messages.Result{}, err
+		}, "", "", map[lane.Count]int{lane.ClaimRefused: 1}, 0},
+		"too large to be claimed": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			_, err := claim(ctx, lane.Want{ArgsHash: "a", Input: messages.Quote(strings.Repeat("x", 2<<20)), OnCrash: messages.Once, Deadline: time.Minute})
+			return messages.Result{}, err
+		}, "error", "too_large", map[lane.Count]int{}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inYard(t, func(y *yard) {
+				stop := y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					return tt.run(y, ctx, job, claim)
+				})
+				ctx, _ := y.sent()
+				y.send(ctx, y.job(true))
+				y.notice()
+				s := y.attempts(1)[0]
+				stop()
+				if got := values(s.Attributes())[tracing.CallStatus]; got != tt.became {
+					t.Errorf("its status is %q, want %q", got, tt.became)
+				}
+				if s.Status().Description != tt.fails || (s.Status().Code == codes.Error) != (tt.fails != "") {
+					t.Errorf("it has failed with %v, want %q", s.Status(), tt.fails)
+				}
+				n := y.counted()
+				delete(n, lane.Taken)
+				delete(n, lane.Left)
+				if diff := cmp.Diff(tt.counted, n); diff != "" {
+					t.Errorf("counted %s", diff)
+				}
+				about := 0
+				for line := range strings.Lines(y.log.String()) {
+					if strings.Contains(line, "call=c") {
+						about++
+						for _, want := range []string{"session=s", "batch=b", "tenant=_", "tool=t", "trace_id=" + s.SpanContext().TraceID().String()} {
+							if !strings.Contains(line, " "+want) {
+								t.Errorf("no %s in %s", want, line)
+							}
+						}
+					}
+				}
+				if about != tt.lines || strings.Contains(y.log.String(), "SECRET") {
+					t.Errorf("%d lines, want %d:\n%s", about, tt.lines, y.log.String())
+				}
+			})
+		})
+	}
+}
+
+// Without a tracer the agent's own context still arrives where the tool runs.
+func TestASilentLaneHandsOnTheContext(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	inYard(t, func(y *yard) {
+		var seen string
+		consumer := lane.New(y.connect(), tools{lane.Service{Attempts: 1}, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			seen = tracing.Parent(ctx)
+			return done(job, lane.Held{Attempt: 1}), nil
+		}}, lane.Config{Worker: "w"})
+		ctx, cancel := context.WithCancel(y.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { _ = consumer.Run(ctx, []string{"default"}) })
+		y.Cleanup(func() { cancel(); ended.Wait() })
+		y.send(tracing.Extract(y.Context(), bus.Header{"TraceParent": {parent}}), y.job(false))
+		n := y.notice()
+		if seen != parent || n.Result.Trail.Span != "" || n.Result.Trail.ResultHash == "" {
+			t.Errorf("the tool ran in %q: %+v", seen, n.Result.Trail)
+		}
+	})
+}
+
+// The trail of a result goes to the coordinator and to nobody else.
+func TestEventsHaveNoTrail(t *testing.T) {
+	inYard(t, func(y *yard) {
+		var mu sync.Mutex
+		var told []string
+		unsubscribe, err := y.conn.Subscribe(y.conn.Names().All(messages.VerbEvent), "", func(m bus.Msg) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, string(m.Data))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unsubscribe()
+		y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			held, err := claim(t.Context(), lane.Want{})
+			return done(job, held), err
+		})
+		y.publish(y.job(false))
+		if n := y.notice(); n.Result.Trail == nil {
+			t.Error("the coordinator is not told")
+		}
+		y.noJobs()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(told) == 0 || strings.Contains(strings.Join(told, ""), "trail") {
+			t.Errorf("events: %s", told)
+		}
+		for _, e := range told {
+			if !json.Valid([]byte(e)) {
+				t.Error(e)
+			}
+		}
+	})
+}
