@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// endsWithin is how long a process may take to end after it was told to and has nothing in hand. Its own bound is 2 s for
+// the traces; the rest is for machines under load.
+const endsWithin = 15 * time.Second
+
+// badCollectors take no traces, each in its way.
+func badCollectors(t *testing.T) map[string]string {
+	t.Helper()
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hole.Close() })
+	ended := make(chan struct{})
+	collector := func(answer http.HandlerFunc) string {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			answer(w, r)
+		}))
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	urls := map[string]string{
+		"down":          "http://" + freeAddr(t),
+		"black hole":    "http://" + hole.Addr().String(),
+		"never answers": collector(func(http.ResponseWriter, *http.Request) { <-ended }),
+		"slow": collector(func(http.ResponseWriter, *http.Request) {
+			select {
+			case <-time.After(time.Second):
+			case <-ended:
+			}
+		}),
+		"unavailable": collector(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }),
+		"killed in the middle": collector(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		}),
+	}
+	t.Cleanup(func() { close(ended) }) // before the servers close, which wait for what is under way
+	return urls
+}
+
+// TestNothingWaitsForTheCollector runs far more batches than the queue of spans holds, past collectors that take none, and
+// ends the processes.
+func TestNothingWaitsForTheCollector(t *testing.T) {
+	for name, url := range badCollectors(t) {
+		t.Run(name, func(t *testing.T) {
+			p := newProcesses(t, "OTEL_BSP_MAX_QUEUE_SIZE=32", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=8", "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_EXPORTER_OTLP_ENDPOINT="+url)
+			tools, _ := p.tools()
+			daemons := []*daemon{p.ready("coordinator"), p.ready("worker", "--tools", tools)}
+			c := p.client()
+			const sessions, batches = 4, 10
+			var answered atomic.Int32
+			var all sync.WaitGroup
+			for s := range sessions {
+				all.Go(func() {
+					for b := range batches {
+						reply, err := c.Run(t.Context(), canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
+						if err != nil || statuses(reply) != "ok ok ok" {
+							t.Errorf("batch %d of session %d: %s, %v", b, s, statuses(reply), err)
+						}
+						answered.Add(1)
+					}
+				})
+			}
+			all.Wait()
+			if got := answered.Load(); got != sessions*batches {
+				t.Errorf("%d of %d batches are answered", got, sessions*batches)
+			}
+			for _, d := range daemons {
+				d.signal(syscall.SIGTERM)
+			}
+			for _, d := range daemons {
+				p.ends(d)
+				complaints := strings.Count(d.log.String(), "traces are not sent") + strings.Count(d.log.String(), "the last traces are not sent")
+				if complaints > 3 || complaints == 0 && name != "slow" {
+					t.Errorf("%d lines about traces in a few seconds:\n%s", complaints, d.log)
+				}
+			}
+		})
+	}
+}
+
+// ends expects a process that was told to end to do so, in good order.
+func (p *processes) ends(d *daemon) {
+	p.t.Helper()
+	select {
+	case <-p.exited(d):
+		if code := d.cmd.ProcessState.ExitCode(); code != 0 {
+			p.t.Errorf("%v ended with %d", d.cmd.Args, code)
+		}
+	case <-time.After(endsWithin):
+		p.t.Errorf("%v does not end", d.cmd.Args)
+	}
+}
+
+// TestACommandEndsWithoutItsCollector runs a whole fleet in one process, whose answer does not depend on a collector.
+func TestACommandEndsWithoutItsCollector(t *testing.T) {
+	urls := badCollectors(t)
+	for _, name := range []string{"down", "never answers"} {
+		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name]}}
+		stdout, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../..")
+		if code != 0 || !strings.HasPrefix(stdout, "{") || !strings.Contains(stderr, "traces are not sent") {
+			t.Errorf("%s: run ends with %d\n%s\n%s", name, code, stdout, stderr)
+		}
+	}
+}
+
+// TestACollectorThatComesBack is killed with spans on their way, and gets those of later batches when it is there again.
+func TestACollectorThatComesBack(t *testing.T) {
+	addr := freeAddr(t)
+	var taken lockedBuffer
+	open := func() *http.Server {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(&taken, r.Body) })}
+		go func() { _ = srv.Serve(l) }()
+		t.Cleanup(func() { _ = srv.Close() })
+		return srv
+	}
+	srv := open()
+	p := newProcesses(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+addr, "OTEL_BSP_SCHEDULE_DELAY=20")
+	tools, _ := p.tools()
+	p.ready("coordinator")
+	p.ready("worker", "--tools", tools)
+	c := p.client()
+	run := func(id string) {
+		if reply, err := c.Run(t.Context(), canonical("s", id, call{"echo", `{"n":1}`}), nil); err != nil || statuses(reply) != "ok" {
+			t.Fatalf("batch %s: %+v, %v", id, reply, err)
+		}
+	}
+	has := func(id string) bool { return strings.Contains(taken.String(), id) }
+	run("before")
+	p.until("the collector has a batch", func() bool { return has("before") })
+	_ = srv.Close()
+	for i := range 20 {
+		run(fmt.Sprint("meanwhile-", i))
+	}
+	open()
+	run("after")
+	p.until("the collector has a later one", func() bool { return has("after") })
+}
+
+// TestOneProcessIsOneService has the whole fleet of a command under one name, in one trace.
+func TestOneProcessIsOneService(t *testing.T) {
+	backend := newOTLP(t)
+	p := &processes{t: t, env: append(backend.env(), "OTEL_SERVICE_NAME=")}
+	if _, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../.."); code != 0 {
+		t.Fatalf("run ends with %d\n%s", code, stderr)
+	}
+	// All is there as soon as the command has ended: it flushes what it has.
+	spans := backend.all()
+	traces := map[string]bool{}
+	for _, s := range spans {
+		traces[s.trace] = true
+		if s.service != "toolfleet" {
+			t.Errorf("span %s is of %s", s.name, s.service)
+		}
+	}
+	if want := strings.Count(theREADMEsBatch, "\n") + 5*6; len(spans) != want || len(traces) != 1 {
+		t.Errorf("%d spans in %d traces, want %d in one", len(spans), len(traces), want)
+	}
+}
