@@ -125,6 +125,7 @@ func (c *Coordinator) learn(name string, value []byte) error {
 	if err != nil {
 		return err
 	}
+	c.cfg.Metrics.knows(t.Name, t.Kind)
 	return c.catalog.set(t)
 }
 

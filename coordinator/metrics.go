@@ -114,6 +114,13 @@ func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took
 	}
 }
 
+// knows shows at once what is rare: a series that begins with its first event shows no increase.
+func (m *Metrics) knows(tool string, kind messages.Kind) {
+	if kind == messages.Write {
+		m.unknown.WithLabelValues(tool)
+	}
+}
+
 // kindLabel is the kind of a call; a call of a tool that nobody knows has none.
 func kindLabel(k messages.Kind) string {
 	switch k {
