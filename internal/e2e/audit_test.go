@@ -327,7 +327,7 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
-			time.Sleep(20 * time.Second) // longer than the first driver is heard
+			time.Sleep(20 * time.Second) // the first driver does not hear of the end
 			return tool.Text("done"), nil
 		})
 		f.worker(worker.Config{Slots: 50})
@@ -340,14 +340,14 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 			f.submit(b)
 		}
 		time.Sleep(5 * time.Second) // simulated: all of them run
-		// The first coordinator is not heard for a while, and the second drives what it drove; then both bring it to its end.
+		// The first coordinator is cut off, and the second brings to its end what it drove; then the first does so too.
 		l.set(weather{silent: true}, weather{silent: true})
 		f.coordinator(coordinator.Config{})
-		time.Sleep(12 * time.Second)
-		l.set(weather{}, weather{})
 		for _, b := range batches {
 			f.wantOnRecord(b, f.reply(b, 5*time.Minute))
 		}
+		l.set(weather{}, weather{})
+		time.Sleep(time.Minute)
 		if got := f.onRecord(audit.Filter{}); len(got) != 40 {
 			t.Errorf("%d lines, want 40", len(got))
 		}
