@@ -116,7 +116,7 @@ func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte),
 			backoff = minBackoff
 			continue
 		}
-		b.c.log.Warn("watching a bucket stopped; trying again", "bucket", b.name, "error", err, "wait", backoff)
+		b.c.log.Warn("watching a bucket stopped; trying again", "bucket", b.name, "err", err, "wait", backoff)
 		select {
 		case <-ctx.Done():
 		case <-lost:

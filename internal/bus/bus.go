@@ -171,14 +171,14 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if sub != nil {
-				c.log.Error("NATS refused or dropped something", "subject", sub.Subject, "error", err)
+				c.log.Error("NATS refused or dropped something", "subject", sub.Subject, "err", err)
 				return
 			}
-			c.log.Error("NATS refused something", "error", err)
+			c.log.Error("NATS refused something", "err", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				c.log.Warn("connection to NATS lost", "error", err)
+				c.log.Warn("connection to NATS lost", "err", err)
 			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { c.reconnected() }),

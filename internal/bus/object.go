@@ -51,7 +51,7 @@ func (c *Conn) dropChunks(ctx context.Context, nuid string) {
 	defer cancel()
 	request := map[string]any{"filter": c.objectChunks(nuid)}
 	if err := c.call(ctx, api("STREAM", "PURGE", "OBJ_"+c.names.Stream(Objects)), request, nil); err != nil {
-		c.log.Warn("parts of an object that could not be stored stay until they age out", "error", err)
+		c.log.Warn("parts of an object that could not be stored stay until they age out", "err", err)
 	}
 }
 

@@ -78,7 +78,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.c.nc.LastError())
 		}
 		if !errors.Is(err, ErrDisconnected) { // which the connection itself logs
-			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "error", err, "wait", backoff)
+			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
 			if errors.Is(err, ErrNoResponders) {
 				select {
 				case p.c.missing <- struct{}{}:

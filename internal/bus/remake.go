@@ -27,7 +27,7 @@ func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consume
 		case <-c.missing:
 		}
 		if err := c.remake(ctx, p, consumers); err != nil && ctx.Err() == nil {
-			c.log.Error("streams and consumers cannot be looked after; what is missing is made when a daemon starts", "error", err)
+			c.log.Error("streams and consumers cannot be looked after; what is missing is made when a daemon starts", "err", err)
 		}
 	}
 }

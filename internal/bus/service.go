@@ -39,7 +39,7 @@ func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 	}
 	halt := sync.OnceFunc(func() {
 		if err := service.Stop(); err != nil && !c.nc.IsClosed() {
-			c.log.Warn("a service did not stop cleanly", "service", s.Name, "error", err)
+			c.log.Warn("a service did not stop cleanly", "service", s.Name, "err", err)
 		}
 	})
 	var calls crowd
