@@ -184,6 +184,9 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 					record.Span = before
 				}
 				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+					if !recorded { // and never is
+						return done(job, lane.Held{}), nil
+					}
 					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
 					return done(job, held), err
 				})
@@ -202,6 +205,9 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 				}
 				if s.Parent().SpanID() != trace.SpanContextFromContext(ctx).SpanID() {
 					t.Errorf("%s: the parent is %v", state, s.Parent())
+				}
+				if newest, _ := y.newest(); newest.Record.State != messages.Ended || newest.Record.Span != spanOf(s) {
+					t.Errorf("%s: the newest record is %s with the span %q", state, newest.Record.State, newest.Record.Span)
 				}
 			})
 		}
@@ -321,9 +327,12 @@ func TestTheEndsOfAnAttempt(t *testing.T) {
 				})
 				ctx, _ := y.sent()
 				y.send(ctx, y.job(true))
-				y.notice()
+				told := y.notice()
 				s := y.attempts(1)[0]
 				stop()
+				if r := told.Record; r != nil && r.Span != spanOf(s) {
+					t.Errorf("%s with the span %q", r.State, r.Span)
+				}
 				if got := values(s.Attributes())[tracing.CallStatus]; got != tt.became {
 					t.Errorf("its status is %q, want %q", got, tt.became)
 				}
