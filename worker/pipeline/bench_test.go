@@ -3,18 +3,31 @@ package pipeline
 import (
 	"testing"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// BenchmarkRun is what the six phases cost around a tool that does nothing, without tracing.
+// BenchmarkRun is what the six phases cost around a tool that does nothing: without tracing, with a trace that is not
+// recorded, and with one that is.
 func BenchmarkRun(b *testing.B) {
-	read := with(write, func(t *schemas.Tool) { t.Name, t.Kind = "r", messages.Read })
-	pipe, job := made(b, Config{}, read, &probe{}), jobFor(read, `{"n":1}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if r, err := pipe.Run(b.Context(), job, nil, nil, nil); err != nil || r.Status != messages.StatusOK {
-			b.Fatal(r, err)
-		}
+	tracer := func(s sdktrace.Sampler) trace.Tracer {
+		return sdktrace.NewTracerProvider(sdktrace.WithSampler(s)).Tracer("")
+	}
+	for name, tracer := range map[string]trace.Tracer{
+		"silent": nil, "dropped": tracer(sdktrace.NeverSample()), "recorded": tracer(sdktrace.AlwaysSample()),
+	} {
+		b.Run(name, func(b *testing.B) {
+			read := with(write, func(t *schemas.Tool) { t.Name, t.Kind = "r", messages.Read })
+			pipe, job := made(b, Config{Tracer: tracer}, read, &probe{}), jobFor(read, `{"n":1}`)
+			b.ReportAllocs()
+			for b.Loop() {
+				if r, err := pipe.Run(b.Context(), job, nil, nil, nil); err != nil || r.Status != messages.StatusOK {
+					b.Fatal(r, err)
+				}
+			}
+		})
 	}
 }
