@@ -172,7 +172,8 @@ func tree(spans []span) string {
 	show = func(id, indent string) {
 		children := below[id]
 		slices.SortStableFunc(children, func(a, b span) int {
-			return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began))
+			return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began),
+				strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name)) // Jaeger tells microseconds
 		})
 		for _, s := range children {
 			name := s.name
