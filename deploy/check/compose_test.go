@@ -29,6 +29,12 @@ func TestCompose(t *testing.T) {
 		"open to the network": {source{"docker-compose.yml": {"127.0.0.1:4222:4222", "4222:4222"}}, "nats: port 4222 is open"},
 		"no such stage":       {source{"docker-compose.yml": {"target: shell", "target: bash"}}, "no stage bash"},
 		"no restart":          {source{"docker-compose.yml": {"restart: unless-stopped", "restart: \"no\""}}, "restart"},
+		"always observed":     {source{"docker-compose.yml": {"    profiles: [observe]\n    image: jaeger", "    image: jaeger"}}, "jaeger: runs without the profile"},
+		"unnamed profile":     {source{"docker-compose.yml": {"profiles: [observe]", "profiles: [watch]"}}, "otel-collector"},
+		"traces by default":   {source{"docker-compose.yml": {"${COMPOSE_PROFILES:+http://otel-collector:4318}", "http://otel-collector:4318"}}, "without the profile traces go to"},
+		"traces to nobody":    {source{"docker-compose.yml": {"+http://otel-collector:4318", "+http://collector:4318"}}, "collector:4318 is no service"},
+		"traces to no port":   {source{"docker-compose.yml": {"+http://otel-collector:4318", "+http://otel-collector:4319"}}, "otel-collector does not listen at 4319"},
+		"lost settings":       {source{"docker-compose.yml": {"prometheus/prometheus.yml:/etc", "prometheus/prom.yml:/etc"}}, "prom.yml is missing"},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, composeProblems(t, tc.edit), tc.want) })
 	}
@@ -36,7 +42,7 @@ func TestCompose(t *testing.T) {
 
 // TestComposeCommands asks the binary whether it knows what the services start it with.
 func TestComposeCommands(t *testing.T) {
-	project, err := loadCompose(t, nil)
+	project, err := loadCompose(t, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +54,11 @@ func TestComposeCommands(t *testing.T) {
 	}
 }
 
-func loadCompose(t *testing.T, edits source) (*types.Project, error) {
+// observe is the profile with everything to look at the fleet.
+const observe = "observe"
+
+// loadCompose reads the file as `docker compose` does where COMPOSE_PROFILES is the profile; "" stands for none.
+func loadCompose(t *testing.T, edits source, profile string) (*types.Project, error) {
 	dir, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
@@ -56,14 +66,25 @@ func loadCompose(t *testing.T, edits source) (*types.Project, error) {
 	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
 		WorkingDir:  dir,
 		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, "docker-compose.yml"), Content: edits.read(t, "docker-compose.yml")}},
-	}, func(o *loader.Options) { o.SetProjectName("toolfleet", true) })
+		Environment: types.Mapping{"COMPOSE_PROFILES": profile},
+	}, func(o *loader.Options) {
+		o.SetProjectName("toolfleet", true)
+		if profile != "" {
+			o.Profiles = []string{profile}
+		}
+	})
 }
 
 func composeProblems(t *testing.T, edits source) (found []string) {
-	project, err := loadCompose(t, edits)
+	bare, err := loadCompose(t, edits, "")
 	if err != nil {
 		return []string{err.Error()}
 	}
+	project, err := loadCompose(t, edits, observe)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	found = observedProblems(t, edits, bare, project)
 	report := func(service, format string, args ...any) {
 		found = append(found, service+": "+fmt.Sprintf(format, args...))
 	}
