@@ -43,7 +43,6 @@ const (
 	MessagingDestination = attribute.Key("messaging.destination.template")
 	MessagingGroup       = attribute.Key("messaging.consumer.group.name")
 	MessagingCount       = attribute.Key("messaging.batch.message_count")
-	MessagingID          = attribute.Key("messaging.message.id")
 )
 
 // Attributes of our own.
