@@ -160,6 +160,10 @@ func tree(spans []span) string {
 	for _, s := range spans {
 		ids[s.id] = true
 	}
+	spans = slices.SortedStableFunc(slices.Values(spans), func(a, b span) int {
+		return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began),
+			strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name)) // Jaeger tells microseconds
+	})
 	for _, s := range spans {
 		above := s.above
 		if !ids[above] {
@@ -170,12 +174,7 @@ func tree(spans []span) string {
 	var out strings.Builder
 	var show func(id, indent string)
 	show = func(id, indent string) {
-		children := below[id]
-		slices.SortStableFunc(children, func(a, b span) int {
-			return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began),
-				strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name)) // Jaeger tells microseconds
-		})
-		for _, s := range children {
+		for _, s := range below[id] {
 			name := s.name
 			if i := s.attr["toolfleet.stage.index"]; i != "" {
 				name += " " + i
