@@ -414,12 +414,18 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		h := o.helper(nil)
 		o.reply(o.submitWith("s", "b", 2, bus.Header{"TraceParent": {agents}, "tracestate": {"vendor=1"}}), soon)
 		o.reply(o.submitWith("s", "c", 3, nil), soon)
+		b := messages.Batch{V: 1, ID: "d", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[{"id":"1","name":"refund","input":{"amount":1}}]}`)}
+		_, err := o.conn.Request(t.Context(), o.names.Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), bus.Header{"TRACEPARENT": {agents}}, messages.MustMarshal(b))
+		o.must(err)
+		if came := h.came(0); came[len(came)-1] != agents+" " {
+			t.Errorf("from the run door a job came with %q", came[len(came)-1])
+		}
 		for i, want := range []string{agents + " vendor=1", agents + " vendor=1", " "} {
 			if got := h.came(i)[0]; got != want {
 				t.Errorf("a job came with %q, want %q", got, want)
 			}
 		}
-		o.until("both are told of", soon, func() bool { return len(log.lines("replied")) == 2 })
+		o.until("both are told of", soon, func() bool { return len(log.lines("replied")) == 3 })
 		for i, want := range []bool{true, false} {
 			if got := strings.Contains(log.lines("replied")[i], " trace_id="+agentTrace+" "); got != want {
 				t.Errorf("line %d with the trace: %v, want %v", i, got, want)
