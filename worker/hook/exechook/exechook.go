@@ -35,6 +35,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -159,7 +160,8 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 		err = notStarted(p.whyNot(err))
 	}
 	if said := result.Stderr.Bytes(); len(said) > 0 && (err != nil || result.ExitCode != exitBlock) {
-		p.log.Debug("a hook wrote to stderr", "session", q.Session, "batch", q.Batch, "call", q.CallID, "event", q.Event, "stderr", string(said))
+		p.log.Debug("a hook wrote to stderr",
+			"session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx), "event", q.Event, "stderr", string(said))
 	}
 	return a, err
 }
