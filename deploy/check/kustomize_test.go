@@ -52,6 +52,7 @@ func TestKustomize(t *testing.T) {
 		"no memory limit":       {source{worker: {"limits: {memory: 512Mi}", "limits: {}"}}, "memory"},
 		"unguarded pods":        {source{network: {"    matchLabels:\n      app.kubernetes.io/name: toolfleet\n  policyTypes", "    matchLabels:\n      app: x\n  policyTypes"}}, "no network policy"},
 		"unscraped pods":        {source{network: {"  selector:\n    app.kubernetes.io/name: toolfleet", "  selector:\n    app: x"}}, "no service"},
+		"scraped elsewhere":     {source{network: {`prometheus.io/port: "8080"`, `prometheus.io/port: "9090"`}}, "does not lead to its metrics"},
 		"budget for nobody":     {source{worker: {"  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app.kubernetes.io/name: toolfleet", "  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app: x"}}, "no disruption budget"},
 		"stuck node drain":      {source{worker: {"maxUnavailable: 1", "maxUnavailable: 0"}}, "allows no disruption"},
 		"lax namespace":         {source{base + "/namespace.yaml": {"enforce: restricted", "enforce: privileged"}}, "namespace"},
@@ -227,6 +228,11 @@ func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
 		return labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(pods)) && hasPort(d.Spec.Template.Spec.Containers[0], s.Spec.Ports[0].TargetPort.String())
 	}) {
 		found = append(found, "no service leads to its metrics")
+	}
+	for _, s := range m.services {
+		if a := s.Annotations; a["prometheus.io/scrape"] != "true" || a["prometheus.io/path"] != "/metrics" || a["prometheus.io/port"] != fmt.Sprint(s.Spec.Ports[0].Port) {
+			found = append(found, "what Prometheus reads at the service "+s.Name+" does not lead to its metrics")
+		}
 	}
 	if !slices.ContainsFunc(m.policies, func(p networkingv1.NetworkPolicy) bool {
 		return selects(&p.Spec.PodSelector, pods) && len(p.Spec.PolicyTypes) == 2
