@@ -69,7 +69,7 @@ func (t *past) tell() messages.Timeline {
 	var starts, middle, results []messages.Event
 	for i := range t.calls {
 		c := &t.calls[i]
-		t.end(c)
+		t.end(c, began)
 		starts = append(starts, c.event(messages.EventStart, began))
 		at := began
 		for _, e := range c.events { // two clocks may disagree about what came first
@@ -149,7 +149,7 @@ func (t *past) findResults() {
 	}
 	for _, c := range t.planned.Calls {
 		if c.Refused != nil {
-			take(*c.Refused, t.accepted())
+			take(*c.Refused, time.Time{})
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (c *pastCall) running(attempt int, worker string, at time.Time) {
 }
 
 // end tells the last attempt, where no record did, and how the call ended.
-func (t *past) end(c *pastCall) {
+func (t *past) end(c *pastCall, began time.Time) {
 	r := c.result
 	if r == nil && t.story.Reply != nil && c.index < len(t.story.Reply.Results) { // its records are forgotten
 		r = &t.story.Reply.Results[c.index]
@@ -234,7 +234,11 @@ func (t *past) end(c *pastCall) {
 	if at.IsZero() && !r.Started.IsZero() {
 		at = r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
 	}
-	if at.IsZero() {
+	switch {
+	case !at.IsZero():
+	case r.Status == messages.StatusUnknownTool, r.Status == messages.StatusValidationError: // the plan said so
+		at = began
+	default:
 		at = t.story.Replied
 	}
 	e := c.event(messages.EventEnd, at)

@@ -1,0 +1,521 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// eventName is an event as the tests write it: its type, its call, and its attempt where there is one.
+func eventName(e messages.Event) string {
+	name := string(e.Type)
+	if e.Index >= 0 {
+		name += fmt.Sprint(" ", e.Index)
+	}
+	if e.Attempt > 0 {
+		name += fmt.Sprint(" #", e.Attempt)
+	}
+	return name
+}
+
+func eventNames(events []messages.Event) []string {
+	var names []string
+	for _, e := range events {
+		names = append(names, eventName(e))
+	}
+	return names
+}
+
+// feed is events as somebody was told of them.
+type feed struct {
+	mu     sync.Mutex
+	events []messages.Event
+}
+
+func (f *feed) take(e messages.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, e)
+}
+
+func (f *feed) all() []messages.Event {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.events)
+}
+
+func (f *feed) has(name string) bool { return slices.Contains(eventNames(f.all()), name) }
+
+// of is what the feed tells of one batch.
+func (f *feed) of(id messages.BatchID) (events []messages.Event) {
+	for _, e := range f.all() {
+		if e.Batch == id {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// checkFeed checks what holds for the events of any batch of so many calls that was followed to its reply.
+func checkFeed(t testing.TB, events []messages.Event, calls int) {
+	t.Helper()
+	names := eventNames(events)
+	times := map[string]int{}
+	type at struct {
+		attempt  int
+		fraction float64
+		ended    bool
+	}
+	state := make([]at, calls)
+	ran, ended, results := false, 0, 0
+	for i, e := range events {
+		if e.Type != messages.EventProgress && e.Type != messages.EventAwaiting && e.Type != messages.EventHook {
+			key := fmt.Sprint(e.Type, e.Index)
+			if e.Type == messages.EventRunning {
+				key = eventName(e)
+			}
+			if times[key]++; times[key] > 1 {
+				t.Errorf("%s was told twice: %v", eventName(e), names)
+			}
+		}
+		if e.Result != nil && (e.Result.Output != nil || e.Result.Trail != nil) {
+			t.Errorf("%s tells more than it should: %+v", eventName(e), e.Result)
+		}
+		switch e.Type {
+		case messages.EventStart:
+			if ran || e.Index != i {
+				t.Errorf("%s is event %d: %v", eventName(e), i, names)
+			}
+		case messages.EventRunning:
+			ran = true
+			if c := &state[e.Index]; e.Attempt <= c.attempt || c.ended || e.Worker == "" {
+				t.Errorf("%s by %q comes too late: %v", eventName(e), e.Worker, names)
+			} else {
+				c.attempt, c.fraction = e.Attempt, 0
+			}
+		case messages.EventProgress:
+			if c := &state[e.Index]; e.Attempt != c.attempt || c.ended || e.Progress.Fraction < c.fraction {
+				t.Errorf("%s (%+v) goes back: %v", eventName(e), e.Progress, names)
+			} else {
+				c.fraction = e.Progress.Fraction
+			}
+		case messages.EventEnd:
+			ran = true
+			state[e.Index].ended = true
+			ended++
+		case messages.EventResult:
+			if ended != calls || e.Index != results {
+				t.Errorf("%s comes after %d ends and %d results: %v", eventName(e), ended, results, names)
+			}
+			results++
+		case messages.EventReply:
+			if results != calls || i != len(events)-1 {
+				t.Errorf("the reply comes after %d results: %v", results, names)
+			}
+		}
+	}
+	if n := len(events); n == 0 || events[n-1].Type != messages.EventReply {
+		t.Errorf("there is no reply: %v", names)
+	}
+}
+
+// watchable is a fleet with the tools echo (read) and count (write), and more.
+func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
+	f := newFleet(t, srv)
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("counted"), nil })
+	if more != nil {
+		more(f)
+	}
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	return f
+}
+
+// behindGate registers a tool whose runs wait until the gate is opened.
+func (f *fleet) behindGate(name string, kind messages.Kind) (open func(), running *atomic.Int32) {
+	gate, running := make(chan struct{}), new(atomic.Int32)
+	f.tool(schemas.Tool{Name: name, Kind: kind, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		running.Add(1)
+		c.Progress(messages.Progress{Fraction: 0.5, Text: "half"})
+		select {
+		case <-gate:
+			return tool.Text("through"), nil
+		case <-ctx.Done():
+			return tool.Output{}, context.Cause(ctx)
+		}
+	})
+	return sync.OnceFunc(func() { close(gate) }), running
+}
+
+func (f *fleet) timeline(s messages.SessionID, b messages.BatchID) messages.Timeline {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tl, err := f.client.Timeline(ctx, s, b)
+	if err != nil {
+		f.t.Fatalf("timeline of %s: %v", b, err)
+	}
+	return tl
+}
+
+func TestTheTimelineOfABatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		var running *atomic.Int32
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+		defer f.close()
+		if _, err := f.client.Timeline(t.Context(), "s", "never"); !errors.Is(err, client.ErrUnknown) {
+			t.Errorf("a batch that nobody knows: %v", err)
+		}
+		b := canonical("s", "b", call{"echo", `{"a":1}`}, call{"gate", ""}, call{"nope", ""}, call{"echo", ""})
+		f.submit(b)
+		f.submit(canonical("s", "next", call{"echo", ""}, call{"count", ""}))
+		f.until("the write runs", func() bool { return running.Load() == 1 })
+
+		queued := f.timeline("s", "next")
+		if diff := cmp.Diff([]string{"start 0", "start 1"}, eventNames(queued.Events)); diff != "" || queued.Status != "running" || queued.Accepted.IsZero() {
+			t.Errorf("a batch that is queued: %s, accepted %v\n%s", queued.Status, queued.Accepted, diff)
+		}
+		now := f.timeline("s", "b")
+		want := []string{"start 0", "start 1", "start 2", "start 3", "end 2", "running 0 #1", "end 0 #1", "running 1 #1"}
+		if diff := cmp.Diff(want, eventNames(now.Events)); diff != "" || now.Status != "running" || now.Session != "s" || now.Batch != "b" {
+			t.Errorf("a batch that runs: %+v\n%s", now, diff)
+		}
+		for i, stage := range []int{0, 1, 2, 2} {
+			if e := now.Events[i]; e.Stage != stage || e.CallID != messages.CallID(fmt.Sprint("c", i)) || e.Tool == "" {
+				t.Errorf("start of call %d: %+v", i, e)
+			}
+		}
+		open()
+		if _, err := f.await(b, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		done := f.timeline("s", "b")
+		checkFeed(t, done.Events, 4)
+		if n := len(want); done.Status != "completed" || !slices.Equal(eventNames(done.Events)[:n], want) {
+			t.Errorf("a batch that has ended: %s, %v, want it to begin with %v", done.Status, eventNames(done.Events), want)
+		}
+		for i := 1; i < len(done.Events); i++ {
+			if e := done.Events[i]; e.Time.Before(done.Events[i-1].Time) || e.Time.IsZero() {
+				t.Errorf("%s is at %v, after one at %v", eventName(e), e.Time, done.Events[i-1].Time)
+			}
+		}
+		for _, e := range done.Events {
+			if e.Type == messages.EventStart && e.Stage != []int{0, 1, 2, 2}[e.Index] {
+				t.Errorf("start of call %d in stage %d", e.Index, e.Stage)
+			}
+		}
+
+		// Its records are forgotten long before its reply.
+		if _, err := f.await(canonical("s", "next"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Hour)
+		late := f.timeline("s", "b")
+		checkFeed(t, late.Events, 4)
+		slices.Sort(want)
+		if got := eventNames(late.Events)[:len(want)]; !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+			t.Errorf("from the reply alone: %v, want %v in some order", got, want)
+		}
+	})
+}
+
+func TestTheTimelineOfARefusedBatch(t *testing.T) {
+	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	defer f.close()
+	b := canonical("s", "b")
+	b.Provider = "nobody"
+	_, err := f.client.Run(t.Context(), b, nil)
+	var refusal *messages.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatal(err)
+	}
+	tl := f.timeline("s", "b")
+	if tl.Status != "refused" || !slices.Equal(eventNames(tl.Events), []string{"reply"}) {
+		t.Errorf("%s: %v", tl.Status, eventNames(tl.Events))
+	}
+}
+
+// A timeline may be larger than a message.
+func TestALargeTimeline(t *testing.T) {
+	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	defer f.close()
+	var calls []call
+	for range messages.MaxCalls {
+		calls = append(calls, call{strings.Repeat("n", 900), ""})
+	}
+	f.run(canonical("s", "b", calls...))
+	tl := f.timeline("s", "b")
+	checkFeed(t, tl.Events, len(calls))
+	if size := len(messages.MustMarshal(tl)); size < 1<<20 {
+		t.Errorf("%d bytes fit into a message", size)
+	}
+}
+
+// A person is asked: the question is told, and afterwards who answered it. What is not for the agent stays hidden.
+func TestTheTimelineOfAQuestion(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		p := newPeople(t, "alice")
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "refund"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.worker(p.worker(t, "ask: [refund]\n"))
+		f.coordinator(p.coordinator())
+		var live feed
+		b := canonical("s", "b", call{"refund", `{"cents":4711}`}, call{"refund", `{"cents":1}`})
+		f.submit(b)
+		following := make(chan error, 1)
+		go func() { following <- f.client.Follow(t.Context(), "s", "b", live.take) }()
+
+		q := f.question(b, 0)
+		open := f.timeline("s", "b")
+		asked := open.Events[len(open.Events)-1]
+		if asked.Type != messages.EventAwaiting || asked.Approval.State != "" || !strings.Contains(asked.Approval.Line, "4711") {
+			t.Errorf("while it is open: %v, %+v", eventNames(open.Events), asked.Approval)
+		}
+		if _, err := f.says(p, "alice", q, messages.Approve, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.says(p, "alice", f.question(b, 1), messages.Deny, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.await(b, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		done := f.timeline("s", "b")
+		checkFeed(t, done.Events, 2)
+		checkFeed(t, live.all(), 2)
+		want := []string{"start 0", "start 1", "awaiting_approval 0", "running 0 #1", "end 0 #1", "awaiting_approval 1", "end 1", "result 0 #1", "result 1", "reply"}
+		if diff := cmp.Diff(want, eventNames(done.Events)); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(want, eventNames(live.all())); diff != "" {
+			t.Errorf("as it was followed: %s", diff)
+		}
+		for i, state := range map[int]string{2: "granted", 5: "denied"} {
+			if a := done.Events[i].Approval; a == nil || a.State != state || !slices.Equal(a.Agreed, []string{"alice"}) || strings.Contains(a.Line, "4711") {
+				t.Errorf("event %d, afterwards: %+v", i, a)
+			}
+		}
+	})
+}
+
+// Every order that the events of a batch promise, in batches of all kinds, for somebody who follows from the beginning, for
+// one who comes late, and for whoever watches the session.
+func TestFeedsOfManyBatches(t *testing.T) {
+	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+		f.tool(schemas.Tool{Name: "steps", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+			for i := range 20 {
+				c.Progress(messages.Progress{Fraction: float64(i) / 10, Text: fmt.Sprint(i)})
+				c.Progress(messages.Progress{Fraction: 0.1})
+				c.Progress(messages.Progress{Text: "words"})
+			}
+			return tool.Text("done"), nil
+		})
+	})
+	defer f.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var watched feed
+	watching, end := context.WithCancel(ctx)
+	watcher := make(chan error, 1)
+	go func() { watcher <- f.client.Watch(watching, "s", watched.take) }()
+	kinds := []string{"echo", "steps", "count", "nope", "steps", "echo"}
+	for i := range 60 {
+		var calls []call
+		for j := range 1 + i%6 {
+			calls = append(calls, call{kinds[(i+j*(1+i/6))%len(kinds)], ""})
+		}
+		b := canonical("s", fmt.Sprint("b", i), calls...)
+		f.submit(b)
+		var feeds [2]feed
+		var followers sync.WaitGroup
+		for k := range feeds {
+			followers.Go(func() {
+				if k == 1 {
+					_, _ = f.await(b, time.Minute)
+				}
+				if err := f.client.Follow(ctx, "s", b.ID, feeds[k].take); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		followers.Wait()
+		for k := range feeds {
+			checkFeed(t, feeds[k].all(), len(calls))
+		}
+		f.until("the watcher has heard it", func() bool {
+			events := watched.of(b.ID)
+			return i == 0 || len(events) > 0 && events[len(events)-1].Type == messages.EventReply
+		})
+		if i > 0 { // the watcher may not have been there before the first
+			checkFeed(t, watched.of(b.ID), len(calls))
+		}
+	}
+	end()
+	if err := <-watcher; err != nil {
+		t.Error(err)
+	}
+	if err := f.client.Follow(ctx, "s", "never", func(messages.Event) {}); !errors.Is(err, client.ErrUnknown) {
+		t.Errorf("following a batch that nobody knows: %v", err)
+	}
+}
+
+// follower is an agent whose connection goes over a link.
+func (f *fleet) follower(l *link) (*client.Client, *bus.Conn) {
+	conn := l.connect(f, "follower")
+	return client.Over(conn, ""), conn
+}
+
+// cut breaks every connection that goes over the link now.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, end := range l.ends {
+		_ = end.Close()
+	}
+	l.ends = nil
+}
+
+// The connection breaks at every step of a batch. What was told before, what is told live after and what was missed between
+// are each told once.
+func TestFollowThroughACutLink(t *testing.T) {
+	const gates = 4
+	var opens []func()
+	var calls []call
+	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+		for i := range gates {
+			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.Write)
+			opens = append(opens, open)
+			calls = append(calls, call{fmt.Sprint("gate", i), ""}, call{"echo", ""})
+		}
+	})
+	defer f.close()
+	l := newLink(t, f.srv)
+	c, conn := f.follower(l)
+	defer conn.Close()
+	f.submit(canonical("s", "b", calls...))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var told, direct feed
+	following := make(chan error, 2)
+	go func() { following <- c.Follow(ctx, "s", "b", told.take) }()
+	go func() { following <- f.client.Follow(ctx, "s", "b", direct.take) }()
+	for i, open := range opens {
+		running := fmt.Sprint("running ", 2*i, " #1")
+		f.until(running, func() bool { return told.has(running) || i == gates-1 && direct.has(running) })
+		l.cut()
+		if i%2 == 1 {
+			f.until("it is connected again", conn.Connected)
+			l.cut()
+		}
+		open() // while nobody listens
+	}
+	for range 2 {
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkFeed(t, told.all(), len(calls))
+	checkFeed(t, direct.all(), len(calls))
+	for i := range gates {
+		if name := fmt.Sprint("running ", 2*i, " #1"); !told.has(name) {
+			t.Errorf("%s was not told: %v", name, eventNames(told.all()))
+		}
+	}
+}
+
+// The link is silent for a while, and the connection notices nothing.
+func TestFollowThroughASilentLink(t *testing.T) {
+	for _, silence := range []time.Duration{time.Second, 45 * time.Second} {
+		t.Run(silence.String(), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				var open func()
+				var running *atomic.Int32
+				f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+				defer f.close()
+				l := newLink(t, srv)
+				c, conn := f.follower(l)
+				defer conn.Close()
+				var told feed
+				f.submit(canonical("s", "b", call{"echo", ""}, call{"gate", ""}, call{"echo", ""}, call{"count", ""}))
+				following := make(chan error, 1)
+				go func() { following <- c.Follow(t.Context(), "s", "b", told.take) }()
+				f.until("the write runs", func() bool { return running.Load() == 1 })
+				f.until("that is told", func() bool { return told.has("running 1 #1") })
+				l.set(weather{silent: true}, weather{silent: true})
+				open()
+				time.Sleep(silence)
+				l.set(weather{}, weather{})
+				select {
+				case err := <-following:
+					if err != nil {
+						t.Fatal(err)
+					}
+				case <-time.After(time.Hour):
+					t.Fatalf("not told to the end: %v", eventNames(told.all()))
+				}
+				checkFeed(t, told.all(), 4)
+			})
+		})
+	}
+}
+
+// A worker is lost: whoever watches sees the second attempt.
+func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		log := f.kept(schemas.Tool{Name: "put", OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+			if n == 1 {
+				return hung(ctx)
+			}
+			return tool.Text("put"), nil
+		})
+		kill := f.doomed(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"put", ""})
+		f.submit(b)
+		var told feed
+		following := make(chan error, 1)
+		go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+		f.hasRun(log, 1)
+		f.until("the first attempt was told", func() bool { return told.has("running 0 #1") })
+		kill()
+		f.worker(worker.Config{})
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"start 0", "running 0 #1", "running 0 #2", "end 0 #2", "result 0 #2", "reply"}
+		if diff := cmp.Diff(want, eventNames(told.all())); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff(want, eventNames(f.timeline("s", "b").Events)); diff != "" {
+			t.Errorf("timeline: %s", diff)
+		}
+	})
+}
