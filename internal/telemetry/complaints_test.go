@@ -14,7 +14,7 @@ func TestComplaintsAreRare(t *testing.T) {
 		log, _ := Logger(&said, "info", "json", false)
 		c := &complaints{log: log, hide: strings.NewReplacer()}
 		for range 10 * 60 {
-			c.Handle(errors.New("connection refused"))
+			c.complain(errors.New("connection refused"))
 			time.Sleep(time.Second)
 		}
 		if lines := strings.Count(said.String(), "\n"); lines != 10 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -105,17 +106,19 @@ func TestServeEndsWithItsContext(t *testing.T) {
 }
 
 func TestTimesAndDurations(t *testing.T) {
-	east := time.Local
-	time.Local = time.FixedZone("east", 5*60*60)
-	defer func() { time.Local = east }()
+	east := time.Date(2026, 1, 2, 8, 0, 0, 0, time.FixedZone("east", 5*60*60))
 	var out strings.Builder
 	log, _ := telemetry.Logger(&out, "info", "auto", false)
-	log.Info("done", "took", 1500*time.Millisecond, "at", time.Date(2026, 1, 2, 8, 0, 0, 0, time.Local))
-	var line struct{ Time, Took, At string }
-	if err := json.Unmarshal([]byte(out.String()), &line); err != nil {
+	line := slog.NewRecord(east, slog.LevelInfo, "done", 0)
+	line.Add("took", 1500*time.Millisecond, "at", east)
+	if err := log.Handler().Handle(t.Context(), line); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(line.Time, "Z") || line.Took != "1.5s" || line.At != "2026-01-02T03:00:00Z" {
+	var got struct{ Time, Took, At string }
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Time != "2026-01-02T03:00:00Z" || got.Took != "1.5s" || got.At != got.Time {
 		t.Errorf("logged %s", &out)
 	}
 }

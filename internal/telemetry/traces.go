@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/contrib/exporters/autoexport"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -49,8 +48,7 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	if err != nil {
 		log.Warn("the description of this process in traces is not complete", "err", err)
 	}
-	otel.SetErrorHandler(&complaints{log: log, hide: secrets()})
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&complaints{SpanExporter: exporter, log: log, hide: secrets()}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
 	tracer = provider.Tracer(tracing.Scope, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(tracing.SchemaURL))
 	return tracer, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushIn)
@@ -83,8 +81,9 @@ const complainEvery = time.Minute
 // longestComplaint bounds one: a collector's answer may be a page.
 const longestComplaint = 300
 
-// complaints logs what OpenTelemetry says is wrong, once in a while: a collector that is away fails with every batch of spans.
+// complaints is an exporter whose failures are logged once in a while: a collector that is away fails with every batch of spans.
 type complaints struct {
+	sdktrace.SpanExporter
 	log  *slog.Logger
 	hide *strings.Replacer
 
@@ -93,8 +92,15 @@ type complaints struct {
 	missed int       // guarded by mu; since the last line
 }
 
-// Handle is called by the SDK, from any goroutine.
-func (c *complaints) Handle(err error) {
+// ExportSpans leaves nothing to complain of to the SDK, which writes to stderr in words of its own.
+func (c *complaints) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	if err := c.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		c.complain(err)
+	}
+	return nil
+}
+
+func (c *complaints) complain(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.last.IsZero() && time.Since(c.last) < complainEvery {

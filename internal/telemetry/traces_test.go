@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,6 +141,16 @@ func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 		defer s.mu.Unlock()
 		s.requests = append(s.requests, request)
 	}
+}
+
+// sizes is how many spans each request had.
+func (s *sink) sizes() (sizes []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.requests {
+		sizes = append(sizes, len(r.ResourceSpans[0].ScopeSpans[0].Spans))
+	}
+	return sizes
 }
 
 // resource is what the process said of itself.
@@ -288,8 +299,8 @@ func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 		t.Error("spans are sent one by one")
 	}
 	flush()
-	if n := len(got.requests); n != 1 || len(got.requests[0].ResourceSpans[0].ScopeSpans[0].Spans) != 100 || said.String() != "" {
-		t.Errorf("%d requests; said %s", n, &said)
+	if sizes := got.sizes(); !slices.Equal(sizes, []int{100}) || said.String() != "" {
+		t.Errorf("requests with %v spans; said %s", sizes, &said)
 	}
 }
 
@@ -308,8 +319,8 @@ func TestFlushAfterTheEnd(t *testing.T) {
 	cancel()
 	span.End()
 	flush()
-	if len(got.requests) != 1 {
-		t.Errorf("%d requests, want the one of the flush", len(got.requests))
+	if sizes := got.sizes(); !slices.Equal(sizes, []int{1}) {
+		t.Errorf("requests with %v spans, want the one of the flush", sizes)
 	}
 }
 
@@ -333,7 +344,7 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 			span.End()
 			flush()
 		}
-		if text := said.String(); strings.Contains(text, "canary") || len(text) > 1000 || len(text) == 0 {
+		if text := said.String(); strings.Contains(text, "canary") || len(text) > 1000 || !strings.Contains(text, "401") && !strings.Contains(text, "OTEL_EXPORTER_OTLP_ENDPOINT") {
 			t.Errorf("said %s", text)
 		}
 	}
