@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -75,7 +76,9 @@ type canaries struct {
 	client *client.Client
 	conn   *bus.Conn
 	server *daemon
-	sinks  map[string]func() string // by name
+	// daemons are the coordinator and the worker.
+	daemons []*daemon
+	sinks   map[string]func() string // by name
 }
 
 // newCanaries starts a server with a password, a coordinator and a worker.
@@ -99,7 +102,7 @@ func newCanaries(t *testing.T, env ...string) *canaries {
 	c.processes = &processes{t: t, url: "nats://fleet:cnry-password@" + addr, env: append([]string{
 		"LISTED=cnry-listed", "UNLISTED=cnry-unlisted", "TOOLFLEET_POLICY=" + filepath.Join(dir, "policy.yaml"),
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + strings.Replace(collector, "://", "://who:cnry-collector@", 1), "OTEL_EXPORTER_OTLP_COMPRESSION=none",
-		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20cnry-header,x-key=cnry%2Dheader", "OTEL_BSP_SCHEDULE_DELAY=50",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20cnry-header,x-key=cnry%2Dheader", "OTEL_BSP_SCHEDULE_DELAY=50", "TOOLFLEET_COORDINATOR_DRAIN=200ms", "TOOLFLEET_DRAIN=200ms",
 	}, env...)}
 	c.server = c.start("nats", "--nats-config", filepath.Join(dir, "nats.conf"), "--listen", addr, "--data", filepath.Join(dir, "data"))
 	c.sinks["the log of nats"] = c.server.log.String
@@ -141,6 +144,7 @@ func (c *canaries) serves(args ...string) {
 	c.t.Helper()
 	addr := freeAddr(c.t)
 	d := c.start(append(args, "--http", addr)...)
+	c.daemons = append(c.daemons, d)
 	c.sinks["the log of the "+args[0]] = d.log.String
 	c.until(args[0]+" is ready", func() bool { return c.page(addr, "/readyz") == "ok\n" })
 	c.sinks["the metrics of the "+args[0]] = func() string { return c.page(addr, "/metrics") }
@@ -268,17 +272,22 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	}
 }
 
-// found is the secrets that stand in what left the processes, as "sink: secret". The server is taken away first: what is
-// said of a lost connection is searched too.
+// found is the secrets that stand in what left the processes, as "sink: secret". The server is taken away first and the daemons
+// are ended: what is said of a lost connection is searched too, and all traces have come.
 func (c *canaries) found() []string {
 	c.t.Helper()
 	texts := map[string]string{"the AUDIT stream": c.record()}
-	c.until("all traces have come", func() bool {
-		return strings.Count(c.sinks["the traces"](), "process toolfleet.batch") >= 5
-	})
 	c.server.kill()
 	for _, of := range []string{"coordinator", "worker"} {
 		c.until("the "+of+" notices", func() bool { return strings.Contains(c.sinks["the log of the "+of](), "connection to NATS lost") })
+		texts["the metrics of the "+of] = c.sinks["the metrics of the "+of]()
+		delete(c.sinks, "the metrics of the "+of)
+	}
+	for _, d := range c.daemons {
+		d.signal(syscall.SIGTERM)
+	}
+	for _, d := range c.daemons {
+		<-c.exited(d)
 	}
 	seen := map[string]bool{}
 	for name, read := range c.sinks {
