@@ -43,7 +43,9 @@ type cli struct {
 	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
 	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
 	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
+	Watch       watchCmd       `cmd:"" help:"Show what happens to the batches of a session."`
 	Approvals   approvalsCmd   `cmd:"" help:"Answer the calls that wait for a person."`
+	Audit       auditCmd       `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`
 	Policy      policyCmd      `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
 	Abort       abortCmd       `cmd:"" help:"Abort a batch, or every batch of a session."`
 	Steer       steerCmd       `cmd:"" help:"Say something to a session: its next reply takes it along."`

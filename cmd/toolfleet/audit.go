@@ -1,0 +1,268 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type auditCmd struct {
+	server
+	shape
+	Call     string `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
+	Session  string `placeholder:"ID" help:"Calls of this session."`
+	Batch    string `placeholder:"ID" help:"Calls of this batch."`
+	Tool     string `placeholder:"NAME" help:"Calls of this tool."`
+	Status   string `placeholder:"STATUS" help:"Calls that ended so: ok, denied, outcome_unknown..."`
+	Type     string `placeholder:"TYPE" help:"Lines of this type: call, batch_refused, approval_asked, approval_decided, decision_refused..."`
+	Effect   string `enum:",allow,ask,deny" default:"" placeholder:"allow|ask|deny" help:"What was decided about the call; ask: a person was asked."`
+	Approver string `placeholder:"NAME" help:"What this person decided, and the calls that rest on it."`
+	Worker   string `placeholder:"NAME" help:"What ran on this worker."`
+	Trace    string `placeholder:"ID" help:"What belongs to this trace."`
+	Since    string `placeholder:"WHEN" help:"What was put on record since: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
+	Until    string `placeholder:"WHEN" help:"What was put on record before; as --since."`
+	Follow   bool   `short:"f" help:"Go on with what is put on record from now on."`
+	Tenant   string `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
+}
+
+// Help is shown below the command's usage.
+func (auditCmd) Help() string {
+	return `The record for people has a line for each call of each batch that was replied to, refused ones included, and lines about
+questions, decisions and starts. It holds no arguments and no results but the fields of audit.include; equal arguments have equal hashes.
+-o json prints one line as JSON on each line, which is the export.`
+}
+
+func (c auditCmd) Run(a *app) error {
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet audit", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	want, err := c.filter(cfg, conn.Now(a.ctx))
+	if err != nil {
+		return err
+	}
+	log, err := audit.New(conn, audit.Config{})
+	if err != nil {
+		return err
+	}
+	if c.Call != "" && !c.Follow && !c.json() {
+		err = a.tellCall(cfg, log, want)
+	} else {
+		err = c.list(a, log, want)
+	}
+	if errors.Is(err, bus.ErrNoStream) {
+		return fmt.Errorf("%w; no fleet has run on this server yet, or --prefix is another", err)
+	}
+	return err
+}
+
+// check refuses words that no line has: they would find nothing for ever.
+func (c auditCmd) check() error {
+	statuses := []messages.Status{
+		messages.StatusOK, messages.StatusValidationError, messages.StatusSemanticError, messages.StatusHookError, messages.StatusDenied, messages.StatusError,
+		messages.StatusTimeout, messages.StatusAborted, messages.StatusSkipped, messages.StatusExpired, messages.StatusUnknownTool, messages.StatusOutcomeUnknown,
+	}
+	types := []messages.AuditType{
+		messages.AuditCall, messages.AuditBatchRefused, messages.AuditAllowed, messages.AuditAsked, messages.AuditDecided, messages.AuditRefused,
+		messages.AuditExpired, messages.AuditVoid, messages.AuditGranted,
+	}
+	if err := known("--status", messages.Status(c.Status), statuses); err != nil {
+		return err
+	}
+	if c.Follow && c.Until != "" {
+		return wrong("--follow goes on for ever, and --until ends: give one of them")
+	}
+	return known("--type", messages.AuditType(c.Type), types)
+}
+
+func known[T ~string](flag string, word T, words []T) error {
+	if word == "" {
+		return nil
+	}
+	var all []string
+	for _, w := range words {
+		if w == word {
+			return nil
+		}
+		all = append(all, string(w))
+	}
+	return wrong("%s %.40q: want one of %s", flag, string(word), strings.Join(all, ", "))
+}
+
+func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error) {
+	f := audit.Filter{
+		Session: messages.SessionID(c.Session), Batch: messages.BatchID(c.Batch), Call: messages.CallID(c.Call), Tool: c.Tool, Status: messages.Status(c.Status),
+		Type: messages.AuditType(c.Type), Effect: c.Effect, Approver: c.Approver, Worker: c.Worker, Trace: c.Trace,
+	}
+	if cfg.Given("tenant") {
+		f.Tenant = cfg.Tenant
+	}
+	var err error
+	if f.Since, err = moment("--since", c.Since, now); err != nil {
+		return f, err
+	}
+	f.Until, err = moment("--until", c.Until, now)
+	return f, err
+}
+
+// moment reads a time, or how long it is ago.
+func moment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, wrong("%s %.40q: want how long ago, such as 24h, or a time such as 2026-01-31T08:00:00Z", flag, text)
+	}
+	return at, nil
+}
+
+// list prints every line that is wanted, as it comes.
+func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
+	found, unread := 0, 0
+	var failed error
+	show := func(e audit.Entry) bool {
+		if e.Err != nil {
+			unread++
+			return true
+		}
+		if c.json() {
+			failed = a.print(e.Line)
+		} else {
+			if found == 0 {
+				failed = a.auditRow(auditHeader)
+			}
+			failed = errors.Join(failed, a.auditRow(auditRow(e.Line)))
+		}
+		found++
+		return failed == nil
+	}
+	var err error
+	if c.Follow {
+		err = log.Follow(a.ctx, want, func(e audit.Entry) { show(e) })
+	} else {
+		err = log.Read(a.ctx, want, show)
+	}
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	if unread > 0 {
+		a.say("%s could not be read: nobody but coordinators and workers should write to the record", count(unread, "message"))
+	}
+	if found == 0 && !c.Follow {
+		return a.nothingOnRecord()
+	}
+	return nil
+}
+
+func (a *app) nothingOnRecord() error {
+	a.say("nothing on record matches. A call is there once its batch has been replied to; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant")
+	return errSaid
+}
+
+var auditHeader = []string{"TIME", "SESSION/BATCH", "CALL", "TOOL", "STATUS", "DECIDED", "TOOK", "ATTEMPT", "WORKER"}
+
+// auditWidths are of the columns: lines are shown as they come, so nobody knows how wide the widest is.
+var auditWidths = []int{20, 24, 16, 16, 16, 24, 7, 7, 0}
+
+func (a *app) auditRow(row []string) error {
+	var out strings.Builder
+	for i, cell := range row {
+		fmt.Fprintf(&out, "%-*s  ", auditWidths[i], cell)
+	}
+	_, err := fmt.Fprintln(a.stdout, strings.TrimRight(out.String(), " "))
+	return err
+}
+
+const orNone = "-"
+
+func auditRow(l messages.AuditRecord) []string {
+	what, took, attempt := string(l.Status), orNone, orNone
+	if l.Type != messages.AuditCall {
+		what = string(l.Type)
+	}
+	if l.Type == messages.AuditCall && !l.Started.IsZero() {
+		took = took3(l.DurationMS)
+	}
+	if l.Attempt > 0 {
+		attempt = strconv.Itoa(l.Attempt)
+	}
+	return []string{
+		at(l.Time), orDash(string(l.Session)+"/"+string(l.Batch), 80), orDash(callName(l), 80), orDash(l.Tool, 80), orDash(what, 40),
+		orDash(decided(l), 120), took, attempt, orDash(l.Worker, 80),
+	}
+}
+
+func callName(l messages.AuditRecord) string {
+	if l.CallID == "" && l.Index >= 0 {
+		return "#" + strconv.Itoa(l.Index)
+	}
+	return string(l.CallID)
+}
+
+func orDash(text string, most int) string {
+	if text = clean(text, most); text == "" {
+		return orNone
+	}
+	return text
+}
+
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// took3 is milliseconds as people say them.
+func took3(ms float64) string {
+	d := time.Duration(ms * float64(time.Millisecond))
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Microsecond).String()
+}
+
+// decided is who or what decided about a call, in few words.
+func decided(l messages.AuditRecord) string {
+	if l.Decision != nil {
+		text := string(l.Decision.Verdict) + " by " + l.Decision.By
+		if l.Refusal != nil {
+			text += ": " + string(l.Refusal.Class)
+		}
+		return text
+	}
+	if l.Refusal != nil {
+		return string(l.Refusal.Class)
+	}
+	p := l.Permission
+	switch {
+	case p == nil:
+		return ""
+	case len(p.By) > 0 && p.Effect == "deny":
+		return "deny by " + strings.Join(p.By, ", ")
+	case len(p.By) > 0:
+		return "allow by " + strings.Join(p.By, ", ")
+	case p.Effect == "ask":
+		return "asks: " + p.Rule
+	case p.Rule != "":
+		return p.Effect + " by " + p.Source + " " + p.Rule
+	}
+	return p.Effect + " by " + p.Source
+}
