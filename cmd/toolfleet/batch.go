@@ -2,6 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/messages"
@@ -13,10 +18,11 @@ type batchCmd struct {
 
 type batchGetCmd struct {
 	server
-	ID      string `arg:"" help:"Id of the batch."`
-	Session string `required:"" placeholder:"ID" help:"Session of the batch."`
-	Full    bool   `help:"With the outputs in the results too, not only in the reinjection."`
-	Output  string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
+	ID       string `arg:"" help:"Id of the batch."`
+	Session  string `required:"" placeholder:"ID" help:"Session of the batch."`
+	Timeline bool   `help:"Show what happened when, also of a batch that waits or runs. With -o json: its events."`
+	Full     bool   `help:"With the outputs in the results too, not only in the reinjection."`
+	Output   string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
 }
 
 // Help is shown below the command's usage.
@@ -36,6 +42,9 @@ func (b batchGetCmd) Run(a *app) error {
 	}
 	defer conn.Close()
 	c := client.Over(conn, cfg.Tenant)
+	if b.Timeline {
+		return b.timeline(a, c)
+	}
 	get := c.Get
 	if b.Full {
 		get = c.GetFull
@@ -44,11 +53,10 @@ func (b batchGetCmd) Run(a *app) error {
 	var refusal *messages.Refusal
 	switch {
 	case errors.Is(err, client.ErrRunning):
-		a.say("the batch is queued or running; ask again")
+		a.say("the batch is queued or running; ask again, or with --timeline")
 		return errors.Join(a.print(messages.State{Status: "running"}), errSaid)
 	case errors.Is(err, client.ErrUnknown):
-		a.say("%v; are --session and --prefix those that it was submitted with?", err)
-		return errors.Join(a.print(messages.State{Status: "unknown"}), errSaid)
+		return unknownBatch(a, err)
 	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.Refused && reply.Digest != ""):
 		return err
 	}
@@ -56,4 +64,30 @@ func (b batchGetCmd) Run(a *app) error {
 		return a.printRaw(reply.Reinjection)
 	}
 	return a.print(reply)
+}
+
+func unknownBatch(a *app, err error) error {
+	a.say("%v; are --session and --prefix those that it was submitted with?", err)
+	return errors.Join(a.print(messages.State{Status: "unknown"}), errSaid)
+}
+
+// timeline shows what happened.
+func (b batchGetCmd) timeline(a *app, c *client.Client) error {
+	t, err := c.Timeline(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
+	switch {
+	case errors.Is(err, client.ErrUnknown):
+		return unknownBatch(a, err)
+	case err != nil:
+		return err
+	case b.Output == "json":
+		return a.print(t)
+	}
+	width := 80
+	if f, ok := a.stdout.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 40 {
+			width = min(w, 160)
+		}
+	}
+	_, err = fmt.Fprint(a.stdout, picture(t, time.Now(), width))
+	return err
 }

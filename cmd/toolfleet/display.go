@@ -26,11 +26,12 @@ type display struct {
 	asks   bool // a person is asked here, so nobody need be told how to answer
 
 	mu    sync.Mutex
-	heard bool   // of the batch; guarded by mu
-	board board  // guarded by mu
-	drawn int    // lines of the board on the screen; guarded by mu
-	asked bool   // a person is being asked, and has the screen to themselves; guarded by mu
-	held  []byte // what was written meanwhile; guarded by mu
+	shows func(now time.Time, width int) []string // what is drawn, if not the board; guarded by mu
+	heard bool                                    // of the batch; guarded by mu
+	board board                                   // guarded by mu
+	drawn int                                     // lines of the board on the screen; guarded by mu
+	asked bool                                    // a person is being asked, and has the screen to themselves; guarded by mu
+	held  []byte                                  // what was written meanwhile; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
 	quiet *time.Timer // until it is said that nothing happens
@@ -91,6 +92,13 @@ func (d *display) take(e messages.Event) {
 	case d.live:
 		d.above(nil)
 	}
+}
+
+// show has something happen to what is drawn, and puts the lines above it that this is worth.
+func (d *display) show(happen func(now time.Time) (lines string)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.above([]byte(happen(time.Now())))
 }
 
 // Write puts whole lines above the board. It never fails: nobody's work shall end because stderr does.
@@ -181,7 +189,11 @@ func (d *display) drawing() []byte {
 			width, height = w, h
 		}
 	}
-	lines := d.board.lines(time.Now(), width)
+	shows := d.board.lines
+	if d.shows != nil {
+		shows = d.shows
+	}
+	lines := shows(time.Now(), width)
 	if most := height - 1; len(lines) > most {
 		lines = lines[len(lines)-most:]
 	}
@@ -192,6 +204,9 @@ func (d *display) drawing() []byte {
 	for _, line := range lines {
 		out.WriteString("\r\x1b[K" + line + "\n")
 	}
-	d.drawn = max(d.drawn, len(lines))
+	if gone := d.drawn - len(lines); gone > 0 { // of a board that has become shorter
+		fmt.Fprintf(&out, "\x1b[J")
+	}
+	d.drawn = len(lines)
 	return out.Bytes()
 }

@@ -43,9 +43,9 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	}
 	switch e.Type {
 	case messages.EventRunning:
-		c.running, c.since, c.attempt, c.progress, c.asked = true, now, c.attempt+1, messages.Progress{}, nil
+		c.running, c.since, c.attempt, c.progress, c.asked = true, now, e.Attempt, messages.Progress{}, nil
 	case messages.EventAwaiting:
-		c.running, c.asked, c.attempt = false, e.Approval, max(0, c.attempt-1) // what was tried is to come
+		c.running, c.asked = false, e.Approval
 	case messages.EventProgress:
 		if e.Progress != nil {
 			c.progress = *e.Progress

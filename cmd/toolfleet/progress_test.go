@@ -26,8 +26,8 @@ func start(index int, tool string) messages.Event {
 	return messages.Event{Type: messages.EventStart, Index: index, Tool: tool}
 }
 
-func running(index int) messages.Event {
-	return messages.Event{Type: messages.EventRunning, Index: index}
+func running(index, attempt int) messages.Event {
+	return messages.Event{Type: messages.EventRunning, Index: index, Attempt: attempt}
 }
 
 func progress(index int, fraction float64, text string) messages.Event {
@@ -51,18 +51,18 @@ func asked(index int) messages.Event {
 var story = []told{
 	{0, start(0, "Grep")}, {0, start(1, "deploy_to_production_and_everywhere_else")}, {0, start(2, "Bash")}, {0, start(3, "nope")},
 	{0, ended(3, messages.StatusUnknownTool, 0, &messages.Error{Code: messages.CodeUnknownTool, Message: `There is no tool named "nope".`})},
-	{5 * time.Millisecond, running(0)},
+	{5 * time.Millisecond, running(0, 1)},
 	{17 * time.Millisecond, ended(0, messages.StatusOK, 12.4, nil)},
-	{20 * time.Millisecond, running(2)},
+	{20 * time.Millisecond, running(2, 1)},
 	{1500 * time.Millisecond, progress(2, 0.42, "compiling\r\x1b[31m step 3\n of 7")},
-	{70 * time.Second, running(2)},
-	{71 * time.Second, running(1)},
+	{70 * time.Second, running(2, 2)},
+	{71 * time.Second, running(1, 1)},
 	{72 * time.Second, progress(1, 0, "waiting for the lock")},
 	{140 * time.Second, ended(1, messages.StatusError, 69_000, &messages.Error{Code: messages.CodeToolError, Message: "exit status 1\nno space left \x07on device"})},
 	{141 * time.Second, ended(2, messages.StatusOutcomeUnknown, 71_000, &messages.Error{Code: messages.CodeOutcomeUnknown, Message: strings.Repeat("long ", 100)})},
 	{142 * time.Second, asked(4)},
 	{142 * time.Second, messages.Event{Type: messages.EventHook, Index: 4, Hook: &messages.HookMessage{Type: messages.HookPermissionDecision, Hook: "fraud"}}},
-	{200 * time.Second, running(4)},
+	{200 * time.Second, running(4, 1)},
 	{201 * time.Second, ended(4, messages.StatusOK, 900, nil)},
 	{201 * time.Second, ended(0, messages.StatusOK, 12.4, nil)}, // again: the batch goes on after it rested
 	{201 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},

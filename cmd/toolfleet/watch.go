@@ -3,233 +3,141 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-type approvalsWatchCmd struct {
-	bureau
-	signs
+type watchCmd struct {
+	server
+	shape
+	Session string `arg:"" help:"Session whose batches to watch."`
 }
 
 // Help is shown below the command's usage.
-func (approvalsWatchCmd) Help() string {
-	return `Prints the open questions, then each new one, who agrees to it, and what becomes of it. With -o json each is a JSON object on a line, with state
-once it is not open any more. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
+func (watchCmd) Help() string {
+	return `Shows what happens to the batches of a session, each from its beginning, as soon as there is news of it. On a terminal the
+running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. With -o json each event
+is a JSON object on a line. Ctrl-C ends it.`
 }
 
-func (c approvalsWatchCmd) Run(a *app) error {
+func (c watchCmd) Run(a *app) error {
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
-	someone := a.person()
-	asks := someone != nil && keyFile(cfg) != "" && !c.json()
-	return a.withDesk(asks, func(d *desk) error {
+	conn, err := connect(a.ctx, cfg, "toolfleet watch", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	watch := client.Over(conn, cfg.Tenant).Watch
+	if c.json() {
 		watching, end := context.WithCancelCause(a.ctx)
 		defer end(nil)
-		group, ctx := errgroup.WithContext(watching)
-		w := newWatched()
-		w.each = func(p messages.Pending, shown bool) {
-			if asks && (p.State == "" || shown) { // the person is told by the asking itself
-				return
+		err := watch(watching, messages.SessionID(c.Session), func(e messages.Event) {
+			if err := a.print(e); err != nil { // nobody reads on
+				end(err)
 			}
-			if err := c.tell(a, p); err != nil {
-				end(err) // nobody reads on
-			}
+		})
+		if a.ctx.Err() == nil {
+			err = cmp.Or(context.Cause(watching), err)
 		}
-		group.Go(func() error { return d.follow(ctx, w) })
-		if asks {
-			group.Go(func() error {
-				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
-					if slices.Contains(q.Pending().Agreed, d.name) { // it is somebody else's turn
-						return nil
-					}
-					return d.interview(ctx, someone, q, false)
-				})
-			})
-		}
-		err := group.Wait()
-		if a.ctx.Err() != nil || errors.Is(err, errNoAnswer) { // Ctrl-C, Ctrl-D
-			return nil
-		}
-		return cmp.Or(context.Cause(watching), err)
+		return err
+	}
+	screen := *a // what is shown here is what was asked for, so it goes to stdout
+	screen.stderr = a.stdout
+	d := newDisplay(&screen, false)
+	d.quiet.Stop()
+	w := &watchedSession{colour: d.board.colour, live: d.live}
+	d.mu.Lock()
+	d.shows = w.lines
+	d.mu.Unlock()
+	defer d.close()
+	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
+	return watch(a.ctx, messages.SessionID(c.Session), func(e messages.Event) {
+		d.show(func(now time.Time) string { return w.take(e, now) })
 	})
 }
 
-// tell prints news.
-func (c approvalsWatchCmd) tell(a *app, p messages.Pending) error {
-	if c.json() {
-		return a.print(p)
-	}
-	_, err := fmt.Fprintln(a.stdout, newsLine(p))
-	return err
+// watchedSession is what is shown of a session: a board of each batch that runs. Like a board it is a pure function of events.
+type watchedSession struct {
+	batches []*watchedBatch // in the order in which they were heard of
+	colour  bool
+	live    bool
 }
 
-// newsLine is a question, or what became of one, on one line.
-func newsLine(p messages.Pending) string {
-	if p.State == "" && len(p.Agreed) > 0 {
-		return fmt.Sprintf("%s  %d of %d agreed (%s), expires in %s  %s", short(p.ID), len(p.Agreed), p.Approvers, clean(strings.Join(p.Agreed, ", "), 80), span(time.Until(p.Expires)), clean(p.Line, 160))
-	}
-	if p.State != "" {
-		return fmt.Sprintf("%s  %s  %s", short(p.ID), clean(p.State, 20), clean(p.Line, 160))
-	}
-	return fmt.Sprintf("%s  %s, expires in %s, asked by %s  %s", short(p.ID), clean(string(p.Tier), 20), span(time.Until(p.Expires)),
-		clean(p.Requester+"/"+string(p.Session), 40), clean(p.Line, 160))
+type watchedBatch struct {
+	id    messages.BatchID
+	began time.Time // by the clock of whoever told of it first
+	board board
 }
 
-// watched is what is known of the questions of a tenant.
-type watched struct {
-	// each is told of every change, one after another, and whether the question was handed out by next.
-	each func(p messages.Pending, shown bool)
-
-	mu     sync.Mutex
-	known  map[string]messages.Pending // the last that was heard of a question, by id; guarded by mu
-	queue  []messages.Pending          // open, not shown yet; guarded by mu
-	shown  map[string]bool             // handed out by next, by id; guarded by mu
-	closes map[string]func()           // ends the asking of a question, by id; guarded by mu
-	more   chan struct{}               // there is something in the queue, perhaps
-}
-
-func newWatched() *watched {
-	return &watched{known: map[string]messages.Pending{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
-}
-
-// take is told news, possibly old ones. A question that is closed does not open again.
-func (w *watched) take(p messages.Pending) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last, seen := w.known[p.ID]
-	if seen && (last.State != "" || p.State == "" && len(p.Agreed) <= len(last.Agreed)) {
-		return
+// take takes an event that came in at a moment, and returns the lines that it is worth for good.
+func (w *watchedSession) take(e messages.Event, now time.Time) string {
+	b := w.batch(e)
+	if e.Type == messages.EventReply {
+		w.forget(b)
+		return b.summary(e)
 	}
-	for _, other := range w.known {
-		if replaces(p, other) {
-			other.State = "gone"
-			w.settle(other)
+	b.board.apply(e, now)
+	if line := b.board.plain(e); line != "" && (!w.live || e.Type == messages.EventAwaiting) {
+		return clean(string(b.id), 40) + "  " + line + "\n"
+	}
+	return ""
+}
+
+func (w *watchedSession) batch(e messages.Event) *watchedBatch {
+	for _, b := range w.batches {
+		if b.id == e.Batch {
+			return b
 		}
 	}
-	w.settle(p)
-	if p.State == "" && !seen {
-		w.queue = append(w.queue, p)
-		select {
-		case w.more <- struct{}{}:
-		default:
-		}
+	b := &watchedBatch{id: e.Batch, began: e.Time, board: board{colour: w.colour}}
+	w.batches = append(w.batches, b)
+	return b
+}
+
+func (w *watchedSession) forget(gone *watchedBatch) {
+	w.batches = slices.DeleteFunc(w.batches, func(b *watchedBatch) bool { return b == gone })
+}
+
+// lines is the boards of all that run, each below the id of its batch.
+func (w *watchedSession) lines(now time.Time, width int) []string {
+	var lines []string
+	for _, b := range w.batches {
+		lines = append(lines, clip(clean(string(b.id), width-1), width-1))
+		lines = append(lines, b.board.lines(now, width)...)
 	}
+	return lines
 }
 
-// settle notes down and tells how a question is now. It needs mu.
-func (w *watched) settle(p messages.Pending) {
-	w.known[p.ID] = p
-	w.each(p, w.shown[p.ID])
-	if ends := w.closes[p.ID]; p.State != "" && ends != nil {
-		ends()
-	}
-}
-
-// replaces reports whether a question has come in the place of another one that is open: somebody has edited that, or
-// the call was asked about anew.
-func replaces(p, other messages.Pending) bool {
-	same := p.Tenant == other.Tenant && p.Session == other.Session && p.Batch == other.Batch && p.Index == other.Index
-	later := p.Asked.After(other.Asked) || p.Asked.Equal(other.Asked) && (p.State != "" || len(p.Agreed) > 0)
-	return same && later && p.ID != other.ID && other.State == ""
-}
-
-// next is the oldest question that was not shown yet and is open, and a context that ends with it.
-func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Context, done func(), found bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.queue) > 0 {
-		p, w.queue = w.queue[0], w.queue[1:]
-		if w.known[p.ID].State != "" {
+// summary is a batch that has ended on one line, and below it what failed.
+func (b *watchedBatch) summary(e messages.Event) string {
+	var failures []string
+	bad := 0
+	for i, c := range b.board.calls {
+		if c.result == nil || c.result.Status == messages.StatusOK {
 			continue
 		}
-		w.shown[p.ID] = true
-		open, closed := context.WithCancelCause(ctx)
-		w.closes[p.ID] = func() { closed(errClosed) }
-		return p, open, func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			delete(w.closes, p.ID)
-			closed(nil)
-		}, true
+		bad++
+		line := fmt.Sprintf("  ✗ %3d  %s: %s", i, clean(c.tool, 64), outcome(c.result))
+		if c.result.Failure() {
+			line += ": " + because(c.result)
+		}
+		failures = append(failures, line+"\n")
 	}
-	return p, ctx, func() {}, false
-}
-
-// relist is how often the whole list is looked at again: news may be lost.
-const relist = time.Minute
-
-// follow tells w what is open and every change until ctx ends.
-func (d *desk) follow(ctx context.Context, w *watched) error {
-	listening := make(chan struct{})
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return d.client.News(ctx, d.tenant, func() { close(listening) }, w.take)
-	})
-	group.Go(func() error {
-		ticks := time.NewTicker(relist)
-		defer ticks.Stop()
-		select {
-		case <-listening:
-		case <-ctx.Done():
-			return nil
-		}
-		for first := true; ; first = false {
-			list, err := d.open(ctx)
-			switch {
-			case !first:
-			case err != nil:
-				return err
-			case len(list) == 0:
-				d.app.say("watching tenant %s; nothing is open. Ctrl-C ends it", clean(d.tenant, 64))
-			default:
-				d.app.say("watching tenant %s; %s open. Ctrl-C ends it", clean(d.tenant, 64), count(len(list), "question"))
-			}
-			for _, p := range list {
-				w.take(p)
-			}
-			select {
-			case <-ticks.C:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
-	return group.Wait()
-}
-
-// answerAll asks about one question after the other.
-func (d *desk) answerAll(ctx context.Context, w *watched, ask func(context.Context, messages.Approval) error) error {
-	for {
-		p, open, done, found := w.next(ctx)
-		if !found {
-			select {
-			case <-w.more:
-				continue
-			case <-ctx.Done():
-				return nil
-			}
-		}
-		q, err := d.show(open, p)
-		if err == nil {
-			err = ask(open, q)
-		}
-		done()
-		switch {
-		case errors.Is(err, errNoAnswer):
-			return err
-		case err != nil && ctx.Err() == nil:
-			d.app.say("%s: %v", short(p.ID), err)
-		}
+	mark := "✓"
+	text := fmt.Sprintf("%s: %s", e.Status, count(len(b.board.calls), "call"))
+	if bad > 0 || e.Status != messages.Completed {
+		mark = "✗"
 	}
+	if bad > 0 {
+		text += fmt.Sprintf(", %d of them not ok", bad)
+	}
+	return fmt.Sprintf("%s %s  %s, %s\n%s", mark, clean(string(b.id), 40), text, brief(max(0, e.Time.Sub(b.began))), strings.Join(failures, ""))
 }

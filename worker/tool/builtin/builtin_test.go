@@ -214,8 +214,16 @@ func TestSleepTellsProgressAndEndsWithItsContext(t *testing.T) {
 		call := callOf(t, "sleep", in{"ms": 3500})
 		call.Progress = func(p messages.Progress) { told = append(told, p) }
 		out, err := runner.Run(t.Context(), call)
-		if err != nil || string(out.Value) != `{"ms":3500}` || len(told) != 3 || told[0].Text != "slept 1s of 3.5s" {
+		if err != nil || string(out.Value) != `{"ms":3500}` || len(told) != 3 || told[0].Fraction != 0.25 || told[2].Text != "slept 2.625s of 3.5s" {
 			t.Errorf("got %s, %v, progress %v", out.Value, err, told)
+		}
+		for ms, want := range map[int]int{0: 0, 5: 0, 20: 3, 100: 3, 10_000: 9} {
+			told = nil
+			call := callOf(t, "sleep", in{"ms": ms})
+			call.Progress = func(p messages.Progress) { told = append(told, p) }
+			if _, err := runner.Run(t.Context(), call); err != nil || len(told) != want {
+				t.Errorf("sleep of %d ms: %v, progress %v, want %d reports", ms, err, told, want)
+			}
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stop := errors.New("stop")

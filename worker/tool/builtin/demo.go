@@ -16,7 +16,8 @@ import (
 const (
 	maxSleep  = 24 * time.Hour
 	maxBlob   = 64 << 20
-	sleepTick = time.Second // how often a sleep tells how far it is
+	sleepTick = time.Second           // how often a sleep tells how far it is, at least
+	sleepWord = 20 * time.Millisecond // of a shorter one there is nothing to tell
 )
 
 // demo is the spec of a builtin that needs no root and changes nothing.
@@ -44,7 +45,7 @@ func sleepSpec() spec {
 	}`, sleep)
 }
 
-// sleep takes only its own argument from the input: load runs add others to tell calls apart.
+// sleep tells how far it is at each quarter, and each second of a long one. It takes only its own argument from the input: load runs add others to tell calls apart.
 func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	ms, err := number(call, "ms", int(maxSleep.Milliseconds()))
 	if err != nil {
@@ -54,7 +55,7 @@ func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	start := time.Now()
 	done := time.NewTimer(total)
 	defer done.Stop()
-	tick := time.NewTicker(sleepTick)
+	tick := time.NewTicker(max(min(sleepTick, total/4), time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -63,8 +64,7 @@ func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 		case <-done.C:
 			return tool.JSON(map[string]int{"ms": ms})
 		case <-tick.C:
-			if call.Progress != nil {
-				slept := time.Since(start)
+			if slept := time.Since(start); call.Progress != nil && slept < total && total >= sleepWord {
 				call.Progress(messages.Progress{
 					Fraction: float64(slept) / float64(total),
 					Text:     fmt.Sprintf("slept %s of %s", slept.Round(time.Millisecond), total),

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// axis is the time that a picture spans, and how many characters it has for that.
+type axis struct {
+	from, to time.Time
+	width    int
+}
+
+// at is the character of a moment.
+func (x axis) at(t time.Time) int {
+	if span := x.to.Sub(x.from); span > 0 {
+		return min(max(int(float64(x.width)*float64(t.Sub(x.from))/float64(span)), 0), x.width)
+	}
+	return 0
+}
+
+// stretch is a part of a call's life, to the next one or its end.
+type stretch struct {
+	from time.Time
+	mark rune
+	new  rune // its first character, where that is another
+}
+
+// row is a call in a picture.
+type row struct {
+	callState
+	stage     int
+	kind      messages.Kind
+	worker    string
+	stretches []stretch
+	ended     time.Time
+	question  *messages.Pending // what people were asked last, open or not
+}
+
+// The marks of a picture.
+const (
+	waitsMark = '.'
+	asksMark  = '?'
+	runsMark  = '='
+)
+
+// picture is a timeline as text of that width: a row for each call with a bar on a common axis, the stages one below the other.
+func picture(t messages.Timeline, now time.Time, width int) string {
+	rows, x := rowsOf(t, now)
+	var out strings.Builder
+	state := t.Status
+	if state == "running" {
+		state = "queued or running"
+	}
+	fmt.Fprintf(&out, "batch %s of session %s: %s, %s, %s\n", clean(string(t.Batch), 40), clean(string(t.Session), 40), state, count(len(rows), "call"), brief(x.to.Sub(x.from)))
+	if !t.Accepted.IsZero() {
+		fmt.Fprintf(&out, "accepted %s", t.Accepted.UTC().Format("2006-01-02 15:04:05.000 MST"))
+		if t.TraceID != "" {
+			fmt.Fprintf(&out, ", trace %s", clean(t.TraceID, 32))
+		}
+		out.WriteByte('\n')
+	}
+	if len(rows) == 0 {
+		return out.String()
+	}
+	names := 4
+	for _, r := range rows {
+		names = max(names, min(16, len([]rune(clean(r.tool, 16)))))
+	}
+	const after = 24 // of a row, behind its bar
+	x.width = max(10, width-names-after-11)
+	fmt.Fprintf(&out, "\n%*s  0%*s\n", names+6, "", x.width-1, brief(x.to.Sub(x.from)))
+	stage := -1
+	for i, r := range rows {
+		if r.stage != stage {
+			stage = r.stage
+			fmt.Fprintf(&out, "stage %d\n", stage)
+		}
+		mark, how, rest := r.words(x.to)
+		fmt.Fprintln(&out, strings.TrimRight(clip(fmt.Sprintf("%s %3d %-*s |%-*s| %s", mark, i, names, clean(r.tool, names), x.width, r.bar(x), how), width), " "))
+		for _, line := range r.details(rest) {
+			fmt.Fprintf(&out, "%*s%s\n", 6, "", clip(line, width-6))
+		}
+	}
+	fmt.Fprintf(&out, "\n%c waits  %c waits for a person  %c runs, after the number of a later attempt\n", waitsMark, asksMark, runsMark)
+	return out.String()
+}
+
+// rowsOf is the calls of a timeline, and the time that they took.
+func rowsOf(t messages.Timeline, now time.Time) (rows []row, x axis) {
+	for _, e := range t.Events {
+		if x.from.IsZero() {
+			x.from, x.to = e.Time, e.Time
+		}
+		if e.Time.After(x.to) {
+			x.to = e.Time
+		}
+		if e.Index < 0 {
+			continue
+		}
+		for len(rows) <= e.Index {
+			rows = append(rows, row{})
+		}
+		rows[e.Index].take(e)
+	}
+	if t.Status == "running" && now.After(x.to) {
+		x.to = now
+	}
+	return rows, x
+}
+
+func (r *row) take(e messages.Event) {
+	switch e.Type {
+	case messages.EventStart:
+		r.tool, r.kind, r.stage = e.Tool, e.Kind, e.Stage
+		r.stretches = append(r.stretches, stretch{from: e.Time, mark: waitsMark})
+	case messages.EventAwaiting:
+		r.question, r.running = e.Approval, false
+		if r.asked = nil; e.Approval != nil && e.Approval.State == "" {
+			r.asked = e.Approval
+		}
+		r.stretches = append(r.stretches, stretch{from: e.Time, mark: asksMark})
+	case messages.EventRunning:
+		r.running, r.since, r.attempt, r.worker = true, e.Time, e.Attempt, e.Worker
+		s := stretch{from: e.Time, mark: runsMark}
+		if e.Attempt > 1 && e.Attempt < 10 {
+			s.new = rune('0' + e.Attempt)
+		}
+		r.stretches = append(r.stretches, s)
+	case messages.EventEnd:
+		r.result, r.ended = e.Result, e.Time
+		if e.Worker != "" {
+			r.worker = e.Worker
+		}
+	}
+}
+
+// bar is the life of a call. Whatever was has at least one character.
+func (r row) bar(x axis) string {
+	out := []rune(strings.Repeat(" ", x.width))
+	for i, s := range r.stretches {
+		until := x.to
+		if !r.ended.IsZero() {
+			until = r.ended
+		}
+		if i+1 < len(r.stretches) {
+			until = r.stretches[i+1].from
+		}
+		from := min(x.at(s.from), x.width-1)
+		for at := from; at < max(x.at(until), from+1); at++ {
+			out[at] = s.mark
+		}
+		if s.new != 0 {
+			out[from] = s.new
+		}
+	}
+	return string(out)
+}
+
+// details is what there is to say about a call below its bar.
+func (r row) details(rest string) (lines []string) {
+	var said []string
+	if r.worker != "" {
+		said = append(said, "on "+clean(r.worker, 40))
+	}
+	if r.attempt > 1 {
+		said = append(said, count(r.attempt, "attempt"))
+	}
+	if len(said) > 0 {
+		lines = append(lines, strings.Join(said, ", "))
+	}
+	if decision := r.decision(); decision != "" {
+		lines = append(lines, decision)
+	}
+	if rest != "" {
+		lines = append(lines, rest)
+	}
+	return lines
+}
+
+// decision is what was said about a call, and by whom.
+func (r row) decision() string {
+	if r.result != nil && r.result.Permission != nil {
+		p := r.result.Permission
+		words := map[string]string{"allow": "allowed", "deny": "denied", "ask": "allowed"}
+		text, known := words[p.Effect]
+		if p.Source == "default" || !known {
+			return ""
+		}
+		by := p.Source
+		if len(p.By) > 0 {
+			by = strings.Join(p.By, ", ")
+		} else if p.Effect == "ask" {
+			return "asked, and not answered" + byRule(p.Rule)
+		}
+		if p.Edited {
+			text += " with other arguments"
+		}
+		return text + " by " + clean(by, 40) + byRule(p.Rule)
+	}
+	q := r.question
+	if q == nil {
+		return ""
+	}
+	state := "asked"
+	if q.State != "" {
+		state = clean(q.State, 20)
+	}
+	if len(q.Agreed) > 0 {
+		state += " by " + clean(strings.Join(q.Agreed, ", "), 40)
+	}
+	return state + byRule(q.Rule)
+}
+
+// byRule names the rule.
+func byRule(rule string) string {
+	if rule == "" {
+		return ""
+	}
+	return " (" + clean(rule, 40) + ")"
+}
