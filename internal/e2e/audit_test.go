@@ -353,3 +353,75 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 		}
 	})
 }
+
+// The key of the hashes is for the daemons: a worker hashes as the coordinator does, and nobody else reads it.
+func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newIdentified(t, srv, ids)
+		defer f.close()
+		var s shelf
+		s.tools(f.fleet)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		f.run(canonical("s", "b", call{"wr", `{"k":"k","v":"1"}`}))
+		hash := func(who string) (string, error) {
+			conn := f.connect(who)
+			defer conn.Close()
+			log, err := audit.New(conn, audit.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			h, err := log.Hasher(ctx)
+			return h.Of("_", messages.Digest(nil)), err
+		}
+		coordinators, err := hash("coordinator")
+		workers, workersErr := hash("worker")
+		if err != nil || workersErr != nil || coordinators == "" || coordinators != workers {
+			t.Errorf("the coordinator's hash is %q (%v), the worker's %q (%v)", coordinators, err, workers, workersErr)
+		}
+		for _, who := range []string{"operator", "approver", "acme"} {
+			if got, err := hash(who); err == nil {
+				t.Errorf("%s reads the key and makes the hash %s", who, got)
+			}
+		}
+		operator := f.connect("operator")
+		defer operator.Close()
+		log, err := audit.New(operator, audit.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.until("the operator reads what is on record", func() bool {
+			lines := 0
+			err := log.Read(context.Background(), audit.Filter{Session: "s"}, func(audit.Entry) bool { lines++; return true })
+			return err == nil && lines == 1
+		})
+		if got := operatorReads(operator); got != "" {
+			t.Errorf("the operator reads the key: %s", got)
+		}
+	}, natstest.Fast, ids.Option)
+}
+
+// operatorReads tries each way to a message of the key's bucket.
+func operatorReads(conn *bus.Conn) string {
+	const stream = "KV_TOOLFLEET_keys"
+	for _, ask := range [][2]string{
+		{"$JS.API.DIRECT.GET." + stream, `{"last_by_subj":"$KV.TOOLFLEET_keys.audit"}`},
+		{"$JS.API.DIRECT.GET." + stream + ".$KV.TOOLFLEET_keys.audit", ""},
+		{"$JS.API.STREAM.MSG.GET." + stream, `{"last_by_subj":"$KV.TOOLFLEET_keys.audit"}`},
+		{"$JS.API.CONSUMER.CREATE." + stream, `{"stream_name":"` + stream + `","config":{"deliver_policy":"all","ack_policy":"none"}}`},
+		{"$JS.API.CONSUMER.CREATE." + stream + ".x", `{"stream_name":"` + stream + `","config":{"name":"x","deliver_policy":"all","ack_policy":"none"}}`},
+		{"$JS.API.CONSUMER.DURABLE.CREATE." + stream + ".x", `{"stream_name":"` + stream + `","config":{"durable_name":"x","deliver_policy":"all","ack_policy":"none"}}`},
+		{"$JS.API.STREAM.SNAPSHOT." + stream, `{"deliver_subject":"_INBOX.operator.x"}`},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		m, err := conn.Request(ctx, ask[0], nil, []byte(ask[1]))
+		cancel()
+		if err == nil {
+			return ask[0] + ": " + string(m.Data)
+		}
+	}
+	return ""
+}

@@ -102,6 +102,7 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 //	CALLS      the plan with the reads before the first write; claim and end of each write;
 //	           and one more plan record for reads between two writes
 //	REPLIES    the reply
+//	AUDIT      the lines of all its calls, in one message, at the same time as the reply
 //
 // Jobs, results of reads, presence and events cost none. What the server syncs besides is the state of the coordinators'
 // consumer, at most ten times a second however many batches there are.
@@ -146,6 +147,7 @@ func TestDurabilityBudget(t *testing.T) {
 			})
 			want := map[string]int{
 				"TOOLFLEET_BATCHES": 2 * batches, "TOOLFLEET_CALLS": (tt.plans + 4) * batches, "TOOLFLEET_REPLIES": batches,
+				"TOOLFLEET_AUDIT": batches,
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("syncs of %d batches by stream (-want +got):\n%s", batches, diff)

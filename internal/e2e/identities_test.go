@@ -226,6 +226,7 @@ var unseen = map[string]string{
 	"toolfleet.dead.set-aside":             "messages that cannot be read",
 	"toolfleet.audit.>":                    "calls that people decide about, or that are of the tier medium",
 	"toolfleet.approval.":                  "calls that people decide about",
+	"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys": "calls that people decide about, or that are of the tier medium",
 	"$KV.TOOLFLEET_approvals.>":            "calls that people decide about",
 }
 
@@ -379,14 +380,16 @@ func TestARevokedCoordinatorEnds(t *testing.T) {
 // that nobody uses.
 func TestRightsAreNoWider(t *testing.T) {
 	ids := natstest.NewIdentities(t)
+	key := []string{"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys", "$JS.API.STREAM.MSG.GET.KV_TOOLFLEET_keys", "$JS.API.DIRECT.GET.KV_TOOLFLEET_keys.$KV.TOOLFLEET_keys.audit",
+		"$JS.API.CONSUMER.CREATE.KV_TOOLFLEET_keys.x", "$JS.API.STREAM.SNAPSHOT.KV_TOOLFLEET_keys", "$KV.TOOLFLEET_keys.audit"}
 	truth := []string{"$KV.TOOLFLEET_approvals.x", "toolfleet.final.t.s.b", "toolfleet.plan.t.s.b", "$JS.API.STREAM.DELETE.TOOLFLEET_CALLS", "$JS.API.STREAM.PURGE.TOOLFLEET_CALLS",
 		"$JS.API.STREAM.UPDATE.TOOLFLEET_CALLS", "$JS.API.STREAM.CREATE.x", "$JS.API.CONSUMER.CREATE.TOOLFLEET_CALLS.x", "$JS.API.STREAM.MSG.DELETE.TOOLFLEET_CALLS"}
 	for who, wider := range map[string]struct{ publish, subscribe []string }{
-		"worker":      {append(truth, "toolfleet.approval.news.t.s.b.0"), []string{"toolfleet.batch.t.s.b", "toolfleet.approval.show.t.s.b.0", "_INBOX.coordinator.x", "$SRV.PING"}},
+		"worker":      {append(append(truth, key[3:]...), "toolfleet.approval.news.t.s.b.0"), []string{"toolfleet.batch.t.s.b", "toolfleet.approval.show.t.s.b.0", "_INBOX.coordinator.x", "$SRV.PING"}},
 		"coordinator": {append(truth[3:5:5], "toolfleet.approval.decide.t.s.b.0"), []string{"toolfleet.call.t.s.b.0", "toolfleet.stop.t.s", "_INBOX.worker.x"}},
-		"approver":    {append(truth, "toolfleet.batch.t.s.b", "$SRV.PING"), []string{"toolfleet.approval.decide.t.s.b.0", "toolfleet.event.t.s.b", "_INBOX.agent.x"}},
-		"operator":    {[]string{"toolfleet.approval.decide.t.s.b.0", "toolfleet.call.t.s.b.0", "toolfleet.result.t.s.b.0"}, []string{"_INBOX.approver.x"}},
-		"acme":        {append(truth, "toolfleet.batch.acme.s.b", "toolfleet.approval.list.t"), []string{"toolfleet.reply.acme.s.b", "toolfleet.approval.news.t.s.b.0", "_R_.x"}},
+		"approver":    {append(append(truth, key...), "toolfleet.batch.t.s.b", "$SRV.PING"), []string{"toolfleet.approval.decide.t.s.b.0", "toolfleet.event.t.s.b", "_INBOX.agent.x"}},
+		"operator":    {append(key[5:], "toolfleet.approval.decide.t.s.b.0", "toolfleet.call.t.s.b.0", "toolfleet.result.t.s.b.0"), []string{"_INBOX.approver.x"}},
+		"acme":        {append(append(truth, key...), "toolfleet.batch.acme.s.b", "toolfleet.approval.list.t"), []string{"toolfleet.reply.acme.s.b", "toolfleet.approval.news.t.s.b.0", "_R_.x"}},
 	} {
 		publish, subscribe := ids.May(who)
 		for what, try := range map[string][2][]string{"publish": {publish, wider.publish}, "hear": {subscribe, wider.subscribe}} {
