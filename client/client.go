@@ -119,7 +119,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	ctx, span := c.send(ctx, trace.SpanKindClient, messages.VerbRun, b, header)
-	defer func() { sent(span, reply, err) }()
+	defer func() { sent(ctx, span, reply, err) }()
 	key := c.key(b.Session, b.ID)
 	n, stop, err := c.listen(key, messages.Digest(body))
 	if err != nil {
@@ -176,7 +176,7 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	case err != nil:
 		err = fmt.Errorf("submit batch %s: %w", b.ID, err)
 	}
-	sent(span, messages.Reply{}, err)
+	sent(ctx, span, messages.Reply{}, err)
 	return err
 }
 

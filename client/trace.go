@@ -48,25 +48,25 @@ func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb messages.Ve
 var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // sent ends the span of a batch with what became of it.
-func sent(span trace.Span, reply messages.Reply, err error) {
+func sent(ctx context.Context, span trace.Span, reply messages.Reply, err error) {
 	if reply.Status != "" {
 		span.SetAttributes(tracing.BatchStatus.String(string(reply.Status)))
 	}
 	if err != nil {
-		tracing.Fail(span, errorType(err))
+		tracing.Fail(span, errorType(ctx, err))
 	}
 	span.End()
 }
 
 // errorType is an error as an attribute: one of few words.
-func errorType(err error) string {
+func errorType(ctx context.Context, err error) string {
 	var refusal *messages.Refusal
 	switch {
 	case errors.As(err, &refusal):
 		return string(refusal.Class)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
-	case errors.Is(err, context.Canceled):
+	case ctx.Err() != nil: // whatever its cause is called
 		return "canceled"
 	case errors.Is(err, ErrNoFleet):
 		return "no_fleet"

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -66,13 +67,15 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 			tools, _ := p.tools()
 			daemons := []*daemon{p.ready("coordinator"), p.ready("worker", "--tools", tools)}
 			c := p.client()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for all of them; a few seconds are enough
+			defer cancel()
 			const sessions, batches = 4, 10
 			var answered atomic.Int32
 			var all sync.WaitGroup
 			for s := range sessions {
 				all.Go(func() {
 					for b := range batches {
-						reply, err := c.Run(t.Context(), canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
+						reply, err := c.Run(ctx, canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
 						if err != nil || statuses(reply) != "ok ok ok" {
 							t.Errorf("batch %d of session %d: %s, %v", b, s, statuses(reply), err)
 						}
