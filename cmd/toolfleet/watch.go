@@ -36,6 +36,7 @@ func (c watchCmd) Run(a *app) error {
 	}
 	defer conn.Close()
 	watch := client.Over(conn, cfg.Tenant).Watch
+	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
 	if c.json() {
 		watching, end := context.WithCancelCause(a.ctx)
 		defer end(nil)
@@ -58,7 +59,6 @@ func (c watchCmd) Run(a *app) error {
 	d.shows = w.lines
 	d.mu.Unlock()
 	defer d.close()
-	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
 	return watch(a.ctx, messages.SessionID(c.Session), func(e messages.Event) {
 		d.show(func(now time.Time) string { return w.take(e, now) })
 	})

@@ -1,0 +1,57 @@
+// Command progress-bar shows a batch that runs somewhere as a bar of 30 characters. It knows nothing of the tools, and they
+// know nothing of it: it reads the events that everybody may read.
+//
+//	go run ./examples/progress-bar SESSION BATCH
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const width = 30
+
+func main() {
+	if len(os.Args) != 3 {
+		log.Fatal("usage: progress-bar SESSION BATCH")
+	}
+	ctx := context.Background()
+	fleet, err := client.Connect(ctx, client.Options{URL: os.Getenv("NATS_URL")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer fleet.Close()
+	done := map[int]float64{} // how far each call is, from 0 to 1
+	err = fleet.Follow(ctx, messages.SessionID(os.Args[1]), messages.BatchID(os.Args[2]), func(e messages.Event) {
+		switch e.Type {
+		case messages.EventStart:
+			done[e.Index] = 0
+		case messages.EventProgress:
+			done[e.Index] = e.Progress.Fraction
+		case messages.EventEnd:
+			done[e.Index] = 1
+		case messages.EventReply:
+			fmt.Printf("\r%s %s\n", bar(done), e.Status)
+			return
+		}
+		fmt.Printf("\r%s ", bar(done))
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func bar(done map[int]float64) string {
+	sum := 0.0
+	for _, fraction := range done {
+		sum += fraction
+	}
+	full := int(width * sum / float64(max(len(done), 1)))
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
+}
