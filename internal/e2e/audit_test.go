@@ -114,7 +114,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		object(schemas.Tool{Name: "write", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
 		f.worker(p.worker(t, refunds+"deny:\n  - {tool: forbidden, name: never}\n"))
 		cfg := p.coordinator()
-		cfg.Audit.Include = []string{"look.shown"}
+		cfg.Audit.Include = []string{"look.shown", "refund.amount"}
 		f.coordinator(cfg)
 		argument := fmt.Sprintf(`{"n":1,"who":%q,"shown":"for all to see"}`, secret)
 
@@ -162,6 +162,17 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		lines = check(b, "ok")
 		if p := lines[0].Permission; p == nil || p.Effect != "ask" || len(p.By) != 1 || p.By[0] != "alice" || p.Rule != "refunds-over-50" || p.Policy == "" {
 			t.Errorf("who allowed it: %+v", p)
+		}
+
+		b = canonical("s", "edited", refund("149.99"))
+		f.submit(b)
+		if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) }); err != nil {
+			t.Fatal(err)
+		}
+		before := lines[0]
+		lines = check(b, "ok")
+		if l := lines[0]; string(l.Arguments["amount"]) != "100" || string(before.Arguments["amount"]) != "149.99" || l.ArgsHash == before.ArgsHash || !l.Permission.Edited {
+			t.Errorf("on record of arguments that a person changed: %+v", l)
 		}
 
 		b = canonical("s", "expired", refund("149.99"))
@@ -402,6 +413,44 @@ func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
 			t.Errorf("the operator reads the key: %s", got)
 		}
 	}, natstest.Fast, ids.Option)
+}
+
+// A batch that nobody can bring to its end is refused in the middle. What has run of it is on record, and what may have.
+func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("seen"), nil })
+		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"look", `{"n":1}`}, call{"put", ""}, call{"put", ""})
+		key, log := messages.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
+		// The journal holds the plan of another body, and a claim that nobody will end.
+		if _, err := log.WritePlan(context.Background(), key, messages.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		claim := messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", ArgsHash: messages.Digest([]byte("{}")), ToolDigest: "d"}
+		if _, err := log.Write(context.Background(), key.Call(2), claim, 0); err != nil {
+			t.Fatal(err)
+		}
+		f.submit(b)
+		f.gone(b)
+		lines := f.onRecord(audit.Filter{Session: "s"})
+		got := ""
+		for _, l := range lines {
+			got += fmt.Sprintf("%s %d %s %s;", l.Type, l.Index, l.CallID, l.Status)
+		}
+		if want := "batch_refused -1  ;call 0 c0 ok;call 2 c2 outcome_unknown;"; got != want {
+			t.Fatalf("on record: %s, want %s", got, want)
+		}
+		if l := lines[1]; len(l.ArgsHash) != 16 || len(l.PhasesMS) != 6 || l.ToolDigest == "" || l.Worker == "" {
+			t.Errorf("the line of the call that ran says too little: %+v", l)
+		}
+		if l := lines[2]; len(l.ArgsHash) != 16 || l.ToolDigest != "d" || l.Worker != "w" || l.Attempt != 1 {
+			t.Errorf("the line of the call that may run says too little: %+v", l)
+		}
+	})
 }
 
 // operatorReads tries each way to a message of the key's bucket.
