@@ -44,7 +44,6 @@ type cli struct {
 	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
 	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
 	Watch       watchCmd       `cmd:"" help:"Show what happens to the batches of a session."`
-	Watch       watchCmd       `cmd:"" help:"Show what happens to the batches of a session."`
 	Approvals   approvalsCmd   `cmd:"" help:"Answer the calls that wait for a person."`
 	Audit       auditCmd       `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`
 	Policy      policyCmd      `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
