@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -382,6 +383,56 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	}
 	if err := f.client.Follow(ctx, "s", "never", func(messages.Event) {}); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("following a batch that nobody knows: %v", err)
+	}
+}
+
+// What a worker publishes of a run is in order, and never goes back, whatever its tool says.
+func TestProgressNeverGoesBack(t *testing.T) {
+	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+		f.tool(schemas.Tool{Name: "steps"}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+			var tellers sync.WaitGroup
+			for range 4 {
+				tellers.Go(func() {
+					for i := range 25 {
+						c.Progress(messages.Progress{Fraction: []float64{float64(i) / 20, 0, 2, -1}[i%4], Text: "words"})
+					}
+				})
+			}
+			tellers.Wait()
+			return tool.Text("done"), nil
+		})
+	})
+	defer f.close()
+	var raw feed
+	stop, err := f.conn.Subscribe("toolfleet.event._.s.b", "", func(m bus.Msg) {
+		var e messages.Event
+		if err := json.Unmarshal(m.Data, &e); err != nil {
+			t.Error(err)
+		}
+		raw.take(e)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	f.run(canonical("s", "b", call{"steps", ""}))
+	f.until("the reply was told", func() bool { return raw.has("reply") })
+	checkFeed(t, raw.all(), 1)
+	counter, reports := 0, 0
+	for _, e := range raw.all() {
+		if e.Worker == "" || e.Result != nil {
+			continue
+		}
+		if e.Counter != counter+1 {
+			t.Errorf("%s has counter %d after %d", eventName(e), e.Counter, counter)
+		}
+		counter = e.Counter
+		if e.Type == messages.EventProgress {
+			reports++
+		}
+	}
+	if reports != 100 {
+		t.Errorf("%d reports were told, want 100", reports)
 	}
 }
 
