@@ -210,6 +210,10 @@ func (c *Coordinator) asTheyRan(ctx context.Context, key messages.BatchKey, call
 // finishRecord puts a batch on record whose reply is stored already: whoever stored it may have got no further.
 func (c *Coordinator) finishRecord(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
 	body, err := c.journal.FullReply(ctx, stored)
+	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
+		log.Error("a large reply is gone; what the journal knows is put on record", "err", err)
+		body, err = stored, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -223,6 +227,9 @@ func (c *Coordinator) finishRecord(ctx context.Context, log *slog.Logger, a jour
 	}
 	in, _ := c.decode(log, a) // of one that was refused as much as can be read
 	e := ending{accepted: a, batch: in.batch, calls: func(ctx context.Context) ([]audit.Call, error) {
+		if len(reply.Results) == 0 {
+			return c.recalled(ctx, a, in, nil)
+		}
 		return c.recalled(ctx, a, in, reply.Results)
 	}}
 	if reply.Error != nil {
