@@ -2,7 +2,6 @@ package messages
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 )
 
@@ -45,17 +44,13 @@ func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
-// Hash is what the record for people knows the outcome by: the hex SHA-256 of {"output":...}, {"content":[...],"is_error":true}
-// or {"error":{...}} in canonical form (see [CanonicalJSON]), as anybody can make it of a result that was given to a model.
+// Hash is what the record for people knows the outcome by: the hex SHA-256 of the output as the tool wrote it (of text, as a
+// JSON string), else of {"content":[...]} or {"error":{...}}. Bytes and not their meaning, for a large output is hashed often.
 func (o Outcome) Hash() string {
-	if text, ok := o.OutputString(); ok && o.Content == nil && o.Err == nil && !o.IsError { // nearly always, and then in less time
-		return Digest(slices.Concat([]byte(`{"output":`), Quote(text), []byte(`}`)))
+	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
+		return Digest(o.Output)
 	}
-	raw := MustMarshal(o)
-	if canonical, err := CanonicalJSON(raw); err == nil {
-		raw = canonical
-	}
-	return Digest(raw)
+	return Digest(MustMarshal(o))
 }
 
 // Lost reports that nobody has a result. Totality still wants an answer: see [Outcome.OrLost].

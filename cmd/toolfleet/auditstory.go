@@ -80,7 +80,7 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	}
 	page := &page{}
 	page.row("call", "%s of %s", orDash(callName(end), 200), orDash(end.Tool, 80))
-	page.row("asked by", "tenant %s, session %s, batch %s, call %d", clean(string(end.Tenant), 80), clean(string(end.Session), 200), clean(string(end.Batch), 200), end.Index+1)
+	page.row("asked by", "tenant %s, session %s, batch %s, call %d", clean(string(end.Tenant), 80), clean(string(end.Session), 200), clean(string(end.Batch), 200), end.Index)
 	page.may("", end.Provider != "", "%s, round %s, accepted %s", clean(string(end.Provider), 40), round(end.Round), at(end.Accepted))
 	page.may("tool", end.ToolDigest != "", "%s version %s", clean(cmp.Or(string(end.Kind), "kind unknown"), 20), short(end.ToolDigest))
 	page.may("arguments", end.ArgsHash != "", "hash %s", clean(end.ArgsHash, 80))

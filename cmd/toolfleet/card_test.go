@@ -170,6 +170,8 @@ func TestTablesFitTheScreen(t *testing.T) {
 // Who is told how to answer can type it as it stands, and reads nothing of the agent's identity.
 func TestApproveCommand(t *testing.T) {
 	t.Chdir(t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", "")
 	t.Setenv("TOOLFLEET_CONFIG", "none")
 	flag := func(key, text string) config.Flag { return config.Flag{Name: "--" + key, Key: key, Text: text} }
 	for _, tc := range []struct {

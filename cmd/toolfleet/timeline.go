@@ -77,7 +77,7 @@ func picture(t messages.Timeline, now time.Time, width int) string {
 	for i, r := range rows {
 		if r.stage != stage {
 			stage = r.stage
-			fmt.Fprintf(&out, "stage %d\n", stage)
+			fmt.Fprintf(&out, "stage %d\n", stage+1) // as `toolfleet plan` counts them
 		}
 		mark, how, rest := r.words(x.to)
 		fmt.Fprintln(&out, strings.TrimRight(clip(fmt.Sprintf("%s %3d %-*s |%-*s| %s", mark, i, names, clean(r.tool, names), x.width, r.bar(x), how), width), " "))

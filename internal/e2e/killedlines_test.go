@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -103,6 +104,12 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 		}
 		replies[reply.Results[0].CallID] = reply.Results[0]
 	}
+	conn, err := bus.Connect(t.Context(), bus.Options{URL: p.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p.drained(conn) // the lines are there once the batch has left the log
 	stop()
 	keepers.Wait()
 

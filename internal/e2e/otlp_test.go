@@ -120,8 +120,3 @@ func (o *otlp) all() []span {
 	})
 	return spans
 }
-
-// of is the spans of one trace.
-func (o *otlp) of(trace string) []span {
-	return slices.DeleteFunc(o.all(), func(s span) bool { return s.trace != trace })
-}

@@ -65,7 +65,7 @@ func (a *attempt) logFailure(what string, r messages.Result) {
 	case messages.StatusOutcomeUnknown:
 		level = slog.LevelWarn
 	}
-	a.log.Log(context.Background(), level, what, "status", r.Status, "error", messages.ErrorType(r.Status, r.Err),
+	a.log.Log(context.Background(), level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err),
 		"attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
