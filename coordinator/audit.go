@@ -196,8 +196,11 @@ func (c *Coordinator) asTheyRan(ctx context.Context, key messages.BatchKey, call
 		if t := call.Result.Trail; t != nil {
 			ran = cmp.Or(t.ArgsHash, ran)
 		}
+		if ran == "" || !c.record.Include().Wants(call.Result.Tool) {
+			continue
+		}
 		sent, err := messages.CanonicalJSON(call.Input)
-		if ran == "" || !c.record.Include().Wants(call.Result.Tool) || err == nil && messages.Digest(sent) == ran {
+		if err == nil && messages.Digest(sent) == ran {
 			continue
 		}
 		if calls[i].Input, err = c.journal.Input(ctx, key.Call(call.Result.Index), ran); err != nil {

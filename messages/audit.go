@@ -60,11 +60,11 @@ type AuditRecord struct {
 	Attempt  int      `json:"attempt,omitempty"`
 	Worker   string   `json:"worker,omitempty"` // that brought it to its end
 	// Accepted is when the batch was stored, Started when the last attempt began; Ended is the record's Time.
-	Accepted   time.Time          `json:"accepted,omitzero"`
-	Started    time.Time          `json:"started,omitzero"`
-	QueueMS    float64            `json:"queue_ms,omitempty"`
-	DurationMS float64            `json:"duration_ms,omitempty"`
-	PhasesMS   map[string]float64 `json:"phases_ms,omitempty"`
+	Accepted   time.Time `json:"accepted,omitzero"`
+	Started    time.Time `json:"started,omitzero"`
+	QueueMS    float64   `json:"queue_ms,omitempty"`
+	DurationMS float64   `json:"duration_ms,omitempty"`
+	PhasesMS   PhasesMS  `json:"phases_ms,omitzero"`
 	// ResultHash is of what the model was given, ToolHash of what the tool gave, where a hook replaced it.
 	ResultHash string `json:"result_hash,omitempty"`
 	ToolHash   string `json:"tool_hash,omitempty"`
@@ -81,10 +81,20 @@ type AuditLines struct {
 
 // Trail is what only the record for people is told of a result: it travels with the result as far as the coordinator.
 type Trail struct {
-	ArgsHash   string             `json:"args_hash,omitempty"`   // hex SHA-256 of the frozen input in canonical form
-	ResultHash string             `json:"result_hash,omitempty"` // hex SHA-256 of what the model is given
-	ToolHash   string             `json:"tool_hash,omitempty"`   // hex SHA-256 of what the tool gave, where a hook replaced it
-	PhasesMS   map[string]float64 `json:"phases_ms,omitempty"`
+	ArgsHash   string   `json:"args_hash,omitempty"`   // hex SHA-256 of the frozen input in canonical form
+	ResultHash string   `json:"result_hash,omitempty"` // hex SHA-256 of what the model is given
+	ToolHash   string   `json:"tool_hash,omitempty"`   // hex SHA-256 of what the tool gave, where a hook replaced it
+	PhasesMS   PhasesMS `json:"phases_ms,omitzero"`
 	// Span is the attempt in its trace, as a traceparent; empty where it is not recorded.
 	Span string `json:"span,omitempty"`
+}
+
+// PhasesMS is how long the phases of a call took, in milliseconds; 0 for one that it did not enter.
+type PhasesMS struct {
+	Validate    float64 `json:"validate,omitzero"`
+	Semantic    float64 `json:"semantic,omitzero"`
+	PreHooks    float64 `json:"pre-hooks,omitzero"`
+	Permissions float64 `json:"permissions,omitzero"`
+	Execute     float64 `json:"execute,omitzero"`
+	PostHooks   float64 `json:"post-hooks,omitzero"`
 }

@@ -92,7 +92,7 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 		page.event(l)
 	}
 	page.may("ran", end.Worker != "", "on %s, attempt %d, started %s, queued %s, took %s", clean(end.Worker, 80), end.Attempt, at(end.Started), took3(end.QueueMS), took3(end.DurationMS))
-	page.may("", len(end.PhasesMS) > 0, "%s", phases(end.PhasesMS))
+	page.may("", end.PhasesMS != messages.PhasesMS{}, "%s", phases(end.PhasesMS))
 	if end.Type == messages.AuditCall {
 		code := ""
 		if end.Code != "" && string(end.Code) != string(end.Status) {
@@ -185,13 +185,17 @@ func round(n int) string {
 }
 
 // phases is what each phase took, in the order in which they come.
-func phases(ms map[string]float64) string {
-	order := []string{"validate", "semantic", "pre-hooks", "permissions", "execute", "post-hooks"}
+func phases(ms messages.PhasesMS) string {
 	var said []string
-	for _, name := range slices.Concat(order, messages.SortedKeys(ms)) {
-		took, ran := ms[name]
-		if phase := clean(name, 40); ran && !slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, phase+" ") }) {
-			said = append(said, phase+" "+took3(took))
+	for _, phase := range []struct {
+		name string
+		ms   float64
+	}{
+		{"validate", ms.Validate}, {"semantic", ms.Semantic}, {"pre-hooks", ms.PreHooks},
+		{"permissions", ms.Permissions}, {"execute", ms.Execute}, {"post-hooks", ms.PostHooks},
+	} {
+		if phase.ms > 0 {
+			said = append(said, phase.name+" "+took3(phase.ms))
 		}
 	}
 	return strings.Join(said, ", ")

@@ -77,10 +77,6 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if !r.Started.IsZero() {
 		l.Time = r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
 	}
-	sent, err := messages.CanonicalJSON(c.Input)
-	if err != nil || len(sent) == 0 || sent[0] != '{' {
-		sent = nil
-	}
 	ran := c.ArgsHash
 	if t := r.Trail; t != nil {
 		ran = cmp.Or(t.ArgsHash, ran)
@@ -88,14 +84,25 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 		l.ResultHash, l.ToolHash = hash.Of(l.Tenant, t.ResultHash), hash.Of(l.Tenant, t.ToolHash)
 		l.TraceID = cmp.Or(l.TraceID, TraceOf(t.Span))
 	}
-	if sent != nil && ran == "" {
-		ran = messages.Digest(sent)
+	shows := include.Wants(l.Tool)
+	if ran == "" || shows {
+		sent := digestOf(c.Input)
+		ran = cmp.Or(ran, sent)
+		if shows && sent != "" && sent == ran { // never fields of other arguments than the hash is of
+			l.Arguments = include.of(l.Tool, c.Input)
+		}
 	}
 	l.ArgsHash = hash.Of(l.Tenant, ran)
-	if sent != nil && messages.Digest(sent) == ran { // never fields of other arguments than the hash is of
-		l.Arguments = include.of(l.Tool, c.Input)
-	}
 	return l
+}
+
+// digestOf is the hex SHA-256 of arguments in canonical form; "" for what are none.
+func digestOf(input json.RawMessage) string {
+	canonical, err := messages.CanonicalJSON(input)
+	if err != nil || len(canonical) == 0 || canonical[0] != '{' {
+		return ""
+	}
+	return messages.Digest(canonical)
 }
 
 // TraceOf is the trace that a traceparent belongs to; "" where it is none.

@@ -63,7 +63,7 @@ func TestLines(t *testing.T) {
 			Index: 0, CallID: "c0", Tool: "refund", Kind: messages.Write, Status: messages.StatusOK, Outcome: messages.Text("canary"), Attempt: 2, Worker: "w",
 			Started: began, DurationMS: 250, QueueMS: 4, Permission: permission,
 			Trail: &messages.Trail{
-				ArgsHash: digest(t, edited), ResultHash: digest(t, `"r"`), ToolHash: digest(t, `"raw"`), PhasesMS: map[string]float64{"execute": 2},
+				ArgsHash: digest(t, edited), ResultHash: digest(t, `"r"`), ToolHash: digest(t, `"raw"`), PhasesMS: messages.PhasesMS{Execute: 2},
 				Span: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 			},
 		}, ToolDigest: "t0", Input: json.RawMessage(edited)},
@@ -86,7 +86,7 @@ func TestLines(t *testing.T) {
 	w := &want[0]
 	w.CallID, w.Tool, w.ToolDigest, w.Kind, w.Status, w.Attempt, w.Worker = "c0", "refund", "t0", messages.Write, messages.StatusOK, 2, "w"
 	w.Time, w.Started, w.DurationMS, w.QueueMS, w.Permission, w.Approval = began.Add(250*time.Millisecond), began, 250, 4, permission, "q"
-	w.ArgsHash, w.ResultHash, w.ToolHash, w.PhasesMS = h(edited), h(`"r"`), h(`"raw"`), map[string]float64{"execute": 2}
+	w.ArgsHash, w.ResultHash, w.ToolHash, w.PhasesMS = h(edited), h(`"r"`), h(`"raw"`), messages.PhasesMS{Execute: 2}
 	w.TraceID, w.Arguments = "0af7651916cd43dd8448eb211c80319c", map[string]json.RawMessage{"order_id": json.RawMessage("8")}
 	w = &want[1]
 	w.Index, w.CallID, w.Tool, w.Status, w.Code, w.ArgsHash = 1, "c1", "admin_override", messages.StatusUnknownTool, messages.CodeUnknownTool, h(sent)

@@ -21,8 +21,12 @@ const headroom = 64 << 10
 // they are stored: these, or those of another who was faster. seq is the place of the batch in the log.
 func (l *Log) Append(ctx context.Context, key messages.BatchKey, seq uint64, lines []messages.AuditRecord) error {
 	for part := 0; len(lines) > 0; part++ {
-		some := fitting(lines, l.conn.MaxPayload()-headroom)
+		some := lines
 		body := messages.MustMarshal(messages.AuditLines{V: messages.Version, Lines: some})
+		if limit := l.conn.MaxPayload() - headroom; len(body) > limit {
+			some = fitting(lines, limit)
+			body = messages.MustMarshal(messages.AuditLines{V: messages.Version, Lines: some})
+		}
 		_, err := l.conn.CompareAndSet(ctx, l.names.Ended(key, seq, part), nil, body, 0)
 		if errors.Is(err, bus.ErrConflict) {
 			some, err = l.stored(ctx, key, seq, part)

@@ -127,7 +127,7 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 					}
 					time.Sleep(5 * time.Second) // until the claim is renewed
 					r := done(job, held)
-					r.Outcome, r.Trail = outcome, &messages.Trail{ArgsHash: "a", PhasesMS: map[string]float64{"execute": 1}}
+					r.Outcome, r.Trail = outcome, &messages.Trail{ArgsHash: "a", PhasesMS: messages.PhasesMS{Execute: 1}}
 					return r, nil
 				})
 				ctx, parent := y.sent()
@@ -138,7 +138,7 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 				if got := spanOf(s); got != within || s.Parent().SpanID() != trace.SpanContextFromContext(ctx).SpanID() || s.SpanKind() != trace.SpanKindConsumer || len(s.Links()) != 0 {
 					t.Errorf("the tool ran in %s, the attempt is %s below %v, sent by %s", within, got, s.Parent(), parent)
 				}
-				want := &messages.Trail{ArgsHash: "a", ResultHash: outcome.Hash(), PhasesMS: map[string]float64{"execute": 1}, Span: within}
+				want := &messages.Trail{ArgsHash: "a", ResultHash: outcome.Hash(), PhasesMS: messages.PhasesMS{Execute: 1}, Span: within}
 				if diff := cmp.Diff(want, n.Result.Trail); diff != "" || (n.Result.Ref != nil) != (size > 1000) {
 					t.Errorf("told %s", diff)
 				}

@@ -44,7 +44,11 @@ func TestTrail(t *testing.T) {
 			if got.ArgsHash != tt.hash || got.ToolHash != "" || got.Span != "" {
 				t.Errorf("got %+v, want the hash %s", got, tt.hash)
 			}
-			entered := messages.SortedKeys(got.PhasesMS)
+			var took map[string]float64
+			if err := json.Unmarshal(messages.MustMarshal(got.PhasesMS), &took); err != nil {
+				t.Fatal(err)
+			}
+			entered := messages.SortedKeys(took)
 			if diff := cmp.Diff(slices.Sorted(slices.Values(tt.phases)), entered); diff != "" {
 				t.Error(diff)
 			}
