@@ -218,6 +218,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return nil
 	}
 	defer c.conn.OnReconnect(c.nudgeAll)()
+	if _, err := c.record.Hasher(ctx); err != nil && ctx.Err() == nil { // workers need its key too, and may not make it
+		c.log.Warn("the record for people is not ready; batches wait for it", "err", err)
+	}
 	stopDoors, err := c.openDoors(ctx, work)
 	if err != nil {
 		return err

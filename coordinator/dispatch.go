@@ -205,7 +205,7 @@ func (d *drive) prepare(ctx context.Context) error {
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
-		NotAfter: d.conn.Local(ctx, d.notAfter()), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
+		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
 	var late bool
 	d.resumed, late, err = d.recall(ctx)

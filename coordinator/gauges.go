@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -115,10 +116,13 @@ func metric(d *prometheus.Desc, value float64, labels ...string) prometheus.Metr
 
 func (g *Gauges) lookAtFleet(ctx context.Context) (seen []prometheus.Metric, err error) {
 	asking, ctx := errgroup.WithContext(ctx)
-	streams := make([]bus.StreamState, len(shownStreams))
+	streams, missing := make([]bus.StreamState, len(shownStreams)), make([]bool, len(shownStreams))
 	for i, name := range shownStreams {
 		asking.Go(func() (err error) {
 			streams[i], err = g.conn.AboutStream(ctx, g.names.Stream(name))
+			if errors.Is(err, bus.ErrNoStream) { // the others are all the more of interest
+				missing[i], err = true, nil
+			}
 			return err
 		})
 	}
@@ -132,6 +136,9 @@ func (g *Gauges) lookAtFleet(ctx context.Context) (seen []prometheus.Metric, err
 	}
 	for i, s := range streams {
 		name := shownStreams[i]
+		if missing[i] {
+			continue
+		}
 		seen = append(seen, metric(streamBytes, float64(s.Bytes), name), metric(streamHolds, float64(s.Messages), name))
 		if s.MaxBytes > 0 {
 			seen = append(seen, metric(streamAtMost, float64(s.MaxBytes), name))

@@ -130,6 +130,14 @@ func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 		if diff := cmp.Diff(want, some(got, "fleet_up", "batches_open", "approvals_pending", "stream_messages", "stream_max_bytes")); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
+		if _, err := o.conn.Request(t.Context(), "$JS.API.STREAM.DELETE.TOOLFLEET_AUDIT", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		got = scraped(t, gauges)
+		if _, shown := got["stream_messages{AUDIT}"]; shown || got["fleet_up"] != 1 || got["batches_open"] != 2 {
+			t.Errorf("with one stream gone: %v", some(got, "fleet_up", "batches_open", "stream_messages"))
+		}
 	})
 }
 

@@ -28,6 +28,9 @@ type Batch struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
+// maxProvider bounds the name of a provider, in bytes: it is repeated to whoever asks.
+const maxProvider = 64
+
 // DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch is
 // filled as far as it could be read, so that the refusal can name it.
 func DecodeBatch(body []byte) (Batch, error) {
@@ -58,6 +61,10 @@ func DecodeBatch(body []byte) (Batch, error) {
 		}
 	}
 	b.Message = members["message"]
+	if size := len(b.Provider); size > maxProvider {
+		b.Provider = ""
+		return b, refuse("provider has %d bytes; the limit is %d", size, maxProvider)
+	}
 	switch {
 	case b.V != Version && members["v"] != nil:
 		return b, refuse("v is %d; this coordinator speaks %d", b.V, Version)

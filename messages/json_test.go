@@ -148,8 +148,12 @@ func TestDecodeBatch(t *testing.T) {
 		{`{"v":1,"id":"b","id":"c","session":"s","provider":"p","message":{}}`, `"id" appears twice`},
 		{`{"v":1,"id":"b","session":"s","provider":"p","message":{},"timeout_ms":-1}`, "timeout_ms"},
 		{`{"v":1,`, "ends in the middle"},
+		{`{"v":1,"id":"b","session":"s","provider":"` + strings.Repeat("p", 65) + `","message":{}}`, "provider has 65 bytes"},
 	} {
-		_, err := messages.DecodeBatch([]byte(tt.in))
+		b, err := messages.DecodeBatch([]byte(tt.in))
+		if len(b.Provider) > 64 {
+			t.Errorf("DecodeBatch(%.80s) keeps a provider of %d bytes", tt.in, len(b.Provider))
+		}
 		var refusal *messages.Refusal
 		if !errors.As(err, &refusal) || refusal.Class != messages.MalformedMessage || !strings.Contains(refusal.Message, tt.want) {
 			t.Errorf("DecodeBatch(%s) = %v, want a malformed_message that says %q", tt.in, err, tt.want)

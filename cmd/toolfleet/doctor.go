@@ -324,7 +324,10 @@ func (e *examination) room() {
 		if most := info.Config.MaxMessages; most > 0 && info.State.Messages >= uint64(most) {
 			e.warn("room", raise, "%s is full: it holds %d messages and max_msgs is %d; further ones are refused", names.Stream(stream), info.State.Messages, most)
 		}
-		if most := info.Config.MaxBytes; most > 0 && float64(info.State.Bytes) > 0.9*float64(most) {
+		switch most := info.Config.MaxBytes; {
+		case most > 0 && info.State.Bytes >= uint64(most):
+			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it takes nothing, and batches wait for it", names.Stream(stream), info.State.Bytes, most)
+		case most > 0 && float64(info.State.Bytes) > 0.9*float64(most):
 			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.State.Bytes, most)
 		}
 	}

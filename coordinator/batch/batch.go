@@ -33,6 +33,7 @@ type Config struct {
 	QueueTimeout time.Duration // how long a call may wait without a sign of a worker
 	Grace        time.Duration // added to every lease and deadline before they are held to have passed
 	NotAfter     time.Time     // past it nothing is started; questions to people put it off
+	Forgets      time.Time     // past it records of the batch may be gone; zero: they are not
 	Waits        time.Duration // by how much they do, in all
 	Timeout      time.Duration // active time of the whole batch; 0: no bound
 	Poison       int           // claims of one call that may lapse before it is given up; 0: no bound

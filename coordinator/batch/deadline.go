@@ -72,12 +72,22 @@ func (m *Machine) over(now time.Time, i int, c *call, wants *[]Effect) bool {
 // have been applied that it was not.
 func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool) {
 	result, ended := m.ending(now, i, c)
-	if ended && !claimed(c) && c.record.Unsure() {
+	switch {
+	case ended && c.seq == 0 && m.late && m.Claims(i) && m.forgotten(now):
+		result = m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+			"The batch has waited for so long that the records of it are no longer kept. %s may or may not have been applied meanwhile. Do not repeat it blindly: check with a read, or ask a person.",
+			m.plan.Calls[i].PlannedCall.Tool))
+	case ended && !claimed(c) && c.record.Unsure():
 		result = m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
 			"An attempt of %s was given up while it ran, and no other was made. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.",
 			m.plan.Calls[i].PlannedCall.Tool))
 	}
 	return result, ended
+}
+
+// forgotten reports whether records of the batch may have outlived their time, so that none means nothing.
+func (m *Machine) forgotten(now time.Time) bool {
+	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
 
 // ending is how a call ends from outside where nothing is known of a run of it.

@@ -74,7 +74,7 @@ type noRefusal struct {
 func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, "NATS refused") {
 		r.Attrs(func(a slog.Attr) bool {
-			if a.Key == "error" && strings.Contains(strings.ToLower(a.Value.String()), "permissions violation") {
+			if a.Key == "err" && strings.Contains(strings.ToLower(a.Value.String()), "permissions violation") {
 				h.t.Errorf("%s: %s: %v", h.who, r.Message, a.Value)
 			}
 			return true
@@ -224,7 +224,7 @@ var unseen = map[string]string{
 	"toolfleet.stop.>":                     "an abort of a running call",
 	"toolfleet.hand.>":                     "a call that is stricter than its plan",
 	"toolfleet.dead.set-aside":             "messages that cannot be read",
-	"toolfleet.audit.>":                    "calls that people decide about, or that are of the tier medium",
+	"toolfleet.audit.*.*.*.*":              "calls that people decide about, or that are of the tier medium",
 	"toolfleet.approval.":                  "calls that people decide about",
 	"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys": "calls that people decide about, or that are of the tier medium",
 	"$KV.TOOLFLEET_approvals.>":            "calls that people decide about",
@@ -460,5 +460,39 @@ func (f *identified) doors(t *testing.T) {
 	conflict := canonical("doors", "b", call{"rd", `{"k":"other"}`})
 	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil || !strings.Contains(err.Error(), "other") && !strings.Contains(err.Error(), "conflict") {
 		t.Errorf("the same id with another body: %v", err)
+	}
+}
+
+// The first call that has to be put on record before it runs finds the key of the record: a coordinator has made it.
+func TestTheFirstCallIsPutOnRecord(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newIdentified(t, srv, ids)
+		defer f.close()
+		f.kept(schemas.Tool{Name: "pay", Kind: messages.Write}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+		f.worker(worker.Config{Rules: rules(t, "risk:\n  - {tier: medium, tool: pay, name: m}\n")})
+		f.coordinator(coordinator.Config{})
+		if r := f.run(canonical("s", "b", call{"pay", `{}`})).Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("%+v", r)
+		}
+	}, natstest.Fast, ids.Option)
+}
+
+// A worker writes lines about what it starts. How batches ended is for coordinators to say.
+func TestAWorkerCannotEndARecord(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	srv := natstest.Server(t, natstest.Fast, ids.Option)
+	f := newIdentified(t, srv, ids)
+	defer f.close()
+	f.coordinator(coordinator.Config{})
+	f.log = slog.New(slog.DiscardHandler) // where the server's refusal is told
+	w := f.fleet.connect("worker")
+	defer w.Close()
+	key := messages.KeyOf("acme", "s", "b")
+	if _, err := w.Append(t.Context(), w.Names().Ended(key, 1, 0), nil, []byte(`{}`)); err == nil {
+		t.Error("a worker has put the end of a batch on record")
+	}
+	if _, err := w.Append(t.Context(), w.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
+		t.Errorf("a worker cannot say what it starts: %v", err)
 	}
 }
