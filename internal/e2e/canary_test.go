@@ -351,19 +351,21 @@ func TestAWrongStartTellsNoSecret(t *testing.T) {
 	p := newProcesses(t)
 	tools, _ := p.tools()
 	for _, tc := range []struct {
-		env    string
+		env    []string
 		status int
 	}{
-		{"OTEL_EXPORTER_OTLP_HEADERS=Bearer cnry-header", 2},
-		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization=cnry-header%zz", 2},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://who:cnry-collector@host", 2},
-		{"OTEL_RESOURCE_ATTRIBUTES=cnry-attribute", 2},
-		{"NATS_URL=nats://fleet:cnry-password@127.0.0.1:1", 1},
-		{"NATS_URL=nats://fleet:cnry-password@%zz", 1},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=Bearer cnry-header"}, 2},
+		{[]string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization=cnry-header%zz"}, 2},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://who:cnry-collector@host"}, 2},
+		{[]string{"OTEL_RESOURCE_ATTRIBUTES=cnry-attribute"}, 2},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://who:cnry-collector@%zz", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1", "NATS_URL=nats://127.0.0.1:1"}, 1},
+		{[]string{"NATS_URL=nats://fleet:cnry-password@127.0.0.1:1"}, 1},
+		{[]string{"NATS_URL=nats://fleet:cnry-password@%zz"}, 1},
 	} {
 		for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", tools}} {
 			q := *p
-			q.env = append(slices.Clone(p.env), "OTEL_TRACES_EXPORTER=otlp", "TOOLFLEET_NATS_TIMEOUT=100ms", tc.env)
+			q.env = append(slices.Clone(p.env), "OTEL_TRACES_EXPORTER=otlp", "TOOLFLEET_NATS_TIMEOUT=100ms")
+			q.env = append(q.env, tc.env...)
 			d, err := q.launch(args...)
 			if err != nil {
 				t.Fatal(err)

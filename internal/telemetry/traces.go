@@ -1,19 +1,16 @@
 package telemetry
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
-	"regexp"
-	"strings"
-	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -38,6 +35,12 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	if err := checkVariables(); err != nil {
 		return nil, func() {}, err
 	}
+	// Left to itself the SDK writes to stderr, the values of variables included.
+	otel.SetLogger(logr.Discard())
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("OpenTelemetry complains", "err", err) }))
+	for _, doubt := range doubts() {
+		log.Warn("a variable about traces is passed over; the default holds", "err", doubt)
+	}
 	exporter, err := newExporter(ctx)
 	if err != nil {
 		return nil, func() {}, fmt.Errorf("open the exporter of traces that the OTEL_ variables name: %w", err)
@@ -46,15 +49,16 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version), attribute.String("service.instance.id", newUUID())),
 		resource.WithFromEnv()) // last: what the operator says holds. Never the process's own detectors: command lines hold secrets
 	if err != nil {
-		log.Warn("the description of this process in traces is not complete", "err", err)
+		log.Debug("the description of this process in traces is not complete", "err", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&complaints{SpanExporter: exporter, log: log, hide: secrets()}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
+	log = log.With(destination()...)
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&complaints{SpanExporter: exporter, log: log}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
 	tracer = provider.Tracer(tracing.Scope, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(tracing.SchemaURL))
 	return tracer, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushIn)
 		defer cancel()
 		if err := provider.Shutdown(ending); err != nil {
-			log.Warn("the last traces are not sent", "err", secrets().Replace(err.Error()))
+			log.Warn("the last traces are not sent", "err", whatHappened(err))
 		}
 	}, nil
 }
@@ -73,72 +77,4 @@ func newUUID() string {
 	_, _ = rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// complainEvery is the time between two lines about traces that are not sent.
-const complainEvery = time.Minute
-
-// longestComplaint bounds one: a collector's answer may be a page.
-const longestComplaint = 300
-
-// complaints is an exporter whose failures are logged once in a while: a collector that is away fails with every batch of spans.
-type complaints struct {
-	sdktrace.SpanExporter
-	log  *slog.Logger
-	hide *strings.Replacer
-
-	mu     sync.Mutex
-	last   time.Time // guarded by mu
-	missed int       // guarded by mu; since the last line
-}
-
-// ExportSpans leaves nothing to complain of to the SDK, which writes to stderr in words of its own.
-func (c *complaints) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	if err := c.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		c.complain(err)
-	}
-	return nil
-}
-
-func (c *complaints) complain(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.last.IsZero() && time.Since(c.last) < complainEvery {
-		c.missed++
-		return
-	}
-	text := userInfo.ReplaceAllString(c.hide.Replace(err.Error()), "://(hidden)@")
-	if len(text) > longestComplaint {
-		text = strings.ToValidUTF8(text[:longestComplaint], "") + "..."
-	}
-	c.log.Warn("traces are not sent", "err", text, "failures_since_last_line", c.missed)
-	c.last, c.missed = time.Now(), 0
-}
-
-var userInfo = regexp.MustCompile(`://[^\s/]*@`)
-
-// secrets hides what the headers for the exporter hold. A collector may say them in its answer.
-func secrets() *strings.Replacer {
-	const leastSecret = 4 // shorter ones are words that a text may need
-	var pairs []string
-	hide := func(value string) {
-		if len(value) >= leastSecret {
-			pairs = append(pairs, value, "(hidden)")
-		}
-	}
-	for _, name := range []string{otlp + "HEADERS", otlp + "TRACES_HEADERS"} {
-		for header := range strings.SplitSeq(os.Getenv(name), ",") {
-			_, raw, _ := strings.Cut(header, "=")
-			raw = strings.TrimSpace(raw)
-			plain, err := url.PathUnescape(raw)
-			hide(raw)
-			hide(cmp.Or(plain, raw))
-			if err == nil {
-				for word := range strings.FieldsSeq(plain) { // Bearer, and what follows it
-					hide(word)
-				}
-			}
-		}
-	}
-	return strings.NewReplacer(pairs...)
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -67,6 +69,7 @@ func TestNobodyAsksForTraces(t *testing.T) {
 		"only metrics have a home": {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=http://127.0.0.1:1"},
 		"the exporter is none":     {"OTEL_TRACES_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		"the SDK is disabled":      {"OTEL_SDK_DISABLED=TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+		"blank":                    {"OTEL_EXPORTER_OTLP_ENDPOINT= ", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=\t"},
 		"wrong, but not asked for": {"OTEL_EXPORTER_OTLP_HEADERS=nonsense"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,6 +95,8 @@ func TestAWrongVariableIsNamed(t *testing.T) {
 	for _, wrong := range []string{
 		"OTEL_SDK_DISABLED=maybe",
 		"OTEL_TRACES_EXPORTER=zipkin",
+		"OTEL_TRACES_EXPORTER= otlp ",
+		"OTEL_TRACES_EXPORTER=  ",
 		"OTEL_TRACES_SAMPLER=sometimes",
 		"OTEL_BSP_MAX_QUEUE_SIZE=-5",
 		"OTEL_BSP_SCHEDULE_DELAY=5s",
@@ -324,17 +329,19 @@ func TestFlushAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestComplaintsHoldNoSecrets has a collector that echoes what it was sent.
+// TestComplaintsHoldNoSecrets has a collector that says what it was sent, in every way it can.
 func TestComplaintsHoldNoSecrets(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
-		fmt.Fprintf(w, "no entry for %v\n%s", r.Header, strings.Repeat("page ", 10_000))
+		said := fmt.Sprintf("no entry for %v", r.Header)
+		fmt.Fprintf(w, "%s\n%q\n%s\n%s", said, said, strings.ToUpper(said), strings.Repeat("page ", 10_000))
 	}))
 	defer srv.Close()
 	host := strings.TrimPrefix(srv.URL, "http://")
-	for _, url := range []string{"http://user:canary-0@" + host, "http://user:canary-0@" + host + "/%7f\x7f"} {
-		setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20canary-1,x-key=canary-2",
-			"OTEL_EXPORTER_OTLP_TRACES_HEADERS=x-other=canary%2D3")
+	secret := regexp.MustCompile(`(?i)canary|seKret|acme`)
+	for _, url := range []string{"http://user:canary-0@" + host, "http://" + host + "/v1/token-canary/", "http://user:canary-0@" + host + "/%7f\x7f"} {
+		setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_HEADERS=x-org=acme,x-api-key=acme_live_SEKRET,authorization=Bearer%20canary-1,x-short=acm",
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS=")
 		var said words
 		tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
 		if err != nil {
@@ -344,8 +351,61 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 			span.End()
 			flush()
 		}
-		if text := said.String(); strings.Contains(text, "canary") || len(text) > 1000 || !strings.Contains(text, "401") && !strings.Contains(text, "OTEL_EXPORTER_OTLP_ENDPOINT") {
+		text := said.String()
+		if secret.MatchString(text) || len(text) > 1000 || !strings.Contains(text, "OTEL_EXPORTER_OTLP_ENDPOINT") {
 			t.Errorf("said %s", text)
 		}
+		if err == nil && (!strings.Contains(text, `"err":"HTTP status 401"`) || !strings.Contains(text, `"collector":"`+host+`"`)) {
+			t.Errorf("does not say what happened, and where: %s", text)
+		}
+	}
+}
+
+// TestVariablesThatStopNobody: what the specification allows starts, and where it cannot be done the log names it once.
+func TestVariablesThatStopNobody(t *testing.T) {
+	const to = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
+	for _, tc := range []struct {
+		env   []string
+		named string // in one line of the log; "": none
+	}{
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=10.0.0.1:4317", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"}, ""},
+		{[]string{to, "OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"}, ""},
+		{[]string{to, "OTEL_RESOURCE_ATTRIBUTES=team=a,"}, ""},
+		{[]string{to, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT= "}, ""},
+		{[]string{to, "OTEL_TRACES_SAMPLER=jaeger_remote"}, "OTEL_TRACES_SAMPLER"},
+		{[]string{to, "OTEL_TRACES_SAMPLER=xray"}, "OTEL_TRACES_SAMPLER"},
+		{[]string{to, "OTEL_SPAN_LINK_COUNT_LIMIT=many"}, "OTEL_SPAN_LINK_COUNT_LIMIT"},
+		{[]string{to, "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT=x"}, "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"},
+		{[]string{to, "OTEL_ATTRIBUTE_COUNT_LIMIT=-1"}, ""},
+	} {
+		t.Run(strings.Join(tc.env, " "), func(t *testing.T) {
+			setenv(t, tc.env...)
+			var said words
+			tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
+			if err != nil || tracer == nil {
+				t.Fatalf("tracer %v, error %v", tracer, err)
+			}
+			flush()
+			want := min(len(tc.named), 1)
+			if text := said.String(); strings.Count(text, "\n") != want || !strings.Contains(text, tc.named) {
+				t.Errorf("said %s", text)
+			}
+		})
+	}
+}
+
+// TestTheSDKHasNoWordsOfItsOwn: it would write plain lines among ours, and values with them.
+func TestTheSDKHasNoWordsOfItsOwn(t *testing.T) {
+	var plain words
+	log.SetOutput(&plain)
+	defer log.SetOutput(os.Stderr)
+	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_TRACES_SAMPLER=jaeger_remote", "OTEL_SPAN_EVENT_COUNT_LIMIT=many", "OTEL_RESOURCE_ATTRIBUTES=a=b,")
+	_, flush, err := telemetry.Traces(t.Context(), "s", "v", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush()
+	if text := plain.String(); text != "" {
+		t.Errorf("stderr has %s", text)
 	}
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,7 +20,7 @@ const otlp = "OTEL_EXPORTER_OTLP_"
 // wanted reports whether somebody wants traces. The exporters' own default is a collector on this machine, which would have
 // everybody without one read of failed exports.
 func wanted() (bool, error) {
-	disabled := os.Getenv("OTEL_SDK_DISABLED")
+	disabled := given("OTEL_SDK_DISABLED")
 	if err := isBool(disabled); disabled != "" && err != nil {
 		return false, fmt.Errorf("OTEL_SDK_DISABLED: %w", err)
 	}
@@ -27,51 +28,77 @@ func wanted() (bool, error) {
 	if strings.EqualFold(disabled, "true") || exporter == "none" {
 		return false, nil
 	}
-	return exporter != "" || os.Getenv(otlp+"ENDPOINT") != "" || os.Getenv(otlp+"TRACES_ENDPOINT") != "", nil
+	return exporter != "" || given(otlp+"ENDPOINT") != "" || given(otlp+"TRACES_ENDPOINT") != "", nil
 }
+
+// given is the value of a variable as the SDK takes most of them; blanks are none.
+func given(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
 // variable is what can be wrong with one. The SDK itself takes its default in the place of a value that it cannot read, and
 // some it writes to stderr with the value, secrets included.
 type variable struct {
 	name  string
 	check func(value string) error
+	exact bool // blanks around the value are a part of it to the SDK
 }
 
 func variables() []variable {
 	list := []variable{
-		{"OTEL_TRACES_EXPORTER", isOneOf("otlp", "console", "none")},
-		{"OTEL_TRACES_SAMPLER", isOneOf(samplers...)},
-		{"OTEL_TRACES_SAMPLER_ARG", isSamplerArgument},
-		{"OTEL_RESOURCE_ATTRIBUTES", isPairs(anyName)},
-		{"OTEL_BSP_SCHEDULE_DELAY", isCount}, {"OTEL_BSP_EXPORT_TIMEOUT", isCount},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", isCount}, {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", isCount},
+		{"OTEL_TRACES_EXPORTER", isOneOf("otlp", "console", "none"), true},
+		{"OTEL_TRACES_SAMPLER", isOneOf(slices.Concat(samplers, remoteSamplers)...), false},
+		{"OTEL_TRACES_SAMPLER_ARG", isSamplerArgument, false},
+		{"OTEL_RESOURCE_ATTRIBUTES", isPairs(anyName), false},
+		{"OTEL_BSP_SCHEDULE_DELAY", isCount, true}, {"OTEL_BSP_EXPORT_TIMEOUT", isCount, true},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", isCount, true}, {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", isCount, true},
 	}
 	for _, of := range []string{otlp, otlp + "TRACES_"} {
 		list = append(list,
-			variable{of + "PROTOCOL", isOneOf("http/protobuf", "grpc")},
-			variable{of + "ENDPOINT", isEndpoint},
-			variable{of + "HEADERS", isPairs(headerName)},
-			variable{of + "TIMEOUT", isCount},
-			variable{of + "COMPRESSION", isOneOf("gzip", "none")},
-			variable{of + "INSECURE", isBool},
-			variable{of + "CERTIFICATE", isCertificates},
-			variable{of + "CLIENT_CERTIFICATE", keyPair(of)}, variable{of + "CLIENT_KEY", keyPair(of)},
+			variable{of + "PROTOCOL", isOneOf("http/protobuf", "grpc"), true},
+			variable{of + "ENDPOINT", isEndpoint, false},
+			variable{of + "HEADERS", isPairs(headerName), false},
+			variable{of + "TIMEOUT", isCount, false},
+			variable{of + "COMPRESSION", isOneOf("gzip", "none"), false},
+			variable{of + "INSECURE", isBool, false},
+			variable{of + "CERTIFICATE", isCertificates, false},
+			variable{of + "CLIENT_CERTIFICATE", keyPair(of), false}, variable{of + "CLIENT_KEY", keyPair(of), false},
 		)
+	}
+	return slices.DeleteFunc(list, func(v variable) bool { // what is for other signals is theirs
+		what, general := strings.CutPrefix(v.name, otlp)
+		return general && given(otlp+"TRACES_"+what) != ""
+	})
+}
+
+// doubtful is variables in whose place the SDK takes its default, which does no harm to the traces.
+func doubtful() []variable {
+	list := []variable{{"OTEL_TRACES_SAMPLER", isHere, false}}
+	for _, what := range []string{"SPAN_ATTRIBUTE_VALUE_LENGTH", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_COUNT", "ATTRIBUTE_COUNT", "SPAN_EVENT_COUNT",
+		"EVENT_ATTRIBUTE_COUNT", "SPAN_LINK_COUNT", "LINK_ATTRIBUTE_COUNT"} {
+		list = append(list, variable{"OTEL_" + what + "_LIMIT", isInteger, true})
 	}
 	return list
 }
 
 // checkVariables joins everything that is wrong with the variables about traces. No value that may be a secret is quoted.
-func checkVariables() error {
-	var errs []error
-	for _, v := range variables() {
-		if value := strings.TrimSpace(os.Getenv(v.name)); value != "" {
-			if err := v.check(value); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", v.name, err))
-			}
+func checkVariables() error { return errors.Join(check(variables())...) }
+
+// doubts is what is wrong with variables that hold nobody up.
+func doubts() []error { return check(doubtful()) }
+
+func check(list []variable) (errs []error) {
+	for _, v := range list {
+		value := given(v.name)
+		if v.exact {
+			value = os.Getenv(v.name)
+		}
+		if value == "" {
+			continue
+		}
+		if err := v.check(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", v.name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func isOneOf(words ...string) func(string) error {
@@ -87,8 +114,25 @@ func isBool(value string) error { return isOneOf("true", "false")(strings.ToLowe
 
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
+// remoteSamplers are those of the specification that the SDK does not have.
+var remoteSamplers = []string{"jaeger_remote", "parentbased_jaeger_remote", "xray"}
+
+func isHere(sampler string) error {
+	if slices.Contains(remoteSamplers, sampler) {
+		return fmt.Errorf("%s is not among the samplers here: %s", sampler, strings.Join(samplers, ", "))
+	}
+	return nil
+}
+
+func isInteger(value string) error {
+	if _, err := strconv.Atoi(value); err != nil {
+		return fmt.Errorf("%.40q is not a whole number", value)
+	}
+	return nil
+}
+
 func isSamplerArgument(value string) error {
-	if !strings.HasSuffix(os.Getenv("OTEL_TRACES_SAMPLER"), "traceidratio") {
+	if !strings.HasSuffix(given("OTEL_TRACES_SAMPLER"), "traceidratio") {
 		return nil // no other takes one
 	}
 	if share, err := strconv.ParseFloat(value, 64); err != nil || !(share >= 0 && share <= 1) {
@@ -119,10 +163,7 @@ func isEndpoint(value string) error {
 
 // protocol is how traces are to be sent; "": not said.
 func protocol() string {
-	if p := os.Getenv(otlp + "TRACES_PROTOCOL"); p != "" {
-		return p
-	}
-	return os.Getenv(otlp + "PROTOCOL")
+	return cmp.Or(os.Getenv(otlp+"TRACES_PROTOCOL"), os.Getenv(otlp+"PROTOCOL"))
 }
 
 var (
@@ -133,6 +174,9 @@ var (
 func isPairs(name *regexp.Regexp) func(string) error {
 	return func(value string) error {
 		for i, pair := range strings.Split(value, ",") {
+			if strings.TrimSpace(pair) == "" { // a comma at the end
+				continue
+			}
 			key, text, ok := strings.Cut(pair, "=")
 			if _, err := url.PathUnescape(text); !ok || err != nil || !name.MatchString(strings.TrimSpace(key)) {
 				return fmt.Errorf("entry %d is not of the form name=value, with %% escapes where the value needs them", i+1)
