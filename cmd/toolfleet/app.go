@@ -29,6 +29,7 @@ type app struct {
 	command        string        // as it is typed: "tools export"
 	flags          []config.Flag // the settings that were given as flags
 	file           string        // --config
+	last           func()        // what may take a while, for when everything is said; nil: nothing
 }
 
 // take picks the settings out of the command line.
@@ -61,6 +62,9 @@ var errSaid = errors.New("failed, as was said")
 
 // end is the exit status of a command, whose error it tells.
 func (a *app) end(err error) int {
+	if a.last != nil {
+		defer a.last()
+	}
 	var u usage
 	switch {
 	case err == nil:

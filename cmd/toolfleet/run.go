@@ -63,6 +63,7 @@ func (r runCmd) Run(a *app) error {
 	began := time.Now()
 	d := newDisplay(a, r.Events)
 	reply, err := r.submit(a, cfg, batch, body, d)
+	elapsed := time.Since(began)
 	d.close()
 	if err == nil && len(reply.Results) > 0 && d.silent() && !r.Events {
 		a.say("This batch ran before: here is its stored reply. --batch gives it another id, to run it anew.")
@@ -71,7 +72,7 @@ func (r runCmd) Run(a *app) error {
 	if err != nil && !errors.As(err, &refusal) {
 		return err
 	}
-	return r.tell(a, reply, refusal, time.Since(began))
+	return r.tell(a, reply, refusal, elapsed)
 }
 
 // submit runs the batch on the fleet of the settings, or on one of our own.
@@ -92,7 +93,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil {
 		return messages.Reply{}, err
 	}
-	defer shown.flush()
+	a.last = shown.flush // nobody waits for a collector to see the reply
 	shown.log = log
 	if cfg.NATS.URL == "" {
 		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,10 +122,31 @@ func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	for _, name := range []string{"down", "never answers"} {
 		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name]}}
 		stdout, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../..")
-		if code != 0 || !strings.HasPrefix(stdout, "{") || !strings.Contains(stderr, "traces are not sent") {
+		if code != 0 || !strings.HasPrefix(stdout, "{") || !endsWithTraces(stderr, "completed: 5 calls") {
 			t.Errorf("%s: run ends with %d\n%s\n%s", name, code, stdout, stderr)
 		}
+		_, stderr, code = p.tell("run", refusedMessage(t), "--provider", "anthropic")
+		if code != 1 || !endsWithTraces(stderr, "refused (duplicate_id)") {
+			t.Errorf("%s: a run that is refused ends with %d\n%s", name, code, stderr)
+		}
 	}
+}
+
+// endsWithTraces reports whether what the batch came to is said before the traces are sent, which may take a while.
+func endsWithTraces(stderr, outcome string) bool {
+	told, traces := strings.Index(stderr, outcome), strings.Index(stderr, "traces are not sent")
+	return told >= 0 && told < traces
+}
+
+// refusedMessage is a file with calls that have one id.
+func refusedMessage(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "refused.json")
+	const message = `{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"Read","input":{}},{"type":"tool_use","id":"a","name":"Read","input":{}}]}`
+	if err := os.WriteFile(file, []byte(message), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // TestACollectorThatComesBack is killed with spans on their way, and gets those of later batches when it is there again.
