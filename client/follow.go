@@ -25,17 +25,19 @@ func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.
 	case answer.Status == "unknown":
 		return messages.Timeline{}, ErrUnknown
 	case answer.Events == nil:
-		err = errors.New("the coordinator that answered is of a version that knows no timelines")
+		err = errNoTimelines
 	default:
 		return answer.Timeline, nil
 	}
 	return messages.Timeline{}, fmt.Errorf("timeline of batch %s: %w", b, err)
 }
 
+var errNoTimelines = errors.New("the coordinator that answered is of a version that knows no timelines")
+
 // Follow tells what happens to a batch, from its beginning to its reply, and then returns: first what has happened, then what
 // happens. Everything but progress and news of hooks is told exactly once, whatever happens to the connection, and of each call in the
 // order in which it happened. Of the rest some may be missed, and none is told late. A batch that nobody knows is ErrUnknown:
-// follow it once it was submitted. each is called from this goroutine.
+// follow it once it was submitted. each is called from this goroutine, and not any more once ctx has ended.
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID, each func(messages.Event)) error {
 	f := &follower{client: c, session: s, only: b, each: each}
 	return f.run(ctx, c.key(s, b).Batch)
@@ -55,7 +57,11 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(mess
 // lookAfter is how long a batch may be silent before it is asked for: the news of it may have been lost.
 const lookAfter = 30 * time.Second
 
-// follower tells what happens to batches. What comes in is queued, so that nobody waits for whoever is told.
+// asksAtOnce bounds the questions about batches that are open at the door.
+const asksAtOnce = 4
+
+// follower tells what happens to batches. What comes in is queued, so that nobody waits for whoever is told; and what happened
+// before is asked for aside, so that no batch waits for news of another.
 type follower struct {
 	client  *Client
 	session messages.SessionID
@@ -67,17 +73,29 @@ type follower struct {
 	lost  bool             // something may have been missed; guarded by mu
 	wake  chan struct{}
 
-	batches map[messages.BatchID]*followed // owned by run's goroutine
-	over    []messages.BatchID             // the last that were told to their end; owned by run's goroutine
+	answers chan answeredPast // to run's goroutine, which owns the rest
+	asking  int               // how many are to come
+	batches map[messages.BatchID]*followed
+	over    []messages.BatchID // the last that were told to their end
+}
+
+// answeredPast is what is known to have happened to a batch.
+type answeredPast struct {
+	id     messages.BatchID
+	events []messages.Event
+	err    error
 }
 
 // followed is a batch that is told.
 type followed struct {
-	story *story
-	held  []messages.Event // until it was asked what came before them
-	ask   time.Time        // when that is due
-	wait  time.Duration    // before the next try
-	since time.Time        // of the first try that found nobody; zero: somebody was there
+	story  *story
+	held   []messages.Event // until it is known what came before them
+	asking bool             // what that is
+	before int              // how many of the held ones were there when that was asked
+	again  bool             // something may have been missed since
+	ask    time.Time        // when it is due to be asked
+	wait   time.Duration    // before the next try
+	since  time.Time        // of the first try that found nobody; zero: somebody was there
 }
 
 // maxQueue bounds the news that wait to be told. Of a watcher that is slower some are dropped, and what is durable of them is
@@ -85,7 +103,7 @@ type followed struct {
 const maxQueue = 1 << 14
 
 func (f *follower) run(ctx context.Context, batches string) error {
-	f.wake, f.batches = make(chan struct{}, 1), map[messages.BatchID]*followed{}
+	f.wake, f.answers, f.batches = make(chan struct{}, 1), make(chan answeredPast), map[messages.BatchID]*followed{}
 	c := f.client
 	key := c.key(f.session, "")
 	key.Batch = batches
@@ -102,16 +120,25 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
 	for {
-		if done, err := f.step(ctx); done || err != nil {
-			return err
+		f.step(ctx, asking)
+		switch {
+		case f.only != "" && f.batches[f.only] == nil: // told to its end
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		}
 		timer.Reset(f.next())
 		select {
 		case <-f.wake:
 		case <-timer.C:
+		case past := <-f.answers:
+			if err := f.catchUp(ctx, past); err != nil {
+				return err
+			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
 }
@@ -162,36 +189,34 @@ func (f *follower) stir() {
 	}
 }
 
-// step tells what can be told now.
-func (f *follower) step(ctx context.Context) (done bool, err error) {
+// step tells what can be told now, and asks for what is missing.
+func (f *follower) step(ctx, asking context.Context) {
 	f.mu.Lock()
 	news, lost := f.queue, f.lost
 	f.queue, f.lost = nil, false
 	f.mu.Unlock()
 	now := time.Now()
-	for _, e := range news {
-		f.take(e, now)
-	}
-	if lost {
+	if lost { // maybe something that comes before what is queued
 		for _, b := range f.batches {
-			b.ask = now
+			b.ask, b.again = now, true
 		}
+	}
+	for _, e := range news {
+		f.take(ctx, e, now)
 	}
 	for id, b := range f.batches {
-		if !now.Before(b.ask) {
-			if err := f.catchUp(ctx, id, b); err != nil {
-				return false, err
-			}
+		if f.asking < asksAtOnce && !b.asking && !now.Before(b.ask) {
+			f.inquire(asking, id, b)
 		}
 	}
-	return f.only != "" && f.batches[f.only] == nil, nil
 }
 
-// take tells an event, or holds it while something is missing that comes before it.
-func (f *follower) take(e messages.Event, now time.Time) {
+// take tells an event, or holds it while something is missing that comes before it. That an old reply is published again, for
+// somebody who has submitted its batch again, is no news.
+func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
 	b := f.batches[e.Batch]
 	switch {
-	case b == nil && (f.only != "" || f.wasTold(e.Batch)):
+	case b == nil && (f.only != "" || e.Type == storedReply || f.wasTold(e.Batch)):
 		return
 	case b == nil:
 		b = &followed{story: newStory(), ask: now.Add(lookAfter)}
@@ -202,32 +227,59 @@ func (f *follower) take(e messages.Event, now time.Time) {
 		if soonest := now.Add(soon); b.ask.After(soonest) {
 			b.ask = soonest
 		}
-	case len(b.held) > 0 || !now.Before(b.ask):
+	case len(b.held) >= maxQueue:
+		b.again = true
+	case b.asking || len(b.held) > 0 || !now.Before(b.ask):
 		b.held = append(b.held, e)
 	case b.story.gap(e):
 		b.held, b.ask = append(b.held, e), now
 	default:
 		b.ask = now.Add(lookAfter)
-		f.tell(b, e)
+		f.tell(ctx, b, e)
 	}
 }
 
-// catchUp asks what has happened to a batch, and tells what was not told, and then what was held back.
-func (f *follower) catchUp(ctx context.Context, id messages.BatchID, b *followed) error {
-	past, err := f.client.Timeline(ctx, f.session, id)
-	gone := errors.Is(err, ErrUnknown) && f.only == ""
+// inquire asks what has happened to a batch.
+func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed) {
+	f.asking++
+	b.asking, b.before, b.again, b.ask = true, len(b.held), false, time.Now().Add(lookAfter)
+	go func() {
+		past, err := f.client.Timeline(ctx, f.session, id)
+		select {
+		case f.answers <- answeredPast{id, past.Events, err}:
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// catchUp tells what has happened to a batch and was not told, and then what was held back.
+func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
+	b := f.batches[past.id] // what is asked for is not told to its end before
+	f.asking--
+	b.asking = false
 	switch {
-	case gone:
-		delete(f.batches, id)
-	case err != nil:
-		return f.later(ctx, b, err)
+	case past.err == nil:
+	case f.only == "" && errors.Is(past.err, ErrUnknown):
+		delete(f.batches, past.id)
+		b.before = len(b.held)
+	case f.only == "" && errors.Is(past.err, errNoTimelines):
+		b.before = len(b.held)
+	default:
+		return f.later(ctx, b, past.err)
 	}
-	b.ask, b.wait, b.since = time.Now().Add(lookAfter), 0, time.Time{}
+	now := time.Now()
+	b.wait, b.since = 0, time.Time{}
+	if b.again {
+		b.ask = now
+	}
 	held := b.held
 	b.held = nil
-	for _, e := range append(past.Events, held...) {
-		e.Batch = id
-		f.tell(b, e)
+	for _, e := range append(past.events, held[:b.before]...) {
+		e.Batch = past.id
+		f.tell(ctx, b, e)
+	}
+	for _, e := range held[b.before:] { // of what comes before these, something may have been missed since
+		f.take(ctx, e, now)
 	}
 	return nil
 }
@@ -245,7 +297,7 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, ErrUnknown), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
+	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
 		return err
 	case deserted && !began && time.Since(b.since) > comingBack: // one that began goes on when a coordinator is back
 		return err
@@ -256,8 +308,11 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 }
 
 // tell passes an event on, once.
-func (f *follower) tell(b *followed, e messages.Event) {
+func (f *follower) tell(ctx context.Context, b *followed, e messages.Event) {
 	for _, e := range b.story.next(e) {
+		if ctx.Err() != nil {
+			return
+		}
 		f.each(e)
 	}
 	if b.story.replied && f.batches[e.Batch] == b {
@@ -282,7 +337,9 @@ func (f *follower) wasTold(id messages.BatchID) bool {
 func (f *follower) next() time.Duration {
 	wait := lookAfter
 	for _, b := range f.batches {
-		wait = min(wait, time.Until(b.ask))
+		if !b.asking && f.asking < asksAtOnce { // an answer comes before anything else is asked
+			wait = min(wait, time.Until(b.ask))
+		}
 	}
 	return max(wait, 0)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +30,8 @@ type stage struct {
 	mu       sync.Mutex
 	timeline messages.Timeline // guarded by mu
 	told     []string          // guarded by mu
+
+	answering func() // is called once an answer is made; guarded by mu
 }
 
 func event(kind messages.EventType, index, attempt int) messages.Event {
@@ -65,7 +68,11 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.asked <- struct{}{}
-		return s.timeline
+		answer := s.timeline
+		if s.answering != nil {
+			s.answering()
+		}
+		return answer
 	})
 	return s
 }
@@ -158,22 +165,24 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
 	for _, test := range []struct {
 		name  string
+		known int // how many are told at first
 		heard []messages.Event
 		reply bool // the server publishes it
 		wait  time.Duration
 	}{
-		{name: "the end and the result", heard: []messages.Event{all[4]}},
-		{name: "the end", heard: []messages.Event{all[3], all[4]}},
-		{name: "all but that there is a reply", reply: true, wait: time.Second},
-		{name: "all", wait: 30 * time.Second},
+		{name: "the end and the result", known: 2, heard: all[4:]},
+		{name: "the end", known: 2, heard: all[3:]},
+		{name: "that it ran", known: 1, heard: all[2:]},
+		{name: "all but that there is a reply", known: 2, reply: true, wait: time.Second},
+		{name: "all", known: 2, wait: 30 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				s := newStage(t, srv)
-				s.past("running", all[:2]...)
+				s.past("running", all[:test.known]...)
 				following := make(chan error, 1)
 				go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
-				s.until(2)
+				s.until(test.known)
 				began := time.Now()
 				s.past("completed", all...)
 				s.publish(test.heard...)
@@ -240,6 +249,129 @@ func TestWatchTellsBatchesWhole(t *testing.T) {
 		want := []string{"start 0 #0", "running 0 #1", "progress 0 #1 0.5", "end 0 #1", "result 0 #1", "reply -1 #0"}
 		if diff := cmp.Diff(want, s.all()); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// Once the context has ended nothing is told any more, however much is known.
+func TestFollowEndsWithItsContext(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("completed", event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0))
+		ctx, end := context.WithCancelCause(context.Background())
+		enough := errors.New("enough")
+		err := s.c.Follow(ctx, "s", "b", func(e messages.Event) {
+			s.take(e)
+			if e.Type == messages.EventRunning {
+				end(enough)
+			}
+		})
+		if !errors.Is(err, enough) {
+			t.Errorf("got %v, want the context's error", err)
+		}
+		if diff := cmp.Diff([]string{"start 0 #0", "running 0 #1"}, s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A coordinator from before there were timelines answers with how the batch stands.
+func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.timeline = messages.Timeline{V: 1, Status: "running"}
+		ctx, end := context.WithTimeout(context.Background(), time.Hour)
+		defer end()
+		if err := s.c.Follow(ctx, "s", "b", s.take); err == nil || !strings.Contains(err.Error(), "knows no timelines") {
+			t.Errorf("got %v", err)
+		}
+		watching := make(chan error, 1)
+		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
+		time.Sleep(time.Second)
+		s.publish(event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1))
+		s.until(2)
+		end()
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A door that does not answer holds up nobody but the batch that it was asked for.
+func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		names := s.conn.Names()
+		for i := range 6 {
+			stop, err := s.conn.Subscribe(names.Of(messages.VerbGet, messages.KeyOf("_", "s", messages.BatchID(fmt.Sprint("hung", i)))), "", func(bus.Msg) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+		}
+		ctx, end := context.WithCancel(context.Background())
+		watching := make(chan error, 1)
+		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
+		time.Sleep(time.Second)
+		for i := range 6 {
+			e := event(messages.EventRunning, 0, 1)
+			e.Batch = messages.BatchID(fmt.Sprint("hung", i))
+			s.publish(e)
+		}
+		began := time.Now()
+		s.publish(event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0))
+		s.until(5)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("told after %v", took)
+		}
+		end()
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While the door is asked about a batch something is lost that its answer does not tell yet.
+func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		all := []messages.Event{
+			event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
+		}
+		s.past("running", all[:1]...)
+		s.answering = func() { // made before what follows, and on its way after it
+			s.publish(all[2])
+			s.timeline.Events, s.answering = all, nil
+		}
+		if err := s.c.Follow(context.Background(), "s", "b", s.take); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
+		if diff := cmp.Diff(want, s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// The stored reply of a batch is published again when it is submitted again. That is no news.
+func TestWatchIgnoresOldReplies(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("completed", event(messages.EventStart, 0, 0), event(messages.EventEnd, 0, 0), event(messages.EventResult, 0, 0), event(messages.EventReply, -1, 0))
+		ctx, end := context.WithCancel(context.Background())
+		watching := make(chan error, 1)
+		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
+		time.Sleep(time.Second)
+		if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		end()
+		if err := <-watching; err != nil {
+			t.Error(err)
+		}
+		if told := s.all(); told != nil {
+			t.Errorf("told again: %v", told)
 		}
 	})
 }

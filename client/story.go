@@ -23,8 +23,8 @@ type toldCall struct {
 
 func newStory() *story { return &story{calls: map[int]*toldCall{}} }
 
-// gap reports whether something durable must have been missed that comes before an event: its call has not been started, or
-// the batch has a reply and a call of it has no result.
+// gap reports whether something durable must have been missed that comes before an event: its call has not been started, its
+// attempt is not known and it has ended, or the batch has a reply and a call of it has no result.
 func (s *story) gap(e messages.Event) bool {
 	switch e.Type {
 	case messages.EventStart:
@@ -38,6 +38,8 @@ func (s *story) gap(e messages.Event) bool {
 		return len(s.calls) == 0
 	case messages.EventResult:
 		return !s.call(e.Index).ended
+	case messages.EventEnd:
+		return !s.call(e.Index).started || e.Attempt > s.call(e.Index).attempt // of one that never ran it is 0
 	}
 	return !s.call(e.Index).started
 }
