@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"time"
@@ -19,12 +20,12 @@ import (
 // batch leaves the log, and the batch waits for both: one whose reply is stored and whose lines are not is found in the log
 // again, by whoever comes next, and put on record from its reply and the journal. Nothing runs for that.
 
-// frozen is what the newest record of a call says of its arguments and its tool.
+// frozen is what the records of a call say of the arguments and the tool of the newest attempt.
 type frozen struct{ argsHash, toolDigest string }
 
-// note keeps what a record says for the line about its call.
+// note keeps what a record says for the line about its call. One that cannot be read may be of other arguments.
 func (d *drive) note(index int, r messages.CallRecord) {
-	if r.ArgsHash != "" || r.ToolDigest != "" {
+	if r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable {
 		d.frozen[index] = frozen{r.ArgsHash, r.ToolDigest}
 	}
 }
@@ -36,49 +37,62 @@ type ending struct {
 	class    messages.Class // of the refusal; "": it was not refused
 	// calls is what is known of its calls.
 	calls func(context.Context) ([]audit.Call, error)
+	// results are of the calls too: what is put on record where nothing else can be.
+	results []messages.Result
 }
 
-// putOnRecord stores the lines about a batch. What is there already stays.
-func (c *Coordinator) putOnRecord(ctx context.Context, log *slog.Logger, e ending) (err error) {
-	defer func() { // nobody else would fare better
-		if p := recover(); p != nil {
-			c.cfg.Metrics.auditFailed()
-			log.Error("panic while a batch was put on record", "panic", p, "stack", string(debug.Stack()))
-			err = nil
-		}
-	}()
-	err = c.writeLines(ctx, e)
+// putOnRecord stores the lines about a batch. What is there already stays. Lines that cannot be made, or never fit, are bare
+// ones in their place; a batch of which even those cannot be stored goes without.
+func (c *Coordinator) putOnRecord(ctx context.Context, log *slog.Logger, e ending) error {
+	err := c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (messages.AuditLines, error) {
+		calls, err := e.calls(ctx)
+		return audit.Lines(about, calls, hasher, c.record.Include()), err
+	})
+	if hopeless(err) {
+		c.cfg.Metrics.auditFailed()
+		log.Error("a batch is put on record with less than is known of its calls", "err", err)
+		err = c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (messages.AuditLines, error) {
+			return audit.Bare(about, e.results, hasher), nil
+		})
+	}
 	if err != nil {
 		c.cfg.Metrics.auditFailed()
 	}
-	if errors.Is(err, bus.ErrTooLarge) { // it never fits, and nothing would come after it
+	if hopeless(err) {
 		log.Error("a batch is missing in the record for people", "err", err)
 		return nil
 	}
 	return err
 }
 
-func (c *Coordinator) writeLines(ctx context.Context, e ending) error {
+// errPanic is the error of a panic in the making of lines. Nobody else would fare better.
+var errPanic = errors.New("panic")
+
+// hopeless reports whether lines cannot be stored, however often it is tried: nothing would come after the batch.
+func hopeless(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
+
+func (c *Coordinator) writeLines(ctx context.Context, e ending, lines func(audit.Batch, audit.Hasher) (messages.AuditLines, error)) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
 	hasher, err := c.record.Hasher(ctx)
-	if err != nil {
-		return err
-	}
-	calls, err := e.calls(ctx)
 	if err != nil {
 		return err
 	}
 	about := audit.Batch{
 		Key: e.accepted.Key, Session: e.batch.Session, ID: e.batch.ID, Digest: messages.Digest(e.accepted.Body), Provider: e.batch.Provider,
-		Round: e.batch.Round, Accepted: e.accepted.Stored, Writer: c.id, Now: time.Now(), TraceID: tracing.ID(ctx),
+		Round: e.batch.Round, Accepted: e.accepted.Stored, Writer: c.id, Now: time.Now(), TraceID: tracing.ID(ctx), Refused: e.class,
 	}
 	if about.TraceID == "" {
 		about.TraceID = tracing.ID(tracing.Extract(ctx, e.accepted.Header))
 	}
-	var lines []messages.AuditRecord
-	if e.class != "" {
-		lines = append(lines, audit.Refused(about, e.class))
+	all, err := lines(about, hasher)
+	if err != nil {
+		return err
 	}
-	return c.record.Append(ctx, e.accepted.Key, e.accepted.Seq, append(lines, audit.Lines(about, calls, hasher, c.record.Include())...))
+	return c.record.Append(ctx, e.accepted.Key, e.accepted.Seq, all)
 }
 
 // noCalls is what is known of the calls of a batch that was refused before it was planned.
@@ -86,7 +100,7 @@ func noCalls(context.Context) ([]audit.Call, error) { return nil, nil }
 
 // ending is this batch, whose reply is made.
 func (d *drive) ending() ending {
-	e := ending{accepted: d.accepted, batch: d.in.batch, calls: noCalls}
+	e := ending{accepted: d.accepted, batch: d.in.batch, calls: noCalls, results: d.reply.Results}
 	if d.reply.Error != nil {
 		e.class = d.reply.Error.Class
 	}
@@ -122,9 +136,9 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 	if err != nil {
 		return nil, err
 	}
-	found := map[int]audit.Call{}
+	found := make([]audit.Call, max(len(in.calls), len(results))) // a body that can be read no more has no calls
 	add := func(i int, call audit.Call) {
-		if i < 0 || i >= len(in.calls) {
+		if i < 0 || i >= len(found) {
 			return
 		}
 		was := found[i]
@@ -132,7 +146,6 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 		if call.Result.Status == "" {
 			call.Result = was.Result
 		}
-		call.Input = in.calls[i].Input
 		found[i] = call
 	}
 	for _, tool := range c.catalog.now().Tools() {
@@ -154,17 +167,23 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 		add(e.Key.Index, audit.Call{Result: e.Result})
 	}
 	for _, e := range known.Records {
-		if e.Key.Index < len(in.calls) {
-			add(e.Key.Index, audit.Call{Result: resultOf(e, in), ToolDigest: e.Record.ToolDigest, ArgsHash: e.Record.ArgsHash})
+		ran := frozen{e.Record.ArgsHash, e.Record.ToolDigest}
+		if ran.argsHash == "" {
+			if ran, err = c.ranWith(ctx, e); err != nil {
+				return nil, err
+			}
 		}
+		add(e.Key.Index, audit.Call{Result: resultOf(e, in), ToolDigest: ran.toolDigest, ArgsHash: ran.argsHash})
 	}
 	calls := []audit.Call{}
-	for i := range in.calls {
-		call := found[i]
+	for i, call := range found {
 		if i < len(results) {
 			trail := call.Result.Trail
 			call.Result = results[i]
-			call.Result.Trail = trail
+			call.Result.Index, call.Result.Trail = i, trail
+		}
+		if i < len(in.calls) {
+			call.Input = in.calls[i].Input
 		}
 		if call.Result.Status != "" {
 			calls = append(calls, call)
@@ -173,16 +192,29 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 	return calls, c.asTheyRan(ctx, a.Key, calls)
 }
 
+// ranWith is what the older records of a call say, where the newest one is an end that does not.
+func (c *Coordinator) ranWith(ctx context.Context, newest journal.CallEntry) (ran frozen, err error) {
+	if newest.Record.State != messages.Ended || newest.Record.Attempt == 0 {
+		return ran, nil
+	}
+	records, err := c.journal.Records(ctx, newest.Key)
+	for _, e := range records {
+		if e.Record.ArgsHash != "" || e.Record.State == journal.Unreadable {
+			ran = frozen{e.Record.ArgsHash, e.Record.ToolDigest}
+		}
+	}
+	return ran, err
+}
+
 // resultOf is the result in the newest record of a call. Of one that a worker has claimed, and that nobody waits for any
 // more, nobody knows what becomes.
 func resultOf(e journal.CallEntry, in decoded) messages.Result {
-	switch r := e.Record; {
+	switch r, i := e.Record, e.Key.Index; {
 	case r.Result != nil:
 		return *r.Result
-	case r.State == messages.Claimed, r.State == messages.Renewed:
-		call := in.calls[e.Key.Index]
+	case i < len(in.calls) && (r.State == messages.Claimed || r.State == messages.Renewed):
 		return messages.Result{
-			V: messages.Version, Index: e.Key.Index, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusOutcomeUnknown,
+			V: messages.Version, Index: i, CallID: in.calls[i].ID, Tool: in.calls[i].Tool(), Status: messages.StatusOutcomeUnknown,
 			Outcome: messages.Failed(messages.CodeOutcomeUnknown, ""), Attempt: r.Attempt, Worker: r.Worker,
 		}
 	}
@@ -224,12 +256,12 @@ func (c *Coordinator) finishRecord(ctx context.Context, log *slog.Logger, a jour
 	if err != nil {
 		return err
 	}
-	written, err := c.record.Written(ctx, a.Key, a.Seq, len(reply.Results)-1)
+	written, err := c.record.Written(ctx, a.Key, a.Seq, a.Stored, len(reply.Results))
 	if err != nil || written {
 		return err
 	}
 	in, _ := c.decode(log, a) // of one that was refused as much as can be read
-	e := ending{accepted: a, batch: in.batch, calls: func(ctx context.Context) ([]audit.Call, error) {
+	e := ending{accepted: a, batch: in.batch, results: reply.Results, calls: func(ctx context.Context) ([]audit.Call, error) {
 		if len(reply.Results) == 0 {
 			return c.recalled(ctx, a, in, nil)
 		}

@@ -166,10 +166,15 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	record := messages.CallRecord{
 		V: messages.Version, State: messages.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result, Span: d.machine.Span(want.Index),
 	}
+	ran := d.frozen[want.Index]
+	record.ArgsHash, record.ToolDigest = ran.argsHash, ran.toolDigest
 	q, asked := d.machine.Question(want.Index)
 	if q != nil {
 		record.ArgsHash, record.ToolDigest, record.Approval = q.ArgsHash, q.ToolDigest, bare(*q)
 		want.Result.Permission = permission(*q, "ask")
+	}
+	if record.ArgsHash != "" {
+		want.Result.Trail = &messages.Trail{ArgsHash: record.ArgsHash}
 	}
 	seq, err := d.journal.Write(ctx, key, record, want.Expect)
 	var lost *journal.Lost

@@ -97,12 +97,7 @@ func (d *drive) finish(ctx context.Context) bool {
 	if err := <-recorded; err != nil && d.fatal == nil {
 		d.fatal = err
 	}
-	if d.fatal == nil {
-		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
-	}
-	if d.fatal != nil {
-		d.log.Warn("batch let go at its end", "err", d.fatal)
-		d.stuck(ctx)
+	if !d.leaveLog(ctx) {
 		return false
 	}
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
@@ -115,6 +110,18 @@ func (d *drive) finish(ctx context.Context) bool {
 // sinceAccepted is how old the batch is, rests and earlier drives included.
 func (d *drive) sinceAccepted(ctx context.Context) time.Duration {
 	return max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
+}
+
+// leaveLog takes the batch out of the log, unless what had to be stored before could not be. It reports whether it did.
+func (d *drive) leaveLog(ctx context.Context) bool {
+	if d.fatal == nil {
+		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
+	}
+	if d.fatal != nil {
+		d.log.Warn("batch let go at its end", "err", d.fatal)
+		d.stuck(ctx)
+	}
+	return d.fatal == nil
 }
 
 // remove takes the batch out of the log: by the delivery it came with, or by its place there.
@@ -135,8 +142,7 @@ func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.
 		d.refuseAside(d.log, d.accepted, refusal)
 		refused := ending{accepted: d.accepted, class: refusal.Class, calls: noCalls}
 		d.insist(ctx, "put the refusal on record", func() error { return d.putOnRecord(ctx, d.log, refused) })
-		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
-		return d.fatal == nil
+		return d.leaveLog(ctx)
 	}
 	d.log.Warn("refused", "class", refusal.Class, "reason", refusal.Message)
 	d.cfg.Metrics.refused(refusal.Class)

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -46,7 +47,8 @@ type sending struct {
 func (d *drive) beginTrace(ctx context.Context) context.Context {
 	ctx = tracing.Extract(ctx, d.accepted.Header)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
-		ctx = tracing.Seed(ctx, d.accepted.Key.String()+" "+d.digest)
+		a := d.accepted // not its digest: the id of the trace is on record, and would let anybody find the arguments by trying
+		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
 	}
 	ctx, d.spans.drive = d.cfg.Tracer.Start(ctx, tracing.ProcessBatch, consumes...)
 	if id := tracing.ID(ctx); id != "" {

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 )
@@ -28,9 +29,9 @@ type AuditRecord struct {
 	V       int       `json:"v"`
 	Type    AuditType `json:"type"`
 	Time    time.Time `json:"time"` // the writer's wall clock
-	Tenant  TenantID  `json:"tenant"`
-	Session SessionID `json:"session"`
-	Batch   BatchID   `json:"batch"`
+	Tenant  TenantID  `json:"tenant,omitempty"`
+	Session SessionID `json:"session,omitempty"`
+	Batch   BatchID   `json:"batch,omitempty"`
 	Index   int       `json:"index"` // of the call; -1: about the batch
 	CallID  CallID    `json:"call_id,omitempty"`
 	Tool    string    `json:"tool,omitempty"`
@@ -49,8 +50,7 @@ type AuditRecord struct {
 
 	// The rest is told of calls that have ended, and some of it of refused batches.
 
-	// Digest is of the batch as it was received; with the place of the batch in the log it tells apart batches that were
-	// given the same id long after one another.
+	// Digest is of the batch as it was received, made like ArgsHash: a plain one would let anybody find the arguments by trying.
 	Digest   string   `json:"digest,omitempty"`
 	Provider Provider `json:"provider,omitempty"`
 	Round    int      `json:"round,omitempty"`
@@ -75,8 +75,28 @@ type AuditRecord struct {
 // AuditLines is several lines in one message: those of the calls of a batch, which are stored together before the batch
 // leaves the log.
 type AuditLines struct {
-	V     int           `json:"v"`
+	V int `json:"v"`
+	// About is what the lines have in common: tenant, session, batch, digest, provider, round, accepted, trace and writer stand
+	// here alone, however many calls there are.
+	About AuditRecord `json:"about"`
+	// Last says that no part follows: all lines of the batch are stored.
+	Last  bool          `json:"last,omitempty"`
 	Lines []AuditRecord `json:"lines"`
+}
+
+// Whole is the lines with what they have in common.
+func (a AuditLines) Whole() []AuditRecord {
+	lines := make([]AuditRecord, len(a.Lines))
+	for i, l := range a.Lines {
+		l.Tenant, l.Session, l.Batch = cmp.Or(l.Tenant, a.About.Tenant), cmp.Or(l.Session, a.About.Session), cmp.Or(l.Batch, a.About.Batch)
+		l.Digest, l.Provider, l.Round = cmp.Or(l.Digest, a.About.Digest), cmp.Or(l.Provider, a.About.Provider), cmp.Or(l.Round, a.About.Round)
+		l.TraceID, l.Writer = cmp.Or(l.TraceID, a.About.TraceID), cmp.Or(l.Writer, a.About.Writer)
+		if l.Accepted.IsZero() {
+			l.Accepted = a.About.Accepted
+		}
+		lines[i] = l
+	}
+	return lines
 }
 
 // Trail is what only the record for people is told of a result: it travels with the result as far as the coordinator.

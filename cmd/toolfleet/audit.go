@@ -28,7 +28,7 @@ type auditCmd struct {
 	Trace    string `placeholder:"ID" help:"What belongs to this trace."`
 	Since    string `placeholder:"WHEN" help:"What was put on record since: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
 	Until    string `placeholder:"WHEN" help:"What was put on record before; as --since."`
-	Follow   bool   `short:"f" help:"Go on with what is put on record from now on."`
+	Follow   bool   `short:"f" help:"What is put on record from now on, or from --since on, as it comes."`
 	Tenant   string `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
 }
 
@@ -115,6 +115,9 @@ func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error
 	var err error
 	if f.Since, err = moment("--since", c.Since, now); err != nil {
 		return f, err
+	}
+	if c.Follow && c.Since == "" {
+		f.Since = now
 	}
 	f.Until, err = moment("--until", c.Until, now)
 	return f, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,61 +14,106 @@ import (
 
 // place is where a call is: providers may give an id twice.
 type place struct {
-	tenant  messages.TenantID
-	session messages.SessionID
-	batch   messages.BatchID
-	index   int
+	key   messages.BatchKey
+	index int
 }
 
-func placeOf(l messages.AuditRecord) place { return place{l.Tenant, l.Session, l.Batch, l.Index} }
+// chapter is what is on record of one run of a call, in the order in which it was stored.
+type chapter struct {
+	lines []messages.AuditRecord
+	ended bool // the call's own line is there
+	asks  bool // some of it was asked for
+}
+
+// line is where a line is: those of one batch share a message.
+type line struct {
+	seq   uint64
+	index int
+}
+
+func lineOf(e audit.Entry) line { return line{e.Seq, e.Line.Index} }
+
+// retell tells apart the calls that lines are about, and for each call its runs: a batch may be given the id of another that
+// was finished long before. The line of a call ends its story, but for what comes late about its question.
+func retell(entries []audit.Entry, asked map[line]bool) (all []*chapter) {
+	newest := map[place]*chapter{}
+	for _, e := range entries {
+		at := place{e.Key, e.Line.Index}
+		s := newest[at]
+		if s == nil || s.ended && !s.heardLate(e.Line) {
+			s = &chapter{}
+			newest[at], all = s, append(all, s)
+		}
+		s.lines = append(s.lines, e.Line)
+		s.ended = s.ended || e.Line.Type == messages.AuditCall
+		s.asks = s.asks || asked[lineOf(e)]
+	}
+	return all
+}
+
+// heardLate reports whether a line still belongs to a story that has ended: nobody was asked anew.
+func (s *chapter) heardLate(l messages.AuditRecord) bool {
+	return l.Type == messages.AuditRefused || l.Type != messages.AuditCall && slices.ContainsFunc(s.lines, func(before messages.AuditRecord) bool {
+		return l.Approval != "" && l.Approval == before.Approval
+	})
+}
 
 // tellCall prints all that is on record of one call, or which calls have its id.
 func (a *app) tellCall(cfg *config.Config, log *audit.Log, want audit.Filter) error {
-	var places []place
-	var last []messages.AuditRecord // of each place
-	err := log.Read(a.ctx, want, func(e audit.Entry) bool {
-		if e.Err != nil {
-			return true
-		}
-		i := slices.Index(places, placeOf(e.Line))
-		if i < 0 {
-			places, last = append(places, placeOf(e.Line)), append(last, e.Line)
-			return true
-		}
-		last[i] = e.Line
-		return true
-	})
-	switch {
-	case err != nil:
-		return err
-	case len(places) == 0:
-		return a.nothingOnRecord()
-	case len(places) == 1:
-		return a.tellOf(cfg, log, places[0])
-	}
-	err = a.auditRow(auditHeader)
-	for _, l := range last {
-		if err == nil {
-			err = a.auditRow(auditRow(l))
-		}
-	}
-	a.say("%d calls have this id; --session and --batch say which one is meant", len(places))
-	return err
-}
-
-// tellOf reads everything about one call, also the lines that do not know its id.
-func (a *app) tellOf(cfg *config.Config, log *audit.Log, p place) error {
-	var lines []messages.AuditRecord
-	err := log.Read(a.ctx, audit.Filter{Tenant: string(p.tenant), Session: p.session, Batch: p.batch}, func(e audit.Entry) bool {
-		if e.Err == nil && e.Line.Index == p.index {
-			lines = append(lines, e.Line)
-		}
-		return true
-	})
+	found, err := read(a, log, want)
 	if err != nil {
 		return err
 	}
-	return a.table(callStory(cfg, lines))
+	if len(found) == 0 {
+		return a.nothingOnRecord()
+	}
+	asked, key := map[line]bool{}, found[0].Key
+	for _, e := range found {
+		asked[lineOf(e)] = true
+		if e.Key != key {
+			return a.listStories(retell(found, asked))
+		}
+	}
+	all, err := read(a, log, audit.Filter{Key: key}) // also the lines that do not know its id
+	if err != nil {
+		return err
+	}
+	told := 0
+	for _, s := range retell(all, asked) {
+		if !s.asks { // another call of the same batch
+			continue
+		}
+		if told++; told > 1 {
+			err = errors.Join(err, a.blank())
+		}
+		err = errors.Join(err, a.table(callStory(cfg, s.lines)))
+	}
+	return err
+}
+
+// listStories prints the newest line of each call.
+func (a *app) listStories(all []*chapter) error {
+	err := a.auditRow(auditHeader)
+	for _, s := range all {
+		err = errors.Join(err, a.auditRow(auditRow(s.lines[len(s.lines)-1])))
+	}
+	a.say("%d calls have this id; --session and --batch say which one is meant", len(all))
+	return err
+}
+
+func (a *app) blank() error {
+	_, err := fmt.Fprintln(a.stdout)
+	return err
+}
+
+func read(a *app, log *audit.Log, want audit.Filter) (found []audit.Entry, err error) {
+	err = log.Read(a.ctx, want, func(e audit.Entry) bool {
+		if e.Err == nil {
+			found = append(found, e)
+		}
+		return true
+	})
+	return found, err
 }
 
 // callStory is a page about one call, from its lines in the order in which they were stored.

@@ -1,7 +1,8 @@
 // Package audit is the record for people: who asked for a call, who allowed it, what ran where, and how it ended.
 //
 //	audit.<t>.<s>.<b>.<i>                   one line about a call on its way: a question, a decision, a start that needed one
-//	audit.<t>.<s>.<b>.ended.<seq>.<part>    the lines of a batch: one for each of its calls, or that it was refused
+//	audit.<t>.<s>.<b>.ended.<seq>.<part>    the lines of a batch: one for each of its calls, or that it was refused, and
+//	                                        once what they have in common
 //
 // The lines about the calls of a batch are stored together, before the batch leaves the log, by compare-and-set: of any
 // number of coordinators that bring a batch to its end one writes them. Nothing is ever changed or taken away; the stream
@@ -50,9 +51,11 @@ type Log struct {
 	names   messages.Names
 	plain   bool
 	include Include
+	given   bool // the key is one of the settings
 
-	mu  sync.Mutex
-	key []byte // of the fleet; nil: not read yet; guarded by mu
+	mu   sync.Mutex
+	key  []byte    // of the fleet; nil: not read yet; guarded by mu
+	read time.Time // when it was; guarded by mu
 }
 
 // Validate names everything that is wrong with the settings.
@@ -72,7 +75,7 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	include, _ := ParseInclude(cfg.Include)
 	l := &Log{conn: conn, names: conn.Names(), plain: cfg.Plain, include: include}
 	if cfg.Key != "" {
-		l.key = []byte(cfg.Key)
+		l.key, l.given = []byte(cfg.Key), true
 	}
 	return l, nil
 }

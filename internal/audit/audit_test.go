@@ -96,13 +96,69 @@ func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	}
 }
 
-func lines(n, size int, writer string) []messages.AuditRecord {
-	out := make([]messages.AuditRecord, n)
-	for i := range out {
-		out[i] = messages.AuditRecord{V: 1, Type: messages.AuditCall, Tenant: "_", Session: "s", Batch: "b", Index: i, Writer: writer,
-			CallID: messages.CallID(fmt.Sprint("c", i)), Tool: strings.Repeat("x", size)}
+// A bucket that is lost while members run takes the key from the first who looks again: one that knows the old key puts it
+// back, and one that has another takes over what is there.
+func TestALostKeyIsOneAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn := connect(t, srv)
+		hash := func(l *Log) string {
+			h, err := l.Hasher(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h.Of("_", messages.Digest(nil))
+		}
+		lose := func() {
+			keys, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketKeys))
+			if err == nil {
+				err = keys.Delete(t.Context(), "audit")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		old := open(t, conn, Config{})
+		first := hash(old)
+		lose()
+		other := open(t, conn, Config{})
+		if hash(other) == first || hash(old) != first {
+			t.Error("the key was not lost, or is read each time")
+		}
+		time.Sleep(readAgain + time.Second) // simulated
+		second := hash(old)
+		if second != hash(other) || second == first {
+			t.Error("two keys are in use at once, for good")
+		}
+		lose()
+		time.Sleep(readAgain + time.Second)
+		if hash(old) != second || hash(open(t, conn, Config{})) != second {
+			t.Error("a key that somebody knows is not put back")
+		}
+		srv.Stop()
+		time.Sleep(readAgain + time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if h, err := old.Hasher(ctx); err != nil || h.Of("_", messages.Digest(nil)) != second {
+			t.Errorf("a key that cannot be read again is forgotten: %v", err)
+		}
+	})
+}
+
+var accepted = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+
+func lines(n, size int, writer string) messages.AuditLines {
+	all := messages.AuditLines{V: 1, About: messages.AuditRecord{
+		V: 1, Type: messages.AuditCall, Index: -1, Tenant: "_", Session: "s", Batch: "b", Writer: writer, Accepted: accepted,
+	}}
+	for i := range n {
+		all.Lines = append(all.Lines, messages.AuditRecord{V: 1, Type: messages.AuditCall, Index: i, CallID: messages.CallID(fmt.Sprint("c", i)), Tool: strings.Repeat("x", size)})
 	}
-	return out
+	return all
+}
+
+// alone is a line in a message for several.
+func alone(l messages.AuditRecord) messages.AuditLines {
+	return messages.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
 }
 
 func (l *Log) all(t *testing.T, f Filter) (all []messages.AuditRecord) {
@@ -131,9 +187,24 @@ func indices(all []messages.AuditRecord) (out []int) {
 func TestAppendIsDoneOnce(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
-	var want []int
-	for i := range 512 {
-		want = append(want, i)
+	some := func(all messages.AuditLines, indices ...int) messages.AuditLines {
+		whole := all.Lines
+		all.Lines = nil
+		for _, i := range indices {
+			all.Lines = append(all.Lines, whole[i])
+		}
+		return all
+	}
+	killed := func(k messages.BatchKey, all messages.AuditLines) error { // after the first part
+		first, body := fitting(all, conn.MaxPayload()-headroom)
+		if first.Last {
+			t.Error("all of it fits into one message")
+		}
+		_, err := conn.Append(t.Context(), conn.Names().Ended(k, 7, 0), nil, body)
+		if done, writtenErr := l.Written(t.Context(), k, 7, accepted, 0); done || writtenErr != nil {
+			t.Errorf("complete after the first part: %v", writtenErr)
+		}
+		return err
 	}
 	// The lines of one writer are longer, so it has more parts; and one was killed after its first.
 	for name, story := range map[string]func(messages.BatchKey) error{
@@ -141,11 +212,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 			return errors.Join(l.Append(t.Context(), k, 7, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 4000, "a")))
 		},
 		"another goes on": func(k messages.BatchKey) error {
-			first := fitting(lines(512, 4000, "a"), conn.MaxPayload()-headroom)
-			if len(first) == 512 {
-				t.Error("all of it fits into one message")
-			}
-			return errors.Join(l.Append(t.Context(), k, 7, first), l.Append(t.Context(), k, 7, lines(512, 3000, "b")))
+			return errors.Join(killed(k, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 3000, "b")))
 		},
 		"at once": func(k messages.BatchKey) error {
 			var writers sync.WaitGroup
@@ -156,26 +223,39 @@ func TestAppendIsDoneOnce(t *testing.T) {
 			writers.Wait()
 			return errors.Join(errs...)
 		},
+		"one knew of few": func(k messages.BatchKey) error {
+			err := l.Append(t.Context(), k, 7, some(lines(512, 10, "a"), 0, 2, 511))
+			if done, writtenErr := l.Written(t.Context(), k, 7, accepted, 512); done || writtenErr != nil {
+				t.Errorf("complete with three lines: %v", writtenErr)
+			}
+			return errors.Join(err, l.Append(t.Context(), k, 7, lines(512, 10, "b")))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var want []int
+			for i := range 512 {
+				want = append(want, i)
+			}
 			key := messages.KeyOf("_", messages.SessionID(name), "b")
-			written := func(last int) bool {
-				done, err := l.Written(t.Context(), key, 7, last)
+			written := func(calls int) bool {
+				done, err := l.Written(t.Context(), key, 7, accepted, calls)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return done
 			}
-			if written(-1) {
+			if written(0) {
 				t.Error("on record before it was put there")
 			}
 			if err := story(key); err != nil {
 				t.Fatal(err)
 			}
-			if got := indices(l.all(t, Filter{Session: messages.SessionID(name)})); !cmp.Equal(got, want) {
+			got := indices(l.all(t, Filter{Session: messages.SessionID(name)}))
+			slices.Sort(got)
+			if !cmp.Equal(got, want) {
 				t.Errorf("%d lines: %v", len(got), got)
 			}
-			if !written(511) || written(512) {
+			if !written(512) || written(513) {
 				t.Error("what is written is not what was")
 			}
 			if err := l.Append(t.Context(), key, 8, lines(1, 1, "later")); err != nil { // the same id, long after
@@ -188,13 +268,69 @@ func TestAppendIsDoneOnce(t *testing.T) {
 	}
 }
 
+// A log that was made anew gives its places out again. What stands there is of another batch, or of nobody.
+func TestAPlaceThatIsTaken(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	key := messages.KeyOf("_", "s", "b")
+	if err := l.Append(t.Context(), key, 1, lines(10, 10, "before")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Append(t.Context(), conn.Names().Ended(key, 1, 1), nil, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	after := lines(10, 10, "after")
+	after.About.Accepted = accepted.Add(time.Hour)
+	written := func() bool {
+		done, err := l.Written(t.Context(), key, 1, after.About.Accepted, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	if written() {
+		t.Error("the lines of another batch are taken for its own")
+	}
+	if err := l.Append(t.Context(), key, 1, after); err != nil || !written() {
+		t.Fatalf("not written: %v", err)
+	}
+	tally := map[string]int{}
+	if err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool { tally[e.Line.Writer]++; return true }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"before": 10, "after": 10, "": 1}, tally); diff != "" {
+		t.Errorf("lines by writer (-want +got):\n%s", diff)
+	}
+}
+
+// What all lines have in common stands in a message once, however long it is.
+func TestLinesDoNotRepeat(t *testing.T) {
+	all := lines(512, 10, "a")
+	short, _ := fitting(all, 1<<30)
+	long := strings.Repeat("\x01", 8<<10)
+	all.About.Session, all.About.Batch = messages.SessionID(long), messages.BatchID(long)
+	_, body := fitting(all, 1<<30)
+	if more := len(body) - len(messages.MustMarshal(short)); more > 100_000 {
+		t.Errorf("ids of 16 KiB make 512 lines %d bytes longer", more)
+	}
+	some, body := fitting(all, 110_000) // and is thought of where the lines are split
+	if len(body) > 110_000 || len(some.Lines) < 10 {
+		t.Errorf("a part of %d bytes with %d lines", len(body), len(some.Lines))
+	}
+}
+
 func TestALineThatIsTooLarge(t *testing.T) {
 	big := lines(2, 100, "a")
-	big[1].Arguments = map[string]json.RawMessage{"x": messages.Quote(strings.Repeat("y", 5000))}
-	first := fitting(big, 1000)
-	second := fitting(big[1:], 1000)
-	if len(first) != 1 || len(second) != 1 || second[0].Arguments != nil || big[1].Arguments == nil {
-		t.Errorf("%d and %d lines", len(first), len(second))
+	big.Lines[1].Permission = &messages.Permission{Rule: strings.Repeat("y", 5000)}
+	for n, size := range []int{1, 1, 0} {
+		some, body := fitting(big, 1000)
+		if len(some.Lines) != size || len(body) > 1000 || some.Last != (n == 1) && size > 0 {
+			t.Errorf("part %d: %d lines, %d bytes, last %v", n, len(some.Lines), len(body), some.Last)
+		}
+		if size > 0 && some.Lines[0].CallID != big.Lines[0].CallID {
+			t.Errorf("part %d: %+v", n, some.Lines)
+		}
+		big.Lines = big.Lines[size:]
 	}
 }
 
@@ -206,7 +342,7 @@ func TestFilters(t *testing.T) {
 	l := open(t, conn, Config{Plain: true})
 	r := rand.New(rand.NewPCG(5, 5))
 	tenants, sessions := []messages.TenantID{"_", "acme"}, []messages.SessionID{"s1", "a session"}
-	batches, calls := []messages.BatchID{"b1", "b 2"}, []messages.CallID{"c0", "c1", ""}
+	batches, calls := []messages.BatchID{"b1", "b 2"}, []messages.CallID{"c0", "c\"1<\u2028\\/\x01é", ""}
 	tools, people, workers := []string{"look", "pay"}, []string{"ann", "bob"}, []string{"w1", "w2"}
 	statuses := []messages.Status{messages.StatusOK, messages.StatusDenied}
 	types := []messages.AuditType{messages.AuditCall, messages.AuditAsked, messages.AuditDecided}
@@ -223,7 +359,7 @@ func TestFilters(t *testing.T) {
 		}
 		err := error(nil)
 		if key := messages.KeyOf(string(line.Tenant), line.Session, line.Batch); line.Type == messages.AuditCall {
-			err = l.Append(t.Context(), key, uint64(n), []messages.AuditRecord{line})
+			err = l.Append(t.Context(), key, uint64(n), alone(line))
 		} else {
 			err = l.Write(t.Context(), line)
 		}
@@ -251,7 +387,7 @@ func TestFilters(t *testing.T) {
 	for range 200 {
 		f := Filter{
 			Tenant: pick(r, "", "_", "acme"), Session: pick(r, "", "", sessions[0], sessions[1]), Batch: pick(r, "", "", batches[0], batches[1]),
-			Call: pick(r, "", "", "", calls[0]), Tool: pick(r, "", "", "", "pay"), Status: pick(r, "", "", "", statuses[1]), Type: pick(r, "", "", "", types[0], types[2]),
+			Call: pick(r, "", "", calls[0], calls[1]), Tool: pick(r, "", "", "", "pay"), Status: pick(r, "", "", "", statuses[1]), Type: pick(r, "", "", "", types[0], types[2]),
 			Effect: pick(r, "", "", "", "ask"), Approver: pick(r, "", "", "", "ann"), Worker: pick(r, "", "", "", "w2"), Trace: pick(r, "", "", "", "t1"),
 		}
 		if r.IntN(3) == 0 {
@@ -345,7 +481,7 @@ func TestFollow(t *testing.T) {
 			for range n {
 				deadline := time.Now().Add(time.Minute)
 				for {
-					err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(written), []messages.AuditRecord{{Type: messages.AuditCall, Index: 0, Attempt: written}})
+					err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(written), alone(messages.AuditRecord{Type: messages.AuditCall, Index: 0, Attempt: written}))
 					if err == nil {
 						break
 					}

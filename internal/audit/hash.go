@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
@@ -39,20 +40,25 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// Hasher is the one of this record. The first time it reads the key of the fleet, and makes it where there is none and
-// this user may.
+// readAgain is how long a key that was read counts. Another may have taken its place: the bucket was lost, and made anew.
+const readAgain = 10 * time.Minute
+
+// Hasher is the one of this record. It reads the key of the fleet, now and then again, and makes it where there is none and
+// this user may. What cannot be read again stays as it was.
 func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	if l.plain {
 		return Hasher{}, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.key == nil {
+	if !l.given && time.Since(l.read) > readAgain {
 		key, err := l.fleetKey(ctx)
-		if err != nil {
+		if err != nil && l.key == nil {
 			return Hasher{}, fmt.Errorf("read the key of the audit record: %w", err)
 		}
-		l.key = key
+		if l.read = time.Now(); err == nil {
+			l.key = key
+		}
 	}
 	return Keyed(l.key), nil
 }
@@ -60,12 +66,16 @@ func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 // errNoKey: whoever may make the key has not yet.
 var errNoKey = errors.New("it is not there, and this user may not make it; a coordinator does when it starts")
 
-// fleetKey is in a bucket of its own, because nobody but the daemons may read it. The first who needs it makes it.
+// fleetKey is in a bucket of its own, because nobody but the daemons may read it. The first who needs it makes it, or puts
+// back the one that it knows.
 func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 	bucket := l.names.Stream(bus.BucketKeys)
 	subject := "$KV." + bucket + ".audit"
-	fresh := make([]byte, minKey)
-	_, _ = rand.Read(fresh) // it never fails
+	fresh := l.key
+	if fresh == nil {
+		fresh = make([]byte, minKey)
+		_, _ = rand.Read(fresh) // it never fails
+	}
 	for {
 		kept, err := l.conn.Last(ctx, "KV_"+bucket, subject)
 		switch {

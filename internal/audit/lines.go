@@ -18,13 +18,14 @@ type Batch struct {
 	Key      messages.BatchKey
 	Session  messages.SessionID // as the agent wrote it; "": not known
 	ID       messages.BatchID   // the same
-	Digest   string
+	Digest   string             // hex SHA-256
 	Provider messages.Provider
 	Round    int
 	Accepted time.Time
 	TraceID  string
 	Writer   string
 	Now      time.Time
+	Refused  messages.Class // as a whole, so; "": it was not
 }
 
 // Call is what is known of one of its calls.
@@ -37,52 +38,87 @@ type Call struct {
 	ArgsHash string
 }
 
-// Lines is one line for each call.
-func Lines(b Batch, calls []Call, hash Hasher, include Include) []messages.AuditRecord {
-	lines := make([]messages.AuditRecord, len(calls))
-	for i, c := range calls {
-		lines[i] = line(b, c, hash, include)
+// Lines is one line for each call, behind that of the batch where it was refused. That says the class and not why, which may
+// quote what the agent sent.
+func Lines(b Batch, calls []Call, hash Hasher, include Include) messages.AuditLines {
+	all := ofBatch(b, hash)
+	for _, c := range calls {
+		all.Lines = append(all.Lines, line(b, c, hash, include))
 	}
-	return lines
+	return all
 }
 
-// Refused is the line of a batch of which no call was meant to run. It says the class and not why: that may quote what the
-// agent sent.
-func Refused(b Batch, class messages.Class) messages.AuditRecord {
-	r := about(b)
-	r.Type, r.Index, r.Refusal = messages.AuditBatchRefused, -1, &messages.Refusal{Class: class}
-	return r
+// Bare is Lines with no more than which calls there were and how they ended: for what cannot be put on record otherwise.
+func Bare(b Batch, results []messages.Result, hash Hasher) messages.AuditLines {
+	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
+	all := ofBatch(b, hash)
+	for _, r := range results {
+		all.Lines = append(all.Lines, bare(messages.AuditRecord{
+			V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Status: r.Status, Attempt: r.Attempt,
+		}))
+	}
+	return all
 }
 
-// about is what all lines of a batch have in common.
-func about(b Batch) messages.AuditRecord {
+// bare is a line without anything that may be long.
+func bare(l messages.AuditRecord) messages.AuditRecord {
 	return messages.AuditRecord{
-		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Tenant: messages.TenantID(b.Key.Tenant),
-		Session: cmp.Or(b.Session, messages.SessionID(b.Key.Session)), Batch: cmp.Or(b.ID, messages.BatchID(b.Key.Batch)),
-		Digest: b.Digest, Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
+		V: l.V, Type: l.Type, Time: l.Time, Index: l.Index, CallID: cut(l.CallID), Tool: cut(l.Tool), Status: cut(l.Status), Attempt: max(l.Attempt, 0),
+		Refusal: l.Refusal,
 	}
+}
+
+// longest is how long a word in a bare line may be, in bytes.
+const longest = 200
+
+func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
+
+// ofBatch is the record of a batch without its calls.
+func ofBatch(b Batch, hash Hasher) messages.AuditLines {
+	tenant := messages.TenantID(b.Key.Tenant)
+	all := messages.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
+		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: -1, Tenant: tenant,
+		Session: cmp.Or(b.Session, messages.SessionID(b.Key.Session)), Batch: cmp.Or(b.ID, messages.BatchID(b.Key.Batch)),
+		Digest: hash.Of(tenant, b.Digest), Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
+	}}
+	if b.Refused != "" {
+		all.Lines = append(all.Lines, messages.AuditRecord{
+			V: messages.Version, Type: messages.AuditBatchRefused, Time: b.Now, Index: -1, Refusal: &messages.Refusal{Class: b.Refused},
+		})
+	}
+	return all
 }
 
 func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
-	l, r := about(b), c.Result
-	l.Index, l.CallID, l.Tool, l.ToolDigest, l.Kind = r.Index, r.CallID, r.Tool, c.ToolDigest, r.Kind
-	l.Status, l.Attempt, l.Worker, l.Permission = r.Status, r.Attempt, r.Worker, r.Permission
-	l.Started, l.QueueMS, l.DurationMS = r.Started, r.QueueMS, r.DurationMS
+	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
+	l := messages.AuditRecord{
+		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: r.Index, CallID: r.CallID, Tool: r.Tool, ToolDigest: c.ToolDigest, Kind: r.Kind,
+		Status: r.Status, Attempt: max(r.Attempt, 0), Worker: r.Worker, Permission: r.Permission, QueueMS: sane(r.QueueMS), DurationMS: sane(r.DurationMS),
+	}
 	if r.Err != nil {
 		l.Code = r.Err.Code
 	}
 	if r.Permission != nil {
 		l.Approval = r.Permission.Approval
 	}
-	if !r.Started.IsZero() {
-		l.Time = r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
+	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < absurd {
+		l.Started = r.Started
+		l.Time = r.Started.Add(time.Duration(l.DurationMS * float64(time.Millisecond)))
 	}
 	ran := c.ArgsHash
 	if t := r.Trail; t != nil {
 		ran = cmp.Or(t.ArgsHash, ran)
-		l.PhasesMS = t.PhasesMS
-		l.ResultHash, l.ToolHash = hash.Of(l.Tenant, t.ResultHash), hash.Of(l.Tenant, t.ToolHash)
-		l.TraceID = cmp.Or(l.TraceID, TraceOf(t.Span))
+		l.PhasesMS = messages.PhasesMS{
+			Validate: sane(t.PhasesMS.Validate), Semantic: sane(t.PhasesMS.Semantic), PreHooks: sane(t.PhasesMS.PreHooks),
+			Permissions: sane(t.PhasesMS.Permissions), Execute: sane(t.PhasesMS.Execute), PostHooks: sane(t.PhasesMS.PostHooks),
+		}
+		l.ResultHash, l.ToolHash = hash.Of(tenant, t.ResultHash), hash.Of(tenant, t.ToolHash)
+		if b.TraceID == "" {
+			l.TraceID = TraceOf(t.Span)
+		}
+	}
+	if r.Attempt > 0 && r.Trail == nil && ran == "" { // it may have run, and with other arguments than were sent
+		return l
 	}
 	shows := include.Wants(l.Tool)
 	if ran == "" || shows {
@@ -92,8 +128,17 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			l.Arguments = include.of(l.Tool, c.Input)
 		}
 	}
-	l.ArgsHash = hash.Of(l.Tenant, ran)
+	l.ArgsHash = hash.Of(tenant, ran)
 	return l
+}
+
+// absurd is longer than anything of a call takes. What workers say beyond it is not believed: a number that is too large for
+// a time must not keep a batch from its record.
+const absurd = 366 * 24 * time.Hour
+
+// sane is milliseconds within bounds.
+func sane(ms float64) float64 {
+	return min(max(ms, 0), float64(absurd/time.Millisecond))
 }
 
 // digestOf is the hex SHA-256 of arguments in canonical form; "" for what are none.

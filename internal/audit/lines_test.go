@@ -53,7 +53,7 @@ func TestLines(t *testing.T) {
 	accepted := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	began := accepted.Add(time.Second)
 	b := Batch{
-		Key: messages.KeyOf("acme", "a session", "b"), Session: "a session", ID: "b", Digest: "d", Provider: messages.Anthropic, Round: 3,
+		Key: messages.KeyOf("acme", "a session", "b"), Session: "a session", ID: "b", Digest: digest(t, `{"the":"batch"}`), Provider: messages.Anthropic, Round: 3,
 		Accepted: accepted, Writer: "c1", Now: accepted.Add(time.Minute),
 	}
 	sent, edited := `{"order_id":7,"customer":"x","secret":"canary"}`, `{"order_id":8,"secret":"canary"}`
@@ -79,7 +79,7 @@ func TestLines(t *testing.T) {
 	hash := Keyed([]byte(testKey))
 	h := func(input string) string { return hash.Of("acme", digest(t, input)) }
 	about := messages.AuditRecord{
-		V: 1, Type: messages.AuditCall, Time: b.Now, Tenant: "acme", Session: "a session", Batch: "b", Digest: "d", Provider: messages.Anthropic,
+		V: 1, Type: messages.AuditCall, Time: b.Now, Tenant: "acme", Session: "a session", Batch: "b", Digest: h(`{"the":"batch"}`), Provider: messages.Anthropic,
 		Round: 3, Accepted: accepted, Writer: "c1",
 	}
 	want := []messages.AuditRecord{about, about, about, about}
@@ -95,12 +95,73 @@ func TestLines(t *testing.T) {
 	w.Index, w.CallID, w.Tool, w.Status, w.ArgsHash = 2, "c2", "refund", messages.StatusOutcomeUnknown, h(edited)
 	w = &want[3]
 	w.Index, w.CallID, w.Tool, w.Status = 3, "c3", "refund", messages.StatusValidationError
-	got := Lines(b, calls, hash, include)
-	if diff := cmp.Diff(want, got); diff != "" {
+	all := Lines(b, calls, hash, include)
+	if diff := cmp.Diff(want, all.Whole()); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
-	if body := string(messages.MustMarshal(append(got, Refused(b, messages.MalformedMessage)))); strings.Contains(body, "canary") {
+	for _, l := range all.Lines {
+		if l.Tenant != "" || l.Session != "" || l.Batch != "" || l.Digest != "" || l.Provider != "" || l.Round != 0 || !l.Accepted.IsZero() || l.Writer != "" {
+			t.Errorf("a line repeats what is said of all: %+v", l)
+		}
+	}
+	b.Refused = messages.MalformedMessage
+	all = Lines(b, calls, hash, include)
+	if l := all.Whole()[0]; len(all.Lines) != 5 || l.Type != messages.AuditBatchRefused || l.Index != -1 || l.Session != "a session" || l.Refusal.Class != messages.MalformedMessage {
+		t.Errorf("the line of a refused batch: %+v", l)
+	}
+	body := string(messages.MustMarshal(all))
+	if strings.Contains(body, "canary") {
 		t.Errorf("what nobody listed is on record: %s", body)
+	}
+	if strings.Contains(body, b.Digest) {
+		t.Errorf("the digest of the batch is on record, from which anybody finds its arguments by trying: %s", body)
+	}
+}
+
+// Of a call that may have run, and with what nobody knows, no hash is shown: never that of what was sent.
+func TestUnknownArguments(t *testing.T) {
+	call := Call{Result: messages.Result{Tool: "refund", Status: messages.StatusOutcomeUnknown, Attempt: 1}, Input: json.RawMessage(`{"order_id":7}`)}
+	b := Batch{Key: messages.KeyOf("acme", "s", "b")}
+	show := func() messages.AuditRecord { return Lines(b, []Call{call}, Hasher{}, Include{"*": {"order_id"}}).Lines[0] }
+	if l := show(); l.ArgsHash != "" || l.Arguments != nil {
+		t.Errorf("arguments that may be others are shown: %+v", l)
+	}
+	call.Result.Trail = &messages.Trail{} // a worker has refused it before they were frozen
+	if l := show(); l.ArgsHash == "" || l.Arguments == nil {
+		t.Errorf("arguments as they were sent are not shown: %+v", l)
+	}
+}
+
+// What a worker says may be absurd: times that cannot be written, and durations that are none.
+func TestAbsurdNumbers(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	worst := messages.PhasesMS{Validate: -1, Execute: 1e308}
+	b := Batch{Key: messages.KeyOf("acme", "s", "b"), Now: now}
+	for _, r := range []messages.Result{
+		{Started: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), DurationMS: 1e308, QueueMS: -5, Attempt: -1, Trail: &messages.Trail{PhasesMS: worst}},
+		{Started: now, DurationMS: 1e308, QueueMS: 1e308},
+		{Started: now.AddDate(-1000, 0, 0), DurationMS: -1e308},
+	} {
+		all := Lines(b, []Call{{Result: r}}, Hasher{}, nil)
+		l := all.Lines[0]
+		messages.MustMarshal(all) // panics on a time that it cannot write
+		if l.Time.Sub(now).Abs() > absurd || l.DurationMS < 0 || l.QueueMS < 0 || l.Attempt < 0 || l.PhasesMS.Validate < 0 || max(l.DurationMS, l.QueueMS, l.PhasesMS.Execute) > 4e10 {
+			t.Errorf("on record of %+v: %+v", r, l)
+		}
+	}
+}
+
+// A bare line is short, whatever the ids are.
+func TestBare(t *testing.T) {
+	long := strings.Repeat("\x01", 8<<10)
+	b := Batch{Key: messages.KeyOf("acme", "s", "b"), Session: messages.SessionID(long), ID: messages.BatchID(long), Provider: messages.Provider(long)}
+	result := messages.Result{Index: 3, CallID: messages.CallID("c" + long), Tool: "t" + long, Status: messages.StatusOK, Attempt: 2, Started: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}
+	all := Bare(b, []messages.Result{result}, Hasher{})
+	if body := messages.MustMarshal(all); len(body) > 10<<10 {
+		t.Errorf("%d bytes", len(body))
+	}
+	if l := all.Lines[0]; l.Index != 3 || !strings.HasPrefix(string(l.CallID), "c") || !strings.HasPrefix(l.Tool, "t") || l.Status != messages.StatusOK || l.Attempt != 2 {
+		t.Errorf("%+v", l)
 	}
 }
 

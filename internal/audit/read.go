@@ -1,10 +1,13 @@
 package audit
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -13,6 +16,8 @@ import (
 
 // Filter says which lines are wanted: those that have all that is set. The zero value wants every line.
 type Filter struct {
+	// Key is the address of a batch, in the place of the ids of tenant, session and batch. The zero value: they count.
+	Key      messages.BatchKey
 	Tenant   string // its token
 	Session  messages.SessionID
 	Batch    messages.BatchID
@@ -32,6 +37,7 @@ type Filter struct {
 type Entry struct {
 	Seq    uint64 // of the message; those of one batch share it
 	Stored time.Time
+	Key    messages.BatchKey // of the batch, as the subject has it
 	Line   messages.AuditRecord
 	Err    error // set: the message cannot be read, and Line is empty
 }
@@ -44,9 +50,8 @@ func (f Filter) subject(n messages.Names) string {
 		}
 		return messages.Token(id)
 	}
-	return n.Of(messages.VerbAudit, messages.BatchKey{
-		Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch)),
-	}) + ".>"
+	key := cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
+	return n.Of(messages.VerbAudit, key) + ".>"
 }
 
 // wants is what the server's filter cannot say.
@@ -76,26 +81,53 @@ func (f Filter) wants(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
+// words is what the bytes of a message must contain, or none of its lines is wanted: most messages are not looked into then.
+func (f Filter) words() (words [][]byte) {
+	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
+		if text != "" {
+			quoted := messages.Quote(text) // as every writer does
+			words = append(words, quoted[1:len(quoted)-1])
+		}
+	}
+	return words
+}
+
+func contains(data []byte, words [][]byte) bool {
+	return !slices.ContainsFunc(words, func(word []byte) bool { return !bytes.Contains(data, word) })
+}
+
 // entries is the lines of a message: one, or those of a batch.
-func entries(msg bus.Msg) []Entry {
-	var all struct {
+func (l *Log) entries(msg bus.Msg) []Entry {
+	var one struct {
 		messages.AuditRecord
+		About messages.AuditRecord   `json:"about"`
 		Lines []messages.AuditRecord `json:"lines"`
 	}
-	e := Entry{Seq: msg.Seq, Stored: msg.Time}
-	if err := json.Unmarshal(msg.Data, &all); err != nil || all.Type == "" && len(all.Lines) == 0 {
+	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: l.keyOf(msg.Subject)}
+	if err := json.Unmarshal(msg.Data, &one); err != nil || one.Type == "" && len(one.Lines) == 0 {
 		e.Err = fmt.Errorf("message %d at %.200s is no line of the record", msg.Seq, msg.Subject)
 		return []Entry{e}
 	}
-	if all.Type != "" {
-		all.Lines = []messages.AuditRecord{all.AuditRecord}
+	lines := messages.AuditLines{About: one.About, Lines: one.Lines}.Whole()
+	if one.Type != "" {
+		lines = []messages.AuditRecord{one.AuditRecord}
 	}
-	found := make([]Entry, len(all.Lines))
-	for i, line := range all.Lines {
+	found := make([]Entry, len(lines))
+	for i, line := range lines {
 		found[i] = e
 		found[i].Line = line
 	}
 	return found
+}
+
+// keyOf is the batch that a subject of the record is about.
+func (l *Log) keyOf(subject string) messages.BatchKey {
+	if _, key, err := l.names.Call(subject); err == nil {
+		return key.BatchKey
+	}
+	tokens := strings.Split(subject, ".")
+	_, key, _ := l.names.Batch(strings.Join(tokens[:max(len(tokens)-3, 0)], ".")) // without ended, the place and the part
+	return key
 }
 
 // Read calls each for every line that is wanted, in the order in which they were stored, until each says that it needs no
@@ -107,12 +139,16 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) 
 
 // readFrom returns where the next read goes on.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
+	words := f.words()
 	err := l.conn.Scan(ctx, l.names.Stream(bus.Audit), f.subject(l.names), from, func(msg bus.Msg) bool {
 		from = bus.From{Seq: msg.Seq + 1}
 		if !f.Until.IsZero() && !msg.Time.Before(f.Until) {
 			return false
 		}
-		for _, e := range entries(msg) {
+		if !contains(msg.Data, words) {
+			return true
+		}
+		for _, e := range l.entries(msg) {
 			if f.wants(e) && !each(e) {
 				return false
 			}

@@ -81,7 +81,7 @@ func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.
 	}
 	for _, l := range lines {
 		got = append(got, told{l.Index, l.CallID, l.Tool, l.Status, l.Code, l.Attempt, l.Worker})
-		if l.Session != b.Session || l.Batch != b.ID || l.Digest != reply.Digest || l.Provider != b.Provider || l.Accepted.IsZero() || l.Time.IsZero() || l.Writer == "" {
+		if l.Session != b.Session || l.Batch != b.ID || len(l.Digest) != 16 || strings.HasPrefix(reply.Digest, l.Digest) || l.Provider != b.Provider || l.Accepted.IsZero() || l.Time.IsZero() || l.Writer == "" {
 			f.t.Errorf("the line of call %d of %s says too little: %+v", l.Index, b.ID, l)
 		}
 	}
@@ -394,6 +394,7 @@ func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
 			t.Errorf("the coordinator's hash is %q (%v), the worker's %q (%v)", coordinators, err, workers, workersErr)
 		}
 		for _, who := range []string{"operator", "approver", "acme"} {
+			f.guests.Store(who, true)
 			if got, err := hash(who); err == nil {
 				t.Errorf("%s reads the key and makes the hash %s", who, got)
 			}

@@ -260,12 +260,16 @@ func (j *Journal) know(known *Known, msg bus.Msg) error {
 	default:
 		entry, err := j.callEntry(msg)
 		if err != nil { // it is there all the same, and whoever ends the call does so behind it
-			entry = CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: messages.CallRecord{State: Unreadable}}
+			entry = unreadable(key, msg)
 		}
 		known.Records = append(known.Records, entry)
 		return err
 	}
 	return nil
+}
+
+func unreadable(key messages.CallKey, msg bus.Msg) CallEntry {
+	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: messages.CallRecord{State: Unreadable}}
 }
 
 // WriteHandBack notes that the frozen input of a call is stricter than its plan. The first note counts.
@@ -401,18 +405,26 @@ func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
 	return nil
 }
 
-// Input is the arguments with a hash that the records of a call hold, where they are not those that were sent; nil when no
-// record holds them.
-func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash string) (json.RawMessage, error) {
+// Records is every record of a call, the oldest first.
+func (j *Journal) Records(ctx context.Context, key messages.CallKey) ([]CallEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
 	if err != nil {
 		return nil, fmt.Errorf("read the records of call %s: %w", key, err)
 	}
-	for _, msg := range msgs {
-		entry, err := j.callEntry(msg)
-		if err != nil {
-			continue
+	entries := make([]CallEntry, len(msgs))
+	for i, msg := range msgs {
+		if entries[i], err = j.callEntry(msg); err != nil {
+			entries[i] = unreadable(key, msg)
 		}
+	}
+	return entries, nil
+}
+
+// Input is the arguments with a hash that the records of a call hold, where they are not those that were sent; nil when no
+// record holds them.
+func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash string) (json.RawMessage, error) {
+	entries, err := j.Records(ctx, key)
+	for _, entry := range entries {
 		inputs := []json.RawMessage{entry.Record.Input}
 		if q := entry.Record.Approval; q != nil {
 			inputs = append(inputs, q.Input)
@@ -423,5 +435,5 @@ func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash stri
 			}
 		}
 	}
-	return nil, nil
+	return nil, err
 }

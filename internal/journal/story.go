@@ -11,12 +11,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Story is everything that the journal still holds of a batch, for people. Nothing decides by it.
+// Story is everything that the journal still holds of a batch, for people, but arguments and outputs. Nothing decides by it.
 type Story struct {
 	Accepted Accepted // the batch itself, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
 	Records  []CallEntry         // every record of every call, the oldest first
-	Results  []StoredResult      // of calls that do not claim
+	Results  []StoredResult      // of calls that do not claim, while there is no reply that holds them
 	Reply    *messages.Reply     // whole; nil while there is none
 	Replied  time.Time           // when it was stored
 	Lines    messages.AuditLines // about the calls, from the record for people
@@ -48,23 +48,28 @@ func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, er
 	if s.Plans, err = j.Plans(ctx, key); err != nil {
 		return s, err
 	}
+	for _, p := range s.Plans {
+		for i := range p.Record.Results {
+			lighten(&p.Record.Results[i])
+		}
+	}
 	records, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbCall, key)+".*")
 	if err != nil {
 		return s, fmt.Errorf("read the records of batch %s: %w", key, err)
 	}
 	for _, msg := range records {
 		if entry, err := j.callEntry(msg); err == nil {
+			entry.Record.Input = nil
+			if entry.Record.Approval != nil {
+				entry.Record.Approval.Input = nil
+			}
+			lighten(entry.Record.Result)
 			s.Records = append(s.Records, entry)
 		}
 	}
-	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
-	if err != nil {
-		return s, fmt.Errorf("read the results of batch %s: %w", key, err)
-	}
-	for _, msg := range results {
-		var known Known
-		if j.know(&known, msg) == nil && len(known.Results) == 1 {
-			s.Results = append(s.Results, StoredResult{known.Results[0].Key, msg.Time, known.Results[0].Result})
+	if s.Reply == nil || len(s.Reply.Results) == 0 {
+		if err := j.storyResults(ctx, key, &s); err != nil {
+			return s, err
 		}
 	}
 	if !open {
@@ -72,6 +77,34 @@ func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, er
 	}
 	return s, nil
 }
+
+// lighten drops what is not told of a result, and may be large.
+func lighten(r *messages.Result) {
+	if r != nil {
+		r.Output, r.Content = nil, nil
+	}
+}
+
+func (j *Journal) storyResults(ctx context.Context, key messages.BatchKey, s *Story) error {
+	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
+	if err != nil {
+		return fmt.Errorf("read the results of batch %s: %w", key, err)
+	}
+	for _, msg := range results {
+		var known Known
+		if j.know(&known, msg) == nil && len(known.Results) == 1 {
+			r := known.Results[0]
+			lighten(&r.Result)
+			s.Results = append(s.Results, StoredResult{r.Key, msg.Time, r.Result})
+		}
+	}
+	return nil
+}
+
+// skipped is a field that is passed over.
+type skipped struct{}
+
+func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
 func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Story) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
@@ -85,10 +118,14 @@ func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Stor
 	if err != nil {
 		body = msg.Data // without its results
 	}
-	if err := json.Unmarshal(body, &s.Reply); err != nil {
+	var reply struct {
+		messages.Reply
+		Reinjection skipped `json:"reinjection"` // which is the outputs of all calls
+	}
+	if err := json.Unmarshal(body, &reply); err != nil {
 		return fmt.Errorf("stored reply of batch %s: %w", key, err)
 	}
-	s.Replied = msg.Time
+	s.Reply, s.Replied = &reply.Reply, msg.Time
 	return nil
 }
 
@@ -100,7 +137,7 @@ func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Stor
 	for _, msg := range msgs { // of several batches with this id, long after one another, the last counts
 		var part messages.AuditLines
 		if json.Unmarshal(msg.Data, &part) == nil {
-			s.Lines.Lines = append(s.Lines.Lines, part.Lines...)
+			s.Lines.Lines = append(s.Lines.Lines, part.Whole()...)
 		}
 	}
 	return nil
