@@ -51,7 +51,7 @@ func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessa
 		v, failure := attempt(ctx, h, h.BeforeProgram, func(ctx context.Context) (Verdict, error) {
 			v, err := h.Before(ctx, call.clone())
 			if err == nil && !slices.Contains([]Opinion{None, Allow, Ask, Deny}, v.Opinion) {
-				err = &Fault{BadAnswer, fmt.Errorf("opinion %.20q: want allow, ask, deny or none", v.Opinion)}
+				err = &Fault{BadAnswer, errors.New("its opinion is none of allow, ask, deny and none")}
 			}
 			return v, err
 		})

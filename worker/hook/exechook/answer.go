@@ -37,7 +37,7 @@ type answer struct {
 //
 // A word that is not known is refused: what looks like no opinion might be a misspelt one.
 func (q request) read(stdout []byte) (answer, error) {
-	if err := messages.Check(stdout); err != nil {
+	if err := check(stdout); err != nil {
 		return answer{}, err
 	}
 	top, err := open("", stdout)
@@ -75,7 +75,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 	event := string(q.Event)
 	m.take("hookEventName", &event)
 	if strings.TrimSuffix(event, "Failure") != strings.TrimSuffix(string(q.Event), "Failure") {
-		m.fail(fmt.Errorf("it answers %.40q, asked was %s", event, q.Event))
+		m.fail(&misfit{"hookEventName: asked was " + string(q.Event), event})
 	}
 	m.take("additionalContext", &a.context)
 	if q.Event != preToolUse {
@@ -141,6 +141,21 @@ func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	return list, !slices.ContainsFunc(list, func(b messages.Block) bool { return !slices.Contains(known, b.Type) })
 }
 
+// misfit is something wrong with an answer. What the program said is not in its text: the log has that for everybody, and
+// programs say secrets.
+type misfit struct{ what, said string }
+
+func (m *misfit) Error() string { return m.what }
+
+// check is [messages.Check] without the words of the program.
+func check(stdout []byte) error {
+	err := messages.Check(stdout)
+	if err != nil && strings.HasPrefix(err.Error(), "key ") {
+		return &misfit{"a key appears twice in one object", err.Error()}
+	}
+	return err
+}
+
 // members is an object that is read member by member. It keeps the first thing that is wrong.
 type members struct {
 	where string
@@ -180,7 +195,7 @@ func (m *members) choice(name string, words ...string) (word string) {
 		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
 	} else if raw != nil && !slices.Contains(words, word) {
 		last := len(words) - 1
-		m.fail(fmt.Errorf("%s %.40q: want %s or %s", name, word, strings.Join(words[:last], ", "), words[last]))
+		m.fail(&misfit{fmt.Sprintf("%s: want %s or %s", name, strings.Join(words[:last], ", "), words[last]), word})
 	}
 	return word
 }
@@ -193,8 +208,12 @@ func (m *members) fail(err error) {
 
 // end says what was wrong, members that nobody has asked for included.
 func (m *members) end() error {
-	if len(m.left) > 0 {
-		m.fail(fmt.Errorf("%.40q is not known here", slices.Min(slices.Collect(maps.Keys(m.left)))))
+	if len(m.left) > 0 && m.err == nil {
+		what := "a key is not known here"
+		if of, inner := strings.CutSuffix(m.where, "."); inner {
+			what = "a key of " + of + " is not known here"
+		}
+		m.err = &misfit{what, slices.Min(slices.Collect(maps.Keys(m.left)))}
 	}
 	return m.err
 }

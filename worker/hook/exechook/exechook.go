@@ -159,9 +159,12 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	case ctx.Err() == nil:
 		err = notStarted(p.whyNot(err))
 	}
+	log := p.log.With("session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx), "event", q.Event)
 	if said := result.Stderr.Bytes(); len(said) > 0 && (err != nil || result.ExitCode != exitBlock) {
-		p.log.Debug("a hook wrote to stderr",
-			"session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx), "event", q.Event, "stderr", string(said))
+		log.Debug("a hook wrote to stderr", "stderr", string(said))
+	}
+	if wrong := new(misfit); errors.As(err, &wrong) {
+		log.Debug("what a hook answered is not known", "wrong", wrong.what, "said", fmt.Sprintf("%.80s", wrong.said))
 	}
 	return a, err
 }
@@ -235,7 +238,7 @@ func (q request) answered(r process.Result, gate bool) (answer, error) {
 		return answer{}, nil
 	}
 	if _, err := messages.Object(stdout); err != nil {
-		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(messages.Check(stdout), err)))
+		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(check(stdout), err)))
 	}
 	a, err := q.read(stdout)
 	if err != nil {

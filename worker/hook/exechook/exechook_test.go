@@ -108,16 +108,16 @@ func TestCouldNotRun(t *testing.T) {
 		{"text", say(`"allow"`), "want an object, got a string"},
 		{"twice", say(`{"decision":"block","decision":"approve"}`), `twice`},
 		{"twice inside", say(`{"hookSpecificOutput":{"additionalContext":"a","additionalContext":"b"}}`), `twice`},
-		{"unknown key", say(`{"desicion":"block"}`), `"desicion" is not known here`},
-		{"another case", say(`{"Decision":"block"}`), `"Decision" is not known here`},
-		{"unknown key inside", say(`{"hookSpecificOutput":{"permisionDecision":"deny"}}`), `hookSpecificOutput."permisionDecision" is not known here`},
-		{"unknown decision", say(`{"decision":"deny"}`), `decision "deny": want approve or block`},
-		{"empty decision", say(`{"decision":""}`), `decision "": want approve or block`},
+		{"unknown key", say(`{"desicion":"block"}`), "a key is not known here"},
+		{"another case", say(`{"Decision":"block"}`), "a key is not known here"},
+		{"unknown key inside", say(`{"hookSpecificOutput":{"permisionDecision":"deny"}}`), "a key of hookSpecificOutput is not known here"},
+		{"unknown decision", say(`{"decision":"deny"}`), "decision: want approve or block"},
+		{"empty decision", say(`{"decision":""}`), "decision: want approve or block"},
 		{"wrong type", say(`{"continue":"false"}`), "continue is a string"},
 		{"wrong type inside", say(`{"hookSpecificOutput":{"additionalContext":1}}`), "additionalContext is a number"},
 		{"specific no object", say(`{"hookSpecificOutput":"deny"}`), "want an object, got a string"},
 		{"another call", say(`{"tool_use_id":"toolu_2","decision":"approve"}`), "about another call"},
-		{"another event", say(`{"hookSpecificOutput":{"hookEventName":"Stop"}}`), `answers "Stop"`},
+		{"another event", say(`{"hookSpecificOutput":{"hookEventName":"Stop"}}`), "hookSpecificOutput.hookEventName: asked was P"},
 		{"flood", `head -c 5000000 /dev/zero | tr '\000' ' '`, "more than 4194304 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestCouldNotRun(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, body, says string }{
 		{"defer", say(`{"hookSpecificOutput":{"permissionDecision":"defer"}}`), "want allow, deny or ask"},
-		{"empty decision", say(`{"hookSpecificOutput":{"permissionDecision":""}}`), `permissionDecision "": want allow, deny or ask`},
+		{"empty decision", say(`{"hookSpecificOutput":{"permissionDecision":""}}`), "permissionDecision: want allow, deny or ask"},
 		{"decision in capitals", say(`{"hookSpecificOutput":{"permissionDecision":"Allow"}}`), "want allow, deny or ask"},
 		{"input no object", say(`{"hookSpecificOutput":{"updatedInput":[1]}}`), "updatedInput: want an object, got an array"},
 		{"output before the tool", say(`{"hookSpecificOutput":{"updatedToolOutput":1}}`), "not known here"},
@@ -150,6 +150,25 @@ func TestCouldNotRun(t *testing.T) {
 	} {
 		if c, err := script(t, tt.body, nil).After(t.Context(), aCall, anEnd); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: got %+v, %v, want an error with %q", tt.name, c, err, tt.says)
+		}
+	}
+}
+
+// What a program said is in no error, which goes into the log for everybody: only with the level debug it is said, once.
+func TestErrorsDoNotQuote(t *testing.T) {
+	for _, body := range []string{
+		`{"decision":"SECRET"}`, `{"SECRET":1}`, `{"reason":"a","SECRET":1,"SECRET":2}`, `[{"SECRET":1,"SECRET":2}]`,
+		`{"hookSpecificOutput":{"permissionDecision":"SECRET"}}`, `{"hookSpecificOutput":{"hookEventName":"SECRET"}}`, `{"hookSpecificOutput":{"SECRET":1}}`,
+	} {
+		var log bytes.Buffer
+		h := script(t, say(body), func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		})
+		if _, err := h.Before(t.Context(), aCall); err == nil || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%s: got %v", body, err)
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=DEBUG") || !strings.Contains(got, "SECRET") || !strings.Contains(got, "call=toolu_1") {
+			t.Errorf("%s: log %s", body, got)
 		}
 	}
 }
