@@ -1,11 +1,12 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
@@ -13,10 +14,25 @@ import (
 
 // What happened to a batch can be told again: from the log, the records of its calls, their results and the reply. What is
 // told is what the events told that were published at the time, as far as it is durable: progress is not, and neither are
-// attempts of calls that do not claim but the last.
+// attempts of calls that do not claim but the last. Nothing is guessed: what kind a call is of, its stage, and that it can never
+// run are the plan's to say, and until a record holds the plan nobody knows how it will be.
+
+// storytellers is how many timelines are made at once: each may be about as large as a session's work.
+const storytellers = 2
+
+// patience is how long a request for a timeline waits for its turn. Whoever asks waits longer.
+const patience = 5 * time.Second
+
+var errCrowded = errors.New("too many timelines are asked for at once")
 
 // timeline is what is durable about a batch, as the get door answers with it; bus.ErrNotFound when nobody knows of it.
 func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]byte, error) {
+	turn, cancel := context.WithTimeoutCause(ctx, patience, errCrowded)
+	defer cancel()
+	if !c.telling.enter(turn) {
+		return nil, context.Cause(turn)
+	}
+	defer c.telling.leave()
 	story, err := c.journal.Story(ctx, key)
 	if err != nil {
 		return nil, err
@@ -24,7 +40,7 @@ func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]by
 	t := past{story: story}
 	if story.Accepted.Seq > 0 {
 		if t.in, err = c.decode(c.logAbout(ctx, key), story.Accepted); err == nil {
-			t.planned = plan.New(routed(t.in.batch.Provider, t.in.calls, c.catalog.now()), c.catalog.now())
+			t.sent = routed(t.in.batch.Provider, t.in.calls, c.catalog.now())
 		} // else it is about to be refused: it has no calls
 	}
 	return messages.MustMarshal(t.tell()), nil
@@ -33,8 +49,9 @@ func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]by
 // past is a batch of which is told again.
 type past struct {
 	story   journal.Story
-	in      decoded   // while the batch is in the log
-	planned plan.Plan // the same
+	in      decoded                // while the batch is in the log
+	sent    []messages.ToolCall    // the same
+	planned []messages.PlannedCall // once the plan is stored
 	calls   []pastCall
 }
 
@@ -84,7 +101,7 @@ func (t *past) tell() messages.Timeline {
 		}
 	}
 	slices.SortStableFunc(middle, func(a, b messages.Event) int { return a.Time.Compare(b.Time) })
-	out.Events = slices.Concat(out.Events, starts, middle, results)
+	out.Events = append(out.Events, slices.Concat(starts, middle, results)...) // never nil
 	if t.story.Reply != nil {
 		out.Events = append(out.Events, messages.Event{Type: messages.EventReply, Index: -1, Time: t.story.Replied, Status: t.story.Reply.Status})
 	}
@@ -97,35 +114,32 @@ func (t *past) tell() messages.Timeline {
 	return out
 }
 
-// findCalls finds out what the calls are: from the batch itself while it is in the log, else from its reply.
+// findCalls finds out what the calls are: from the batch itself while it is in the log, else from its reply, and from the plan
+// once it is stored.
 func (t *past) findCalls() {
-	var stored []messages.PlannedCall
-	if len(t.story.Plans) > 0 {
-		stored = t.story.Plans[0].Record.Calls
+	for _, sent := range t.sent {
+		t.calls = append(t.calls, pastCall{index: sent.Index, id: sent.ID, tool: sent.Tool()})
 	}
-	if adopted, err := t.planned.Adopt(messages.PlanRecord{Calls: stored}); err == nil {
-		t.planned = adopted
+	if t.calls == nil && t.story.Reply != nil {
+		for i, r := range t.story.Reply.Results {
+			t.calls = append(t.calls, pastCall{index: i, id: r.CallID, tool: r.Tool, kind: r.Kind})
+		}
 	}
-	for _, c := range t.planned.Calls {
-		t.calls = append(t.calls, pastCall{index: c.Index, id: c.ID, tool: c.PlannedCall.Tool, kind: c.Kind, stage: c.Stage})
-	}
-	if t.calls != nil || t.story.Reply == nil {
+	if len(t.story.Plans) == 0 || len(t.story.Plans[0].Record.Calls) != len(t.calls) {
 		return
 	}
-	for i, r := range t.story.Reply.Results {
-		c := pastCall{index: i, id: r.CallID, tool: r.Tool, kind: r.Kind}
-		if i < len(stored) {
-			c.stage = stored[i].Stage
-		}
-		t.calls = append(t.calls, c)
+	t.planned = t.story.Plans[0].Record.Calls
+	for i, planned := range t.planned {
+		c := &t.calls[i]
+		c.tool, c.kind, c.stage = planned.Tool, planned.Kind, planned.Stage
 	}
 }
 
 // findResults finds how the calls ended. A record of a call's own tells so too, with its time, and better: see record.
 func (t *past) findResults() {
 	take := func(r messages.Result, at time.Time) {
-		if r.Index >= 0 && r.Index < len(t.calls) && r.Tool == t.calls[r.Index].tool && t.calls[r.Index].result == nil {
-			t.calls[r.Index].result, t.calls[r.Index].ended = &r, at
+		if r.Index >= 0 && r.Index < len(t.calls) && t.calls[r.Index].result == nil {
+			t.calls[r.Index].take(r, at)
 		}
 	}
 	for _, e := range t.story.Results {
@@ -147,7 +161,7 @@ func (t *past) findResults() {
 			}
 		}
 	}
-	for _, c := range t.planned.Calls {
+	for _, c := range t.planned {
 		if c.Refused != nil {
 			take(*c.Refused, time.Time{})
 		}
@@ -160,16 +174,24 @@ func (t *past) record(c *pastCall, e journal.CallEntry) {
 	case messages.Parked:
 		if q := r.Approval; q != nil && q.ID != c.question {
 			c.question = q.ID
+			c.kind = cmp.Or(c.kind, q.Kind)
 			asked := c.event(messages.EventAwaiting, q.Asked)
-			asked.Attempt, asked.Approval = r.Attempt, t.question(e)
+			asked.Approval = t.question(e)
 			c.events = append(c.events, asked)
 		}
 	case messages.Claimed, messages.Renewed:
 		c.running(r.Attempt, r.Worker, e.Stored)
 	case messages.Ended:
-		if r.Result != nil && r.Result.Tool == c.tool {
-			c.result, c.ended = r.Result, e.Stored
+		if r.Result != nil {
+			c.take(*r.Result, e.Stored)
 		}
+	}
+}
+
+// take notes down how a call ended. The result of another call is of a batch that had this id long before.
+func (c *pastCall) take(r messages.Result, at time.Time) {
+	if r.Tool == c.tool {
+		c.kind, c.result, c.ended = cmp.Or(c.kind, r.Kind), &r, at
 	}
 }
 
@@ -181,8 +203,11 @@ func (t *past) question(asked journal.CallEntry) *messages.Pending {
 		if e.Key != asked.Key || e.Seq < asked.Seq || e.Record.Approval == nil {
 			continue
 		}
-		if e.Record.Approval.ID != q.ID { // somebody was asked anew
+		if next := e.Record.Approval; next.ID != q.ID { // somebody was asked anew, or has agreed to other arguments
 			state = "gone"
+			if e.Record.State == messages.Granted && next.Original != nil {
+				q.Decisions, state = next.Decisions, "granted"
+			}
 			break
 		}
 		q.Decisions = e.Record.Approval.Decisions
