@@ -170,6 +170,7 @@ func (d *drive) giveUp(ctx context.Context, err error) (finished bool) {
 		d.stuck(ctx)
 		return false
 	}
+	d.log.Error("the batch cannot be driven on", "err", err)
 	d.fatal = nil
 	return d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end: " + err.Error() + ". Some of its calls may have run."})
 }

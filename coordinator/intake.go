@@ -163,7 +163,7 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 // refuseAside answers with a refusal that must not look like the reply of the batch.
 func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
-	log.Warn("refused", "class", refusal.Class, "reason", refusal.Message)
+	logRefusal(log, refusal)
 	c.cfg.Metrics.refused(refusal.Class)
 	body := messages.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(messages.VerbRefused, a.Key), nil, body); err != nil {

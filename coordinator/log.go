@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -36,6 +37,31 @@ func callAttr(id messages.CallID, index int) slog.Attr {
 		return slog.String("call", string(id))
 	}
 	return slog.Int("index", index)
+}
+
+// logRefusal says that a batch is refused, and where in the message the reason is. The reason itself quotes what a model or an agent
+// wrote, and is told with the level debug. One that is our own fault has an error in the log already.
+func logRefusal(log *slog.Logger, r *messages.Refusal) {
+	level, about := slog.LevelWarn, []any{"class", r.Class}
+	if r.Class == messages.Internal {
+		level = slog.LevelDebug
+	}
+	if at := place.FindStringSubmatch(r.Message); at != nil {
+		about = append(about, "place", at[1])
+	}
+	log.Log(context.Background(), level, "refused", about...)
+	log.Debug("why it is refused", "reason", r.Message)
+}
+
+// place is what reasons begin with: members that the provider's shape has, and indices.
+var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\])*)*): `)
+
+// levelOfReply is how important it is that a batch has its reply. Of one that is refused that is said already.
+func levelOfReply(s messages.ReplyStatus) slog.Level {
+	if s == messages.Refused {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // levelOf is how important it is that something could not be done that is done again. That there is no connection is the

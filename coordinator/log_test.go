@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -95,6 +96,49 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 			t.Errorf("%d lines of a flood, want some %d", n, allowedAtOnce)
 		}
 	})
+}
+
+// A batch that is refused has one line, which quotes nothing; one that is our own fault has its line where that is found.
+func TestTheLogOfARefusedBatch(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		log := o.logs()
+		_, stop := o.coordinator(Config{})
+		for id, message := range map[string]string{
+			"twice": `{"calls":[{"id":"SECRET","name":"refund","input":{}},{"id":"SECRET","name":"refund","input":{}}]}`, "none": `{"SECRET":[]}`,
+		} {
+			b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: "s", Provider: messages.Canonical, Message: []byte(message)}
+			key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
+			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+			o.must(err)
+			o.reply(key, soon)
+		}
+		stop()
+		lines := log.lines("refused")
+		slices.Sort(lines)
+		if all := strings.Join(lines, ""); len(lines) != 2 || !strings.Contains(all, "class=duplicate_id place=calls[1]\n") || !strings.Contains(all, "class=malformed_message") {
+			t.Errorf("refused: %s", lines)
+		}
+		if text := log.text.String(); len(log.lines("replied")) > 0 || strings.Contains(text, "SECRET") {
+			t.Errorf("log %s", text)
+		}
+	})
+}
+
+func TestPlacesOfRefusals(t *testing.T) {
+	for reason, want := range map[string]string{
+		`content[1].input: is "SECRET: x"`: "WARN refused class=c place=content[1].input\n",
+		`batch: provider "SECRET"`:         "WARN refused class=c place=batch\n",
+		`provider "SECRET: " is not known`: "WARN refused class=c\n",
+		`A batch with the id: "SECRET"`:    "WARN refused class=c\n",
+	} {
+		var out strings.Builder
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		logRefusal(log, &messages.Refusal{Class: "c", Message: reason})
+		logRefusal(log, &messages.Refusal{Class: messages.Internal, Message: reason})
+		if _, got, _ := strings.Cut(strings.ReplaceAll(out.String(), "msg=", ""), "level="); got != want {
+			t.Errorf("%s: got %s, want %s", reason, got, want)
+		}
+	}
 }
 
 func TestHowABatchGoesOn(t *testing.T) {

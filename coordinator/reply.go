@@ -103,7 +103,7 @@ func (d *drive) finish(ctx context.Context) bool {
 	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	took := d.sinceAccepted(ctx)
 	d.cfg.Metrics.replied(ctx, *d.reply, d.in.batch.Round, took, d.catalog.fold)
-	d.log.Info("replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
+	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
 
@@ -144,7 +144,7 @@ func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.
 		d.insist(ctx, "put the refusal on record", func() error { return d.putOnRecord(ctx, d.log, refused) })
 		return d.leaveLog(ctx)
 	}
-	d.log.Warn("refused", "class", refusal.Class, "reason", refusal.Message)
+	logRefusal(d.log, refusal)
 	d.cfg.Metrics.refused(refusal.Class)
 	d.in.batch = b
 	d.reply = new(refusedReply(b, d.digest, refusal))

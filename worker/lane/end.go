@@ -59,11 +59,13 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 // logFailure has a line for a call, or an attempt, that failed. What the tool said is not in it.
 func (a *attempt) logFailure(what string, r messages.Result) {
 	level := slog.LevelInfo
-	switch r.Status {
-	case messages.StatusOK:
+	switch {
+	case r.Status == messages.StatusOK:
 		return
-	case messages.StatusOutcomeUnknown:
+	case r.Status == messages.StatusOutcomeUnknown:
 		level = slog.LevelWarn
+	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
+		level = slog.LevelDebug // whoever found that has an error in the log, which says more
 	}
 	a.log.Log(context.Background(), level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err),
 		"attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))

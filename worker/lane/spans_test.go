@@ -302,6 +302,16 @@ func TestTheEndsOfAnAttempt(t *testing.T) {
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed("SECRET", "SECRET")
 			return r, nil
 		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 1},
+		"failed by a hook, which has a line": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			r := done(job, claimed(ctx, claim))
+			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusHookError, messages.Failed(messages.CodeHookFailed, "SECRET")
+			return r, nil
+		}, "hook_error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
+		"failed by a panic, which has a line": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+			r := done(job, claimed(ctx, claim))
+			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed(messages.CodeInternal, "SECRET")
+			return r, nil
+		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
 		"lease lost": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
 			held := claimed(ctx, claim)
 			y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, held.Fence)
