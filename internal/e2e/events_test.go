@@ -242,6 +242,145 @@ func TestTheTimelineOfABatch(t *testing.T) {
 	})
 }
 
+// While a tool is not known yet nothing is told but that the call belongs to the batch: what a plan will say is not known before
+// it is stored. So nobody is told of an end that is none.
+func TestATimelineBeforeThePlan(t *testing.T) {
+	late := func(f *fleet) {
+		more := &tool.Registry{}
+		promise := schemas.Tool{Name: "late", Kind: messages.Read, InputSchema: []byte(`{"type":"object"}`)}
+		if err := more.Add(promise, tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })); err != nil {
+			f.t.Fatal(err)
+		}
+		f.workerWith(more, worker.Config{Name: "late"})
+	}
+	for name, start := range map[string]func(f *fleet) (open func()){
+		"in a fleet that just starts": func(f *fleet) func() {
+			f.coordinator(coordinator.Config{})
+			return func() {}
+		},
+		"behind another batch": func(f *fleet) func() {
+			open, running := f.behindGate("gate", messages.Write)
+			f.worker(worker.Config{})
+			f.coordinator(coordinator.Config{})
+			f.submit(canonical("s", "first", call{"gate", ""}))
+			f.until("the first runs", func() bool { return running.Load() == 1 })
+			return open
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				open := start(f)
+				b := canonical("s", "b", call{"late", ""})
+				f.submit(b)
+				var told feed
+				following := make(chan error, 1)
+				go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+				time.Sleep(time.Second)
+				if diff := cmp.Diff([]string{"start 0"}, eventNames(f.timeline("s", "b").Events)); diff != "" {
+					t.Errorf("before it is planned: %s", diff)
+				}
+				late(f)
+				time.Sleep(time.Second)
+				open()
+				if _, err := f.await(b, time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-following; err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff([]string{"start 0", "running 0 #1", "end 0 #1", "result 0 #1", "reply"}, eventNames(told.all())); diff != "" {
+					t.Error(diff)
+				}
+				for _, e := range told.all() {
+					if e.Result != nil && e.Result.Status != messages.StatusOK {
+						t.Errorf("%s: %s", eventName(e), e.Result.Status)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A tool is announced anew, as another kind, while its calls run: what was planned stays what is told.
+func TestATimelineIsThePlans(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		var running *atomic.Int32
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Read) })
+		defer f.close()
+		reads := canonical("s", "reads", call{"gate", ""}, call{"echo", ""})
+		mixed := canonical("other", "mixed", call{"count", ""}, call{"gate", ""}, call{"echo", ""})
+		f.submit(reads)
+		f.submit(mixed)
+		f.until("the reads run", func() bool { return running.Load() == 2 })
+		kinds := func(s messages.SessionID, b messages.BatchID) (told []string) {
+			for _, e := range f.timeline(s, b).Events {
+				if e.Type == messages.EventStart {
+					told = append(told, fmt.Sprint(e.Kind, " ", e.Stage))
+				}
+			}
+			return told
+		}
+		before := map[messages.SessionID][]string{"s": {" 0", "read 0"}, "other": {"write 0", "read 1", "read 1"}}
+		f.until("the other reads have ended", func() bool { return kinds("s", "reads")[1] == "read 0" })
+		more := &tool.Registry{}
+		promise := schemas.Tool{Name: "gate", Kind: messages.Write, InputSchema: []byte(`{"type":"object"}`)}
+		if err := more.Add(promise, tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })); err != nil {
+			t.Fatal(err)
+		}
+		f.workerWith(more, worker.Config{Name: "anew"})
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff(before, map[messages.SessionID][]string{"s": kinds("s", "reads"), "other": kinds("other", "mixed")}); diff != "" {
+			t.Error(diff)
+		}
+		open()
+		for _, b := range []messages.Batch{reads, mixed} {
+			if _, err := f.await(b, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := map[messages.SessionID][]string{"s": {"read 0", "read 0"}, "other": before["other"]}
+		if diff := cmp.Diff(after, map[messages.SessionID][]string{"s": kinds("s", "reads"), "other": kinds("other", "mixed")}); diff != "" {
+			t.Errorf("after its end: %s", diff)
+		}
+	})
+}
+
+// A batch of which nothing has happened yet has a timeline all the same, and can be followed.
+func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		var running *atomic.Int32
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+		defer f.close()
+		f.submit(canonical("s", "first", call{"gate", ""}))
+		f.until("the first runs", func() bool { return running.Load() == 1 })
+		bad := canonical("s", "bad", call{"echo", ""})
+		bad.Provider = "nobody"
+		following := make(chan error, 2)
+		var told [2]feed
+		for i, b := range []messages.Batch{canonical("s", "none"), bad} {
+			f.submit(b)
+			if tl := f.timeline("s", b.ID); tl.Status != "running" || len(tl.Events) != 0 {
+				t.Errorf("%s: %s, %v", b.ID, tl.Status, eventNames(tl.Events))
+			}
+			go func() { following <- f.client.Follow(t.Context(), "s", b.ID, told[i].take) }()
+		}
+		time.Sleep(time.Second)
+		open()
+		for range told {
+			if err := <-following; err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range told {
+			checkFeed(t, told[i].all(), 0)
+		}
+	})
+}
+
 func TestTheTimelineOfARefusedBatch(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
@@ -497,6 +636,63 @@ func TestFollowThroughACutLink(t *testing.T) {
 		if name := fmt.Sprint("running ", 2*i, " #1"); !told.has(name) {
 			t.Errorf("%s was not told: %v", name, eventNames(told.all()))
 		}
+	}
+}
+
+// Whoever is told is slow while the connection is lost and found again: what was missed is told before what came after it.
+func TestFollowSlowlyThroughACutLink(t *testing.T) {
+	gate := make(chan struct{})
+	var tried, again atomic.Bool
+	var openFirst func()
+	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+		openFirst, _ = f.behindGate("first", messages.Write)
+		f.tool(schemas.Tool{Name: "twice", OnCrash: messages.Idempotent, Retry: schemas.Retry{Attempts: 2}}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+			if tried.Swap(true) {
+				return tool.Text("done"), nil
+			}
+			<-gate
+			return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: "again", Retryable: true}
+		})
+	})
+	defer f.close()
+	l := newLink(t, f.srv)
+	c, conn := f.follower(l)
+	defer conn.Close()
+	b := canonical("s", "b", call{"first", ""}, call{"twice", ""})
+	f.submit(b)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var told feed
+	slow := make(chan struct{})
+	following := make(chan error, 1)
+	go func() {
+		following <- c.Follow(ctx, "s", "b", func(e messages.Event) {
+			told.take(e)
+			if eventName(e) == "running 0 #1" {
+				<-slow
+			}
+		})
+	}()
+	f.until("the first runs", func() bool { return told.has("running 0 #1") })
+	defer conn.OnReconnect(func() { again.Store(true) })()
+	l.set(weather{silent: true}, weather{silent: true})
+	l.cut()
+	openFirst()
+	f.until("the second runs", tried.Load)
+	l.set(weather{}, weather{})
+	f.until("it is connected again", again.Load)
+	close(gate)
+	if _, err := f.await(b, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	close(slow)
+	if err := <-following; err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"start 0", "start 1", "running 0 #1", "end 0 #1", "running 1 #1", "running 1 #2", "end 1 #2", "result 0 #1", "result 1 #2", "reply"}
+	got := slices.DeleteFunc(told.all(), func(e messages.Event) bool { return e.Type == messages.EventProgress })
+	if diff := cmp.Diff(want, eventNames(got)); diff != "" {
+		t.Error(diff)
 	}
 }
 
