@@ -1,0 +1,89 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What cannot be put on record as it should be has bare lines there.
+func TestBareLinesAreBetterThanNone(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{})
+		results := []messages.Result{{Index: 0, CallID: messages.CallID("c" + strings.Repeat("x", messages.MaxID)), Tool: "pay", Status: messages.StatusOK, Attempt: 2}}
+		for n, calls := range []func(context.Context) ([]audit.Call, error){
+			func(context.Context) ([]audit.Call, error) { panic("while lines are made") },
+			func(context.Context) ([]audit.Call, error) { return nil, fmt.Errorf("so: %w", bus.ErrTooLarge) },
+		} {
+			key := messages.KeyOf("_", "bare", messages.BatchID(fmt.Sprint(n)))
+			e := ending{accepted: journal.Accepted{Key: key, Seq: 1, Stored: time.Now()}, calls: calls, results: results}
+			if err := c.putOnRecord(t.Context(), c.log, e); err != nil {
+				t.Fatal(err)
+			}
+			var got []messages.AuditRecord
+			o.must(c.record.Read(t.Context(), audit.Filter{Key: key}, func(e audit.Entry) bool { got = append(got, e.Line); return true }))
+			if len(got) != 1 || got[0].Index != 0 || !strings.HasPrefix(string(got[0].CallID), "cx") || got[0].Tool != "pay" || got[0].Status != messages.StatusOK || got[0].Attempt != 2 {
+				t.Errorf("%d: on record: %+v", n, got)
+			}
+		}
+	})
+}
+
+// A batch at another's address is refused, and that cannot be put on record. It stays in the log, as any other would.
+func TestARefusalWaitsForItsRecord(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{})
+		lost := o.connect("lost")
+		lost.Close()
+		record, err := audit.New(lost, audit.Config{Plain: true})
+		o.must(err)
+		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
+			key := messages.KeyOf(messages.OneTenant, "aside", id)
+			// The coordinator itself gets no delivery of it, because it holds the batch to be driven elsewhere.
+			c.pretendElsewhere(key)
+			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
+			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, body)
+			o.must(err)
+			a, found, err := o.journal.Open(t.Context(), key)
+			o.must(err)
+			if !found {
+				t.Fatal("the batch is not in the log")
+			}
+			finished = c.newDrive(a, nil).run(t.Context())
+			_, open, err = o.journal.Open(t.Context(), key)
+			o.must(err)
+			return finished, open
+		}
+		if finished, open := refuse(c, "kept"); !finished || open {
+			t.Errorf("with a record: finished %v, open %v", finished, open)
+		}
+		c.record = record
+		if finished, open := refuse(c, "lost"); finished || !open {
+			t.Errorf("without a record: finished %v, open %v", finished, open)
+		}
+	})
+}
+
+// The id of a trace is on record: it follows from no hash of what the agent sent, and from where the batch is in the log.
+func TestATraceSaysNothingOfItsBatch(t *testing.T) {
+	r := newTraces()
+	id := func(a journal.Accepted) string {
+		c := &Coordinator{cfg: Config{Tracer: r.Tracer}.withDefaults()}
+		c.log = c.cfg.Logger
+		return tracing.ID(c.newDrive(a, nil).beginTrace(t.Context()))
+	}
+	a := journal.Accepted{Key: messages.KeyOf("_", "s", "b"), Seq: 7, Stored: time.Unix(1, 2), Body: []byte("one")}
+	other, later := a, a
+	other.Body, later.Seq = []byte("other"), 8
+	if id(a) == "" || id(a) != id(other) || id(a) == id(later) {
+		t.Errorf("traces %s, %s of another body, and %s at another place", id(a), id(other), id(later))
+	}
+}
