@@ -224,7 +224,9 @@ func (d *drive) prepare(ctx context.Context) error {
 		d.machine.Step(d.began, event)
 	}
 	d.late, d.sure = late, late
+	d.spans.quiet = d.resumed
 	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late})
+	d.spans.quiet = false
 	for i := range d.in.calls {
 		d.mind(ctx, i)
 	}
@@ -281,6 +283,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 	case batch.Stop:
 		d.stop(want)
 	case batch.Tell:
+		d.endCall(ctx, want.Result)
 		d.leaveStage()
 		d.tell(messages.EventEnd, want.Result)
 	case batch.Finish:

@@ -31,6 +31,7 @@ type spans struct {
 	// carry is the context of the drive for what follows from it, where nothing is recorded. It is never changed.
 	carry bus.Header
 
+	quiet      bool       // what is told now was so before
 	stage      trace.Span // that runs; nil: none does
 	stageIndex int
 	sent       map[int]sending // by call
@@ -184,6 +185,27 @@ func (d *drive) sendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 		)
 	}
 	return header, span
+}
+
+// endCall is the span of a call that no worker has brought to its end: nobody could run it, or nobody did. What was so
+// before this drive was told by an earlier one.
+func (d *drive) endCall(ctx context.Context, r messages.Result) {
+	if !d.spans.drive.IsRecording() || d.spans.quiet || r.Trail != nil && r.Trail.Span != "" {
+		return
+	}
+	if d.spans.stage != nil && d.machine.Plan().Calls[r.Index].Stage == d.spans.stageIndex {
+		ctx = trace.ContextWithSpan(ctx, d.spans.stage)
+	}
+	_, span := d.cfg.Tracer.Start(ctx, tracing.EndCall)
+	defer span.End()
+	span.SetAttributes(
+		tracing.ConversationID.String(string(d.in.batch.Session)), tracing.Batch.String(string(d.in.batch.ID)),
+		tracing.CallIndex.Int(r.Index), tracing.ToolCallID.String(string(r.CallID)), tracing.ToolName.String(d.catalog.fold(r.Tool)),
+		tracing.CallKind.String(string(r.Kind)), tracing.CallStatus.String(string(r.Status)), tracing.CallAttempt.Int(r.Attempt),
+	)
+	if r.Status != messages.StatusSkipped && r.Status != messages.StatusAborted {
+		tracing.Fail(span, messages.ErrorType(r.Status, r.Err))
+	}
 }
 
 // describeDecision says of a span which question a person has answered, and how: what they wrote beside it is not in it.

@@ -51,6 +51,10 @@ type CallRecord struct {
 	OnCrash    OnCrash `json:"on_crash,omitempty"`
 	// Input is the frozen input where it is not the job's.
 	Input json.RawMessage `json:"input,omitempty"`
+	// Permission and Started are of the attempt that claimed: what was decided about it, and when it began by its worker's wall
+	// clock. Of an attempt that is lost nobody else can tell.
+	Permission *Permission `json:"permission,omitempty"`
+	Started    time.Time   `json:"started,omitzero"`
 	// Hooks is what the hooks before the tool did. They are not run again for an input that is frozen.
 	Hooks        *Hooks  `json:"hooks,omitempty"`
 	RetryAfterMS int64   `json:"retry_after_ms,omitempty"` // released: from when it was stored to the next attempt

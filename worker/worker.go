@@ -287,7 +287,7 @@ func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{
-			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, OnCrash: onCrash(f.Tool),
+			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, Permission: f.Permission, OnCrash: onCrash(f.Tool),
 			Deadline: f.Tool.Timeout() + s.hooks.BudgetAfter(job.Tool), // a claim that is held for longer is given up as broken
 		})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err

@@ -78,9 +78,9 @@ func (m *Machine) verdict(now time.Time, i int, c *call) (messages.Result, bool)
 			"The batch has waited for so long that the records of it are no longer kept. %s may or may not have been applied meanwhile. Do not repeat it blindly: check with a read, or ask a person.",
 			m.plan.Calls[i].PlannedCall.Tool))
 	case ended && !claimed(c) && c.record.Unsure():
-		result = m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+		result = lostBy(c.record, m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
 			"An attempt of %s was given up while it ran, and no other was made. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.",
-			m.plan.Calls[i].PlannedCall.Tool))
+			m.plan.Calls[i].PlannedCall.Tool)))
 	}
 	return result, ended
 }
@@ -158,9 +158,15 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 	if poison {
 		lost = fmt.Sprintf("%d workers in a row were lost while they ran %%s.", c.record.Lapsed+1)
 	}
-	return m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+	return lostBy(c.record, m.endWith(i, messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
 		lost+" The call may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.",
-		m.plan.Calls[i].PlannedCall.Tool)), true
+		m.plan.Calls[i].PlannedCall.Tool))), true
+}
+
+// lostBy says of a result who had the call, since when and by whose leave: nobody else is left to.
+func lostBy(claim messages.CallRecord, r messages.Result) messages.Result {
+	r.Worker, r.Started, r.Permission = claim.Worker, claim.Started, claim.Permission
+	return r
 }
 
 // wanted reports whether the call should still be run, as far as others of the batch and those who speak to it

@@ -17,7 +17,8 @@ func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := batch.New(plan.New([]messages.ToolCall{{ID: "c", Name: "again", Input: []byte("{}")}}, catalog), config("mine"))
-	record := messages.CallRecord{State: messages.Claimed, Attempt: 1, LeaseMS: 10_000, DeadlineMS: 30_000, OnCrash: messages.Idempotent}
+	record := messages.CallRecord{State: messages.Claimed, Attempt: 1, LeaseMS: 10_000, DeadlineMS: 30_000, OnCrash: messages.Idempotent,
+		Worker: "w", Started: epoch, Permission: &messages.Permission{Effect: "allow"}}
 	now := epoch
 	m.Step(now, batch.Begin{Resumed: true})
 	m.Step(now, batch.Planned{Seq: 1, Record: messages.PlanRecord{Nonce: "mine"}})
@@ -32,6 +33,9 @@ func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
 			}
 			if held := now.Sub(epoch); held < 92*time.Second || end.Result.Status != messages.StatusOutcomeUnknown || end.Expect != seq {
 				t.Errorf("after %v the call is ended as %s behind %d", held, end.Result.Status, end.Expect)
+			}
+			if r := end.Result; r.Worker != "w" || !r.Started.Equal(epoch) || r.Permission == nil {
+				t.Errorf("nobody learns who had the call: %+v", r)
 			}
 			return
 		}

@@ -103,6 +103,8 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	}
 	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < absurd {
 		l.Started = r.Started
+	}
+	if !l.Started.IsZero() && l.DurationMS > 0 { // else nobody says how long it took
 		l.Time = r.Started.Add(time.Duration(l.DurationMS * float64(time.Millisecond)))
 	}
 	ran := c.ArgsHash

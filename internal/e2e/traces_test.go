@@ -255,6 +255,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
   send toolfleet.call [toolfleet-coordinator PRODUCER]
    process toolfleet.call [toolfleet-worker CONSUMER] linked: retry
     execute_tool shaky [toolfleet-worker INTERNAL] ` + sixPhases + `
+ end toolfleet.call [toolfleet-coordinator INTERNAL] failed: unknown_tool
 `
 	if diff := gocmp.Diff(want, tree(spans)); diff != "" {
 		t.Errorf("the tree of the trace (-want +got):\n%s", diff)

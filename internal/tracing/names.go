@@ -18,6 +18,7 @@ const (
 	Stage        = "stage"
 	SendCall     = "send toolfleet.call"
 	ProcessCall  = "process toolfleet.call"
+	EndCall      = "end toolfleet.call" // by a coordinator, of a call that no worker has brought to its end
 	Decide       = "process toolfleet.approval.decide"
 	ExecuteTool  = "execute_tool" // and the tool's name
 )

@@ -46,6 +46,7 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
 		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input, Hooks: want.Hooks, Approval: before.Approval,
 		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: a.parent,
+		Permission: want.Permission, Started: a.began,
 	}
 	if lapsed(before) {
 		record.Lapsed++
@@ -53,7 +54,7 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	if q := before.Approval; q != nil && q.ArgsHash == want.ArgsHash { // the question holds the input
 		record.Input = nil
 	}
-	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval} // in every record from now on
+	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission} // in every record from now on
 	if size := len(messages.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
 		return Held{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
 	}

@@ -80,8 +80,10 @@ type Want struct {
 	ArgsHash string
 	Input    json.RawMessage // the frozen input, where it is not the job's
 	Hooks    *messages.Hooks // what the hooks before the tool did; they are not run again
-	OnCrash  messages.OnCrash
-	Deadline time.Duration
+	// Permission is what was decided about it.
+	Permission *messages.Permission
+	OnCrash    messages.OnCrash
+	Deadline   time.Duration
 }
 
 // Held is a claim that was won, or, for a call that does not claim, how often it was delivered.

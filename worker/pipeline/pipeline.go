@@ -83,9 +83,10 @@ type Frozen struct {
 	Tool            tool.Tool
 	Input           json.RawMessage
 	Hooks           *messages.Hooks // what the hooks before the tool did; nil when there are none
-	ArgsHash        string          // hex SHA-256 of the canonical input
-	ConcurrencySafe bool            // by the frozen input
-	Reason          string          // why
+	Permission      *messages.Permission
+	ArgsHash        string // hex SHA-256 of the canonical input
+	ConcurrencySafe bool   // by the frozen input
+	Reason          string // why
 }
 
 // Grant is the leave to run the tool.
@@ -294,7 +295,7 @@ func (c *call) claim(ctx context.Context, claim Claim) error {
 	if claim != nil {
 		var err error
 		own := c.frozen
-		own.Input = clone(c.input)
+		own.Input, own.Permission = clone(c.input), c.permission()
 		if c.grant, err = claim(ctx, own); err != nil {
 			return err
 		}
