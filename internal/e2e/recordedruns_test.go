@@ -55,6 +55,10 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 				time.Sleep(3 * time.Second) // simulated: it runs
 				kill()
 				f.wantStatuses(f.reply(b, 5*time.Minute), "outcome_unknown")
+				ended, _, err := journal.New(f.conn).Newest(context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+				if r, ran := ended.Record, messages.Digest([]byte(`{"amount":10}`)); err != nil || r.State != messages.Ended || r.ArgsHash != ran || r.ToolDigest == "" || r.Result.Trail == nil || r.Result.Trail.ArgsHash != ran {
+					t.Errorf("the end of the call says too little: %+v, %v", r, err)
+				}
 				if anew {
 					first.stop()
 					cfg.Provision.MaxBytes = nil
