@@ -119,7 +119,7 @@ func (c *Conn) GetObject(ctx context.Context, ref messages.Ref) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read object %s: %w", ref.Digest, err)
 	}
-	var data []byte
+	data := make([]byte, 0, len(chunks)*objectChunk)
 	for _, chunk := range chunks {
 		data = append(data, chunk.Data...)
 	}
