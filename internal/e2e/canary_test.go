@@ -53,6 +53,7 @@ const canaryTools = `tools:
     check: {command: [sh, -c, 'echo cnry-probe; echo cnry-probe >&2; exit 1']}
     exec: {command: [sh, -c, 'echo cnry-stderr >&2; sleep 60']}
   - {name: guarded, kind: read, input_schema: {type: object}, builtin: noop}
+  - {name: gated, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: observed, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: rewritten, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: forbidden, kind: read, input_schema: {type: object}, builtin: noop}
@@ -65,6 +66,8 @@ deny: [{tool: forbidden, name: never}]
 ask: [{tool: refund, name: refunds}]
 hooks:
   - {name: guard, match: guarded, before: {command: [sh, -c, 'echo cnry-hook >&2; exit 2']}}
+  - {name: gate, match: gated, before: {command: [sh, -c, 'printf %%s "{\"hookSpecificOutput\":{\"permissionDecision\":\"token=cnry-answer\"}}"']}}
+  - {name: look, match: gated, class: observe, priority: -1, before: {command: [sh, -c, 'printf %%s "{\"cnry-answer\":1}"']}}
   - {name: wants, match: observed, class: observe, before: {command: [sh, -c, 'echo cnry-hook; echo cnry-hook >&2; exit 7']}}
   - {name: tidy, match: rewritten, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
 `
@@ -186,14 +189,14 @@ func (c *canaries) work() {
 	const arguments = `{"x":"cnry-arg","cnry-key":1}`
 	b := canonical("mixed", "mixed", call{"echo", arguments}, call{"fails", `{"message":"cnry-error"}`}, call{"strict", `{"level":"cnry-invalid","cnry-key":1}`},
 		call{"strict", `"cnry-invalid"`}, call{"talks", arguments}, call{"breaks", arguments}, call{"guarded", arguments}, call{"observed", arguments},
-		call{"rewritten", arguments}, call{"forbidden", arguments}, call{"cnry-tool", arguments}, call{"hangs", arguments})
+		call{"rewritten", arguments}, call{"forbidden", arguments}, call{"cnry-tool", arguments}, call{"hangs", arguments}, call{"gated", arguments})
 	b.Labels = map[string]string{"note": "cnry-label"}
 	reply, err := c.client.Run(c.t.Context(), b, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	// What is planted has to be there to be found.
-	want := "ok error validation_error validation_error ok error denied ok ok denied unknown_tool outcome_unknown"
+	want := "ok error validation_error validation_error ok error denied ok ok denied unknown_tool outcome_unknown hook_error"
 	if got := statuses(reply); got != want {
 		c.t.Errorf("statuses\n%s, want\n%s", got, want)
 	}
@@ -207,9 +210,17 @@ func (c *canaries) work() {
 // refused is batches that are not run.
 func (c *canaries) refused() {
 	c.t.Helper()
-	for i, message := range []string{`{"calls":[{"id":"1","name":"echo","input":{"x":"cnry-refused"}},{"id":"1","name":"cnry-tool"}]}`, `{"calls":"cnry-refused"}`, `{"cnry-refused":[]}`} {
+	for i, message := range []string{`{"calls":[{"id":"1","name":"echo","input":{"x":"cnry-refused"}},{"id":"1","name":"cnry-tool"}]}`, `{"calls":"cnry-refused"}`, `{"cnry-refused":[]}`,
+		`{"calls":[{"id":"cnry-refused","name":"echo"},{"id":"cnry-refused","name":"echo"}]}`,
+		`{"role":"cnry-refused","content":[]}`, `{"role":"assistant","content":[{"type":"cnry-refused"}]}`, `{}`} {
 		b := canonical("refused", fmt.Sprint("refused-", i))
 		b.Message = json.RawMessage(message)
+		switch {
+		case message == "{}":
+			b.Provider = "cnry-provider"
+		case strings.Contains(message, "role"):
+			b.Provider = messages.Anthropic
+		}
 		if reply, err := c.client.Run(c.t.Context(), b, nil); err == nil && len(reply.Results) > 0 {
 			c.t.Errorf("%s is run: %+v", message, reply)
 		}
@@ -304,8 +315,9 @@ func (c *canaries) found() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// What a person said of a question, and what a model calls a tool, belong on the record for people.
-var recorded = []string{"the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
+// What a person said of a question, what an agent calls its provider, and what a model calls a tool, belong on the record for
+// people.
+var recorded = []string{"the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
 
 func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	c := newCanaries(t)
@@ -315,12 +327,13 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	}
 }
 
-// TestWhatDebugShows: the words of probes and hooks, for whoever finds out why they fail; never arguments, results or
-// credentials.
+// TestWhatDebugShows: the words of probes and hooks, and what a batch is refused for, for whoever finds out why they fail; never
+// arguments, results or credentials.
 func TestWhatDebugShows(t *testing.T) {
 	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
 	c.work()
-	allowed := append([]string{"the log of the worker: cnry-hook", "the log of the worker: cnry-probe"}, recorded...)
+	allowed := append([]string{"the log of the coordinator: cnry-provider", "the log of the coordinator: cnry-refused", "the log of the worker: cnry-answer", "the log of the worker: cnry-hook",
+		"the log of the worker: cnry-probe"}, recorded...)
 	slices.Sort(allowed)
 	if diff := cmp.Diff(allowed, c.found()); diff != "" {
 		t.Errorf("secrets (-allowed +found):\n%s", diff)
