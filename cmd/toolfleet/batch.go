@@ -13,6 +13,7 @@ import (
 )
 
 type batchCmd struct {
+	Ls  batchLsCmd  `cmd:"" help:"List what is open, and what it waits for."`
 	Get batchGetCmd `cmd:"" help:"Print the reply of a batch again."`
 }
 

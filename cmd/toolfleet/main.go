@@ -42,7 +42,7 @@ type cli struct {
 	Worker      workerCmd      `cmd:"" help:"Run a worker: it runs tool calls."`
 	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
 	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
-	Batch       batchCmd       `cmd:"" help:"Fetch what became of a batch."`
+	Batch       batchCmd       `cmd:"" help:"List the batches that are open, and fetch what became of one."`
 	Watch       watchCmd       `cmd:"" help:"Show what happens to the batches of a session."`
 	Approvals   approvalsCmd   `cmd:"" help:"Answer the calls that wait for a person."`
 	Audit       auditCmd       `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`

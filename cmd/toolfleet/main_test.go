@@ -53,7 +53,7 @@ func valid(ts *testscript.TestScript, neg bool, args []string) {
 // Every flag that is a setting names one: a drift would be a flag without help, or one that is not read.
 func TestFlagsAreSettings(t *testing.T) {
 	var out strings.Builder
-	for _, command := range []string{"run", "plan", "dev", "nats", "coordinator", "worker", "tools ls", "tools export", "approvals ls", "approvals show", "approvals approve", "approvals deny", "approvals edit", "approvals watch", "approvals key", "policy test", "policy explain", "batch get", "status", "doctor", "audit", "dead ls", "dead show", "dead drop", "config print", "init"} {
+	for _, command := range []string{"run", "plan", "dev", "nats", "coordinator", "worker", "tools ls", "tools export", "approvals ls", "approvals show", "approvals approve", "approvals deny", "approvals edit", "approvals watch", "approvals key", "policy test", "policy explain", "batch ls", "batch get", "status", "doctor", "audit", "dead ls", "dead show", "dead drop", "config print", "init"} {
 		if code := run(append(strings.Fields(command), "--help"), strings.NewReader(""), &out, os.Stderr); code != done {
 			t.Errorf("%s --help ends with %d", command, code)
 		}

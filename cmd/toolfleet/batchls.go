@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+type batchLsCmd struct {
+	server
+	shape
+	Session string `placeholder:"ID" help:"Batches of this session."`
+	Call    string `placeholder:"ID" help:"The batch with this call, by the provider's id."`
+	Tenant  string `setting:"tenant" placeholder:"TOKEN" help:"Batches of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
+	Limit   int    `default:"100" placeholder:"N" help:"How many to list at most."`
+}
+
+// Help is shown below the command's usage.
+func (batchLsCmd) Help() string {
+	return `Lists what was accepted and has not ended, oldest first, and what each waits for. The batches of a session run one at a time: of
+those behind another it is said which. It takes the rights of an operator.`
+}
+
+// openBatch is one of them, as -o json prints it.
+type openBatch struct {
+	Tenant   string             `json:"tenant"`
+	Session  messages.SessionID `json:"session"`
+	Batch    messages.BatchID   `json:"batch"`
+	Accepted time.Time          `json:"accepted"`
+	Calls    int                `json:"calls"`
+	standing
+	key messages.BatchKey
+	seq uint64
+}
+
+func (c batchLsCmd) Run(a *app) error {
+	if c.Limit < 1 {
+		return wrong("--limit is %d; it must be at least 1", c.Limit)
+	}
+	cfg, err := a.settings()
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet batch ls", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if !mayList(a.ctx, conn) {
+		return errors.New("this user may not read the log of batches; look as one who may, for example the operator of docs/identities.md")
+	}
+	tenant := "*"
+	if cfg.Given("tenant") {
+		tenant = cfg.Tenant
+	}
+	l := newListing(conn)
+	list, more, err := l.list(a.ctx, tenant, c.Session, messages.CallID(c.Call), c.Limit)
+	if errors.Is(err, bus.ErrNoStream) {
+		return fmt.Errorf("%w; no fleet has run on this server yet, or --prefix is another", err)
+	}
+	if err != nil {
+		return err
+	}
+	now := conn.Now(a.ctx)
+	if c.json() {
+		err = a.print(map[string]any{"batches": list})
+	} else if len(list) > 0 {
+		err = a.table(openRows(list, now))
+	}
+	switch {
+	case err != nil:
+		return err
+	case more:
+		a.say("there are more; --limit lists more than %d", c.Limit)
+	case len(list) == 0 && c.Call != "":
+		a.say("no open batch has the call %s. Of a batch that was replied to: `toolfleet audit --call ID`", clean(c.Call, 80))
+		return errSaid
+	case len(list) == 0:
+		a.say("no batch is open")
+	}
+	return nil
+}
+
+func openRows(list []openBatch, now time.Time) [][]string {
+	header := []string{"AGE", "SESSION", "BATCH", "CALLS", "STATE"}
+	tenants := slices.ContainsFunc(list, func(b openBatch) bool { return b.Tenant != messages.OneTenant })
+	if tenants {
+		header = slices.Insert(header, 1, "TENANT")
+	}
+	rows := [][]string{header}
+	for _, b := range list {
+		row := []string{span(now.Sub(b.Accepted)), clean(string(b.Session), 80), clean(string(b.Batch), 80), fmt.Sprint(b.Calls), b.text(now)}
+		if tenants {
+			row = slices.Insert(row, 1, b.Tenant)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// mayList reports whether this user may read the log. Who may not is not answered, so it is better to ask first.
+func mayList(ctx context.Context, conn *bus.Conn) bool {
+	return conn.May(ctx, "$JS.API.DIRECT.GET."+conn.Names().Stream(bus.Batches))
+}
+
+// listing finds out what is open, and what it waits for.
+type listing struct {
+	conn    *bus.Conn
+	journal *journal.Journal
+	heads   map[string]head // of the sessions that are listed
+	mute    error           // why no coordinator is asked any more
+}
+
+// head is the oldest open batch of a session.
+type head struct {
+	id  messages.BatchID
+	seq uint64
+}
+
+func newListing(conn *bus.Conn) *listing {
+	return &listing{conn: conn, journal: journal.New(conn), heads: map[string]head{}}
+}
+
+// list is the open batches of a tenant ("*": of any) and a session ("": of any) with a call ("": whatever they hold), the oldest
+// first, and whether there are more.
+func (l *listing) list(ctx context.Context, tenant, session string, call messages.CallID, most int) (list []openBatch, more bool, err error) {
+	token := "*"
+	if session != "" {
+		token = messages.Token(messages.SessionID(session))
+	}
+	found := []openBatch{}
+	err = l.journal.EachOpen(ctx, tenant, token, func(a journal.Accepted) bool {
+		b, calls := readOpen(a)
+		if call != "" && !slices.ContainsFunc(calls, func(c messages.ToolCall) bool { return c.ID == call }) {
+			return true
+		}
+		if more = len(found) == most; !more {
+			found = append(found, b)
+		}
+		return !more
+	})
+	if err != nil || len(found) == 0 {
+		return found, false, err
+	}
+	around, err := lookAround(ctx, l.conn)
+	if err != nil {
+		return nil, false, err
+	}
+	list = []openBatch{}
+	for _, b := range found {
+		open, err := l.place(ctx, &b)
+		if err != nil {
+			return nil, false, err
+		}
+		if open {
+			b.standing = around.explain(b.standing)
+			list = append(list, b)
+		}
+	}
+	return list, more, nil
+}
+
+// readOpen reads a batch as far as it can be read: one that is about to be refused is listed all the same.
+func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
+	batch, err := messages.DecodeBatch(a.Body)
+	b = openBatch{Tenant: a.Key.Tenant, Session: batch.Session, Batch: batch.ID, Accepted: a.Stored, key: a.Key, seq: a.Seq}
+	if messages.KeyOf(a.Key.Tenant, batch.Session, batch.ID) != a.Key {
+		b.Session, b.Batch = messages.SessionID(a.Key.Session), messages.BatchID(a.Key.Batch)
+	}
+	if err == nil {
+		calls = callsOf(batch)
+	}
+	b.Calls = len(calls)
+	return b, calls
+}
+
+// callsOf is the calls of a batch; none of one that cannot be decoded.
+func callsOf(b messages.Batch) (calls []messages.ToolCall) {
+	defer func() { _ = recover() }() // as coordinators do: no message may take the list of all others along
+	codec, err := provider.For(b.Provider)
+	if err != nil {
+		return nil
+	}
+	calls, _ = codec.Decode(b.Message)
+	return calls
+}
+
+// place finds out how a batch stands; open is false when it has ended meanwhile.
+func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error) {
+	first, open, err := l.head(ctx, b.key)
+	switch {
+	case err != nil || !open || first.seq > b.seq:
+		return false, err
+	case first.seq < b.seq:
+		b.standing = standing{State: isBehind, Behind: first.id}
+		return true, nil
+	case l.mute != nil:
+		b.standing = standing{State: isUntold, Why: l.mute.Error()}
+		return true, nil
+	}
+	t, err := client.Over(l.conn, b.key.Tenant).Timeline(ctx, b.Session, b.Batch)
+	switch {
+	case ctx.Err() != nil:
+		return true, context.Cause(ctx)
+	case errors.Is(err, client.ErrNoFleet), errors.Is(err, context.DeadlineExceeded):
+		l.mute = err
+		fallthrough
+	case err != nil:
+		b.standing = standing{State: isUntold, Why: err.Error()}
+		return true, nil
+	}
+	b.standing = standingOf(t)
+	return t.Status == "running", nil
+}
+
+func (l *listing) head(ctx context.Context, key messages.BatchKey) (first head, found bool, err error) {
+	session := key.Tenant + "." + key.Session
+	if first, found = l.heads[session]; found {
+		return first, true, nil
+	}
+	a, found, err := l.journal.Head(ctx, key.Tenant, key.Session)
+	if err == nil && found {
+		b, _ := readOpen(a)
+		first = head{b.Batch, a.Seq}
+		l.heads[session] = first
+	}
+	return first, found, err
+}
