@@ -253,6 +253,28 @@ func TestWatchTellsBatchesWhole(t *testing.T) {
 	})
 }
 
+// Of a batch that only reads nobody knows, before its reply is stored, that a call could not run: whoever has missed that end
+// hears of it by its result, and in the order that all ends come before all results.
+func TestFollowHasEveryEndBeforeTheResults(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), event(messages.EventStart, 2, 0), event(messages.EventRunning, 0, 1))
+		following := make(chan error, 1)
+		go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
+		s.until(4)
+		s.publish(event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventResult, 2, 0), event(messages.EventResult, 1, 0), event(messages.EventReply, -1, 0))
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		want := []string{
+			"start 0 #0", "start 1 #0", "start 2 #0", "running 0 #1", "end 0 #1", "end 1 #0", "end 2 #0", "result 0 #1", "result 1 #0", "result 2 #0", "reply -1 #0",
+		}
+		if diff := cmp.Diff(want, s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // Once the context has ended nothing is told any more, however much is known.
 func TestFollowEndsWithItsContext(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

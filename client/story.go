@@ -1,6 +1,9 @@
 package client
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -9,14 +12,16 @@ import (
 // comes again when a batch is taken over by another coordinator or told from the journal.
 type story struct {
 	calls   map[int]*toldCall
+	results []messages.Event // that wait: all calls have ended before the first is told, and they are told in call order
+	inOrder int              // how many were told
 	replied bool
 }
 
 // toldCall is how far the telling of one call is.
 type toldCall struct {
-	started, ended, result bool
-	attempt                int // the newest that was told
-	counter                int // of its newest report
+	started, ended, result bool // of its result: that it is known
+	attempt                int  // the newest that was told
+	counter                int  // of its newest report
 	fraction               float64
 	questions              map[string]bool
 }
@@ -24,7 +29,7 @@ type toldCall struct {
 func newStory() *story { return &story{calls: map[int]*toldCall{}} }
 
 // gap reports whether something durable must have been missed that comes before an event: its call has not been started, its
-// attempt is not known and it has ended, or the batch has a reply and a call of it has no result.
+// attempt is not known and has ended, or the batch has a reply and a call of it has no result.
 func (s *story) gap(e messages.Event) bool {
 	switch e.Type {
 	case messages.EventStart:
@@ -36,12 +41,13 @@ func (s *story) gap(e messages.Event) bool {
 			}
 		}
 		return len(s.calls) == 0
-	case messages.EventResult:
-		return !s.call(e.Index).ended
-	case messages.EventEnd:
-		return !s.call(e.Index).started || e.Attempt > s.call(e.Index).attempt // of one that never ran it is 0
 	}
-	return !s.call(e.Index).started
+	if e.Index < 0 || e.Index >= messages.MaxCalls { // of no call
+		return false
+	}
+	c := s.call(e.Index)
+	ends := e.Type == messages.EventEnd || e.Type == messages.EventResult
+	return !c.started || ends && !c.ended && e.Attempt > c.attempt // of one that never ran it is 0
 }
 
 func (s *story) call(index int) *toldCall {
@@ -60,8 +66,10 @@ func (s *story) next(e messages.Event) []messages.Event {
 		return nil
 	}
 	if e.Index < 0 {
-		s.replied = e.Type == messages.EventReply
-		return only(s.replied, e)
+		if s.replied = e.Type == messages.EventReply; !s.replied {
+			return nil
+		}
+		return append(s.outcomes(), e)
 	}
 	c := s.call(e.Index)
 	switch e.Type {
@@ -79,13 +87,40 @@ func (s *story) next(e messages.Event) []messages.Event {
 		c.questions[e.Approval.ID] = true
 		return only(!c.ended, e)
 	case messages.EventEnd:
-		defer func() { c.ended = true }()
-		return only(!c.ended, e)
+		told := only(!c.ended, e)
+		c.ended = true
+		return append(told, s.outcomes()...)
 	case messages.EventResult:
-		defer func() { c.ended, c.result = true, true }()
-		return only(!c.result, e)
+		if !c.result {
+			c.result, s.results = true, append(s.results, e)
+		}
+		return s.outcomes()
 	}
 	return only(!c.ended, e)
+}
+
+// outcomes is the results that can be told, and before them the ends that were missed: a result says what they did.
+func (s *story) outcomes() (told []messages.Event) {
+	if len(s.results) == 0 {
+		return nil
+	}
+	for _, c := range s.calls {
+		if !c.ended && !c.result && !s.replied {
+			return nil
+		}
+	}
+	slices.SortStableFunc(s.results, func(a, b messages.Event) int { return cmp.Compare(a.Index, b.Index) })
+	for _, e := range s.results {
+		if c := s.call(e.Index); !c.ended {
+			c.ended, e.Type = true, messages.EventEnd
+			told = append(told, e)
+		}
+	}
+	for len(s.results) > 0 && (s.results[0].Index == s.inOrder || s.replied) {
+		told, s.results = append(told, s.results[0]), s.results[1:]
+		s.inOrder++
+	}
+	return told
 }
 
 func only(fresh bool, e messages.Event) []messages.Event {
