@@ -107,6 +107,7 @@ func (c *Coordinator) drivenElsewhere(key messages.BatchKey) bool {
 func (d *drive) sayDriven() {
 	d.mu.Lock()
 	delivered := d.delivery != nil
+	d.told = d.told || !delivered
 	d.mu.Unlock()
 	if !delivered {
 		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), Running: true, Worker: d.id})

@@ -46,6 +46,7 @@ type drive struct {
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
 	left     bool          // no longer driven; guarded by mu
+	told     bool          // others have heard that it is driven; guarded by mu
 }
 
 func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *drive {
@@ -77,10 +78,13 @@ func (d *drive) letGo(ctx context.Context, finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
-	if d.delivery == nil && !finished {
+	if (d.delivery == nil || d.told) && !finished {
 		word := messages.LetGo{}
-		if !d.resting.IsZero() {
+		switch {
+		case !d.resting.IsZero():
 			word.AfterMS = d.restFor().Milliseconds()
+		case d.delivery != nil:
+			word.AfterMS = 1 // the broker brings it again
 		}
 		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), LetGo: &word, Worker: d.id})
 	}

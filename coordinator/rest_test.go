@@ -720,3 +720,38 @@ func (c *Coordinator) stopPretending(key messages.BatchKey) {
 	defer c.mu.Unlock()
 	delete(c.elsewhere, key.String())
 }
+
+// A drive that has told the others of itself tells them of its end too, also when it has got a delivery of its own in between:
+// else they hold the batch to be driven for as long as a lost driver, and nobody follows the next decision.
+func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		key := o.submit("s", "b", 1)
+		one, err := New(o.conn, Config{Logger: o.log})
+		o.must(err)
+		other, err := New(o.connect("other"), Config{Logger: o.log})
+		o.must(err)
+		defer other.conn.Close()
+		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.colleague)
+		o.must(err)
+		defer unsubscribe()
+		consumer := o.conn.BatchesConsumer(one.cfg.AckWait)
+		o.must(o.conn.EnsureConsumer(t.Context(), consumer))
+		came := make(chan *bus.Delivery, 1)
+		conn := o.connect("pull")
+		o.run(conn, func(ctx context.Context) error {
+			return conn.Puller(consumer.Stream, consumer.Name).Run(ctx, bus.NewSlots(1), func(d *bus.Delivery) { came <- d })
+		})
+		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
+		o.must(err)
+		d := one.newDrive(head, nil)
+		d.sayDriven()
+		o.until("the other has heard that the batch is driven", soon, func() bool { return other.drivenElsewhere(key) })
+		d.adopt(<-came)
+		d.resting = time.Now().Add(time.Minute)
+		d.letGo(t.Context(), false)
+		o.until("the other has heard that it rests", soon, func() bool { return !other.drivenElsewhere(key) })
+		if len(other.orphans) > 0 {
+			t.Error("the other is to drive a batch that rests")
+		}
+	})
+}
