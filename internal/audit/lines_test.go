@@ -122,7 +122,9 @@ func TestLines(t *testing.T) {
 func TestUnknownArguments(t *testing.T) {
 	call := Call{Result: messages.Result{Tool: "refund", Status: messages.StatusOutcomeUnknown, Attempt: 1}, Input: json.RawMessage(`{"order_id":7}`)}
 	b := Batch{Key: messages.KeyOf("acme", "s", "b")}
-	show := func() messages.AuditRecord { return Lines(b, []Call{call}, Hasher{}, Include{"*": {"order_id"}}).Lines[0] }
+	show := func() messages.AuditRecord {
+		return Lines(b, []Call{call}, Hasher{}, Include{"*": {"order_id"}}).Lines[0]
+	}
 	if l := show(); l.ArgsHash != "" || l.Arguments != nil {
 		t.Errorf("arguments that may be others are shown: %+v", l)
 	}
