@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -44,7 +46,7 @@ func (b batchGetCmd) Run(a *app) error {
 	defer conn.Close()
 	c := client.Over(conn, cfg.Tenant)
 	if b.Timeline {
-		return b.timeline(a, c)
+		return b.timeline(a, conn, cfg.Tenant)
 	}
 	get := c.Get
 	if b.Full {
@@ -73,15 +75,30 @@ func unknownBatch(a *app, err error) error {
 }
 
 // timeline shows what happened.
-func (b batchGetCmd) timeline(a *app, c *client.Client) error {
+func (b batchGetCmd) timeline(a *app, conn *bus.Conn, tenant string) error {
+	c := client.Over(conn, tenant)
 	t, err := c.Timeline(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
 	switch {
 	case errors.Is(err, client.ErrUnknown):
 		return unknownBatch(a, err)
 	case err != nil:
 		return err
-	case b.Output == "json":
+	}
+	t.Session, t.Batch = messages.SessionID(b.Session), messages.BatchID(b.ID) // of a batch that could not be read nobody else knows them
+	if b.Output == "json" {
 		return a.print(t)
+	}
+	state, note := t.Status, ""
+	now := time.Now()
+	switch t.Status {
+	case "running":
+		s := openStanding(a.ctx, conn, tenant, t)
+		state, note = s.heading(), s.text(now)
+	case string(messages.Refused):
+		var refusal *messages.Refusal
+		if _, err := c.Get(a.ctx, t.Session, t.Batch); errors.As(err, &refusal) {
+			note = fmt.Sprintf("%s: %s", refusal.Class, refusal.Message)
+		}
 	}
 	width := 80
 	if f, ok := a.stdout.(*os.File); ok {
@@ -89,6 +106,32 @@ func (b batchGetCmd) timeline(a *app, c *client.Client) error {
 			width = min(w, 160)
 		}
 	}
-	_, err = fmt.Fprint(a.stdout, picture(t, time.Now(), width))
+	_, err = fmt.Fprint(a.stdout, picture(t, state, note, now, width))
 	return err
+}
+
+// looking is how long the fleet around a batch is looked at for who only asked for the batch: a user without the rights gets
+// no answer at all.
+const looking = time.Second
+
+// openStanding is how a batch that is open stands, by its timeline and as far as this user may look further.
+func openStanding(ctx context.Context, conn *bus.Conn, tenant string, t messages.Timeline) standing {
+	s := standingOf(t)
+	ctx, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	if !mayList(ctx, conn) {
+		return s
+	}
+	key := messages.KeyOf(tenant, t.Session, t.Batch)
+	first, found, err := newListing(conn).head(ctx, key)
+	if err != nil {
+		return s
+	}
+	if found && messages.Token(first.id) != key.Batch {
+		return standing{State: isBehind, Behind: first.id}
+	}
+	if around, err := lookAround(ctx, conn); err == nil {
+		s = around.explain(s)
+	}
+	return s
 }

@@ -37,8 +37,9 @@ type openBatch struct {
 	Accepted time.Time          `json:"accepted"`
 	Calls    int                `json:"calls"`
 	standing
-	key messages.BatchKey
-	seq uint64
+	key      messages.BatchKey
+	seq      uint64
+	timeline messages.Timeline // of the head of a session, where it was told
 }
 
 func (c batchLsCmd) Run(a *app) error {
@@ -217,7 +218,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 		b.standing = standing{State: isUntold, Why: err.Error()}
 		return true, nil
 	}
-	b.standing = standingOf(t)
+	b.standing, b.timeline = standingOf(t), t
 	return t.Status == "running", nil
 }
 

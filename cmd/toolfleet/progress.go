@@ -45,7 +45,10 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	case messages.EventRunning:
 		c.running, c.since, c.attempt, c.progress, c.asked = true, now, e.Attempt, messages.Progress{}, nil
 	case messages.EventAwaiting:
-		c.running, c.asked = false, e.Approval
+		c.running, c.asked = false, nil
+		if e.Approval != nil && e.Approval.State == "" { // else it was answered meanwhile
+			c.asked = e.Approval
+		}
 	case messages.EventProgress:
 		if e.Progress != nil {
 			c.progress = *e.Progress

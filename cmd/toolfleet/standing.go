@@ -65,6 +65,19 @@ func (s standing) text(now time.Time) string {
 	return "not told: " + clean(s.Why, 120)
 }
 
+// heading is the state in one or two words.
+func (s standing) heading() string {
+	switch s.State {
+	case asksHuman:
+		return "waits for a person"
+	case isBehind, isQueued, unserved:
+		return "queued"
+	case isRunning, isEnding:
+		return "running"
+	}
+	return "queued or running"
+}
+
 // standingOf is how a batch stands by its timeline. What people are asked comes first: nobody else can help with it.
 func standingOf(t messages.Timeline) standing {
 	rows, _ := rowsOf(t, time.Time{})

@@ -35,9 +35,17 @@ type row struct {
 	stage     int
 	kind      messages.Kind
 	worker    string
+	attempts  []attempt
 	stretches []stretch
 	ended     time.Time
 	question  *messages.Pending // what people were asked last, open or not
+}
+
+// attempt is when which worker began a call.
+type attempt struct {
+	number int
+	worker string
+	began  time.Time
 }
 
 // The marks of a picture.
@@ -48,13 +56,10 @@ const (
 )
 
 // picture is a timeline as text of that width: a row for each call with a bar on a common axis, the stages one below the other.
-func picture(t messages.Timeline, now time.Time, width int) string {
+// Above stands the state of the batch, and what there is to note about that.
+func picture(t messages.Timeline, state, note string, now time.Time, width int) string {
 	rows, x := rowsOf(t, now)
 	var out strings.Builder
-	state := t.Status
-	if state == "running" {
-		state = "queued or running"
-	}
 	fmt.Fprintf(&out, "batch %s of session %s: %s, %s, %s\n", clean(string(t.Batch), 40), clean(string(t.Session), 40), state, count(len(rows), "call"), brief(x.to.Sub(x.from)))
 	if !t.Accepted.IsZero() {
 		fmt.Fprintf(&out, "accepted %s", t.Accepted.UTC().Format("2006-01-02 15:04:05.000 MST"))
@@ -62,6 +67,9 @@ func picture(t messages.Timeline, now time.Time, width int) string {
 			fmt.Fprintf(&out, ", trace %s", clean(t.TraceID, 32))
 		}
 		out.WriteByte('\n')
+	}
+	if note != "" {
+		fmt.Fprintf(&out, "%s\n", clean(note, 400))
 	}
 	if len(rows) == 0 {
 		return out.String()
@@ -125,6 +133,7 @@ func (r *row) take(e messages.Event) {
 		r.stretches = append(r.stretches, stretch{from: e.Time, mark: asksMark})
 	case messages.EventRunning:
 		r.running, r.since, r.attempt, r.worker = true, e.Time, e.Attempt, e.Worker
+		r.attempts = append(r.attempts, attempt{e.Attempt, e.Worker, e.Time})
 		s := stretch{from: e.Time, mark: runsMark}
 		if e.Attempt > 1 && e.Attempt < 10 {
 			s.new = rune('0' + e.Attempt)
@@ -162,15 +171,24 @@ func (r row) bar(x axis) string {
 
 // details is what there is to say about a call below its bar.
 func (r row) details(rest string) (lines []string) {
-	var said []string
-	if r.worker != "" {
-		said = append(said, "on "+clean(r.worker, 40))
+	for i, a := range r.attempts {
+		line := "from " + clock(a.began)
+		if len(r.attempts) > 1 || a.number > 1 {
+			line = fmt.Sprintf("attempt %d ", a.number) + line
+		}
+		switch {
+		case i+1 < len(r.attempts):
+			line += ", given up before " + clock(r.attempts[i+1].began) + ","
+		case !r.ended.IsZero():
+			line += " to " + clock(r.ended)
+		}
+		if a.worker != "" {
+			line += " on " + clean(a.worker, 40)
+		}
+		lines = append(lines, line)
 	}
-	if r.attempt > 1 {
-		said = append(said, count(r.attempt, "attempt"))
-	}
-	if len(said) > 0 {
-		lines = append(lines, strings.Join(said, ", "))
+	if len(r.attempts) == 0 && r.worker != "" {
+		lines = append(lines, "on "+clean(r.worker, 40))
 	}
 	if decision := r.decision(); decision != "" {
 		lines = append(lines, decision)
@@ -180,6 +198,8 @@ func (r row) details(rest string) (lines []string) {
 	}
 	return lines
 }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
 // decision is what was said about a call, and by whom.
 func (r row) decision() string {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // history is a batch with everything that a picture shows.
@@ -54,14 +56,14 @@ func TestPicture(t *testing.T) {
 	all := history()
 	var out strings.Builder
 	for _, width := range []int{80, 60} {
-		fmt.Fprintln(&out, picture(all, time.Now(), width))
+		fmt.Fprintln(&out, picture(all, all.Status, "", time.Now(), width))
 	}
 	now := all
 	now.Status, now.Events, now.TraceID = "running", all.Events[:11], ""
-	fmt.Fprintln(&out, picture(now, now.Accepted.Add(3*time.Second), 80))
-	fmt.Fprintln(&out, picture(messages.Timeline{Session: "s", Batch: "\x1b[31m", Status: "refused"}, time.Now(), 80))
+	fmt.Fprintln(&out, picture(now, standingOf(now).heading(), standingOf(now).text(now.Accepted), now.Accepted.Add(3*time.Second), 80))
+	fmt.Fprintln(&out, picture(messages.Timeline{Session: "s", Batch: "\x1b[31m"}, "refused", "malformed_message: no\x1b[31m calls", time.Now(), 80))
 	golden(t, "timeline.txt", out.String())
-	for _, line := range strings.Split(picture(all, time.Now(), 80), "\n") {
+	for _, line := range strings.Split(picture(all, all.Status, "", time.Now(), 80), "\n") {
 		if n := len([]rune(line)); n > 80 {
 			t.Errorf("%d characters: %s", n, line)
 		}
@@ -89,4 +91,68 @@ func TestWatchedSession(t *testing.T) {
 		fmt.Fprintln(&out, strings.Join(w.lines(time.Now(), 80)[:1], "\n"))
 	}
 	golden(t, "watch.txt", out.String())
+}
+
+// What was open before the watching began is told first, unless news of it came sooner.
+func TestWatchedSessionBegins(t *testing.T) {
+	all := history()
+	stuck := all
+	stuck.Status, stuck.Events = "running", unanswered(all.Events[:11])
+	now := all.Accepted.Add(3 * time.Second)
+	list := []openBatch{
+		{Batch: "turn-7", Accepted: all.Accepted, standing: standingOf(stuck), timeline: stuck},
+		{Batch: "turn-8", Accepted: all.Accepted, standing: standing{State: isBehind, Behind: "turn-7"}},
+		{Batch: "turn-9", Accepted: all.Accepted, standing: standing{State: isBehind, Behind: "turn-7"}},
+		{Batch: "turn-6", Accepted: all.Accepted, standing: standing{State: isEnding}, timeline: stuck},
+	}
+	var out strings.Builder
+	for _, live := range []bool{false, true} {
+		w := watchedSession{live: live}
+		fmt.Fprintf(&out, "== live: %v\n", live)
+		w.take(messages.Event{Type: messages.EventRunning, Batch: "turn-9", Tool: "Grep", Time: now, Attempt: 1}, now)
+		w.take(messages.Event{Type: messages.EventReply, Batch: "turn-6", Index: -1, Time: now, Status: messages.Completed}, now)
+		out.WriteString(w.begin(list, now))
+		fmt.Fprintf(&out, "-- the boards\n%s\n", strings.Join(w.lines(now, 80), "\n"))
+	}
+	golden(t, "watchbegins.txt", out.String())
+}
+
+// unanswered is events of which the last asks people, who have not answered yet.
+func unanswered(events []messages.Event) []messages.Event {
+	events = slices.Clone(events)
+	last := &events[len(events)-1]
+	question := *last.Approval
+	question.State, question.Agreed = "", nil
+	last.Approval = &question
+	return events
+}
+
+// What a batch waits for, by its timeline and the fleet around it.
+func TestStanding(t *testing.T) {
+	all := history()
+	around := surroundings{
+		tools:   map[string]schemas.Tool{"issue_refund": {Pool: "money", Kind: messages.Write}, "lookup_order": {Pool: "default", Kind: messages.Read}, "send_mail": {Pool: "default", Kind: messages.Write}},
+		workers: map[string]bool{"worker-a": true}, crews: map[string]int{"default": 1},
+	}
+	open := unanswered(all.Events[:11])
+	question := open[10].Approval
+	for _, tt := range []struct {
+		events []messages.Event
+		want   string
+	}{
+		{nil, "every call has ended"},
+		{all.Events[:7], "runs search_orders on worker-a"},
+		{all.Events[:8], "runs search_orders on worker-a, and 1 more"},
+		{[]messages.Event{{Type: messages.EventRunning, Attempt: 1, Worker: "worker-b"}}, "runs  on worker-b, which is not there"},
+		{open, "waits for a person: issue_refund (expires in 14m)"},
+		{all.Events[:11], "queued: issue_refund, and 1 more; no worker of pool money is there"},
+		{all.Events[:2], "queued: search_orders, and 1 more"},
+		{[]messages.Event{{Type: messages.EventStart, Tool: "lookup_order"}}, "queued or running: lookup_order"},
+		{all.Events[:14], "queued: send_mail"},
+	} {
+		s := around.explain(standingOf(messages.Timeline{Status: "running", Events: tt.events}))
+		if got := s.text(question.Expires.Add(-14 * time.Minute)); got != tt.want {
+			t.Errorf("%d events: got %q, want %q", len(tt.events), got, tt.want)
+		}
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -21,8 +23,9 @@ type watchCmd struct {
 // Help is shown below the command's usage.
 func (watchCmd) Help() string {
 	return `Shows what happens to the batches of a session, each from its beginning, as soon as there is news of it. On a terminal the
-running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. With -o json each event
-is a JSON object on a line. Ctrl-C ends it.`
+running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. Who may see it (as
+"toolfleet batch ls" needs it) is told first what is open and what it waits for. With -o json each event is a JSON object on a
+line, and nothing else. Ctrl-C ends it.`
 }
 
 func (c watchCmd) Run(a *app) error {
@@ -59,14 +62,40 @@ func (c watchCmd) Run(a *app) error {
 	d.shows = w.lines
 	d.mu.Unlock()
 	defer d.close()
+	watching, end := context.WithCancel(a.ctx)
+	var opening sync.WaitGroup
+	defer opening.Wait()
+	defer end()
+	opening.Go(func() {
+		list := c.open(watching, conn, cfg.Tenant)
+		d.show(func(now time.Time) string { return w.begin(list, now) })
+	})
 	return watch(a.ctx, messages.SessionID(c.Session), func(e messages.Event) {
 		d.show(func(now time.Time) string { return w.take(e, now) })
 	})
 }
 
+// open is the batches of the session that are open, as far as this user may know of them without being told.
+func (c watchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
+	ctx, cancel := context.WithTimeout(ctx, 5*looking)
+	defer cancel()
+	asking, answered := context.WithTimeout(ctx, looking)
+	defer answered()
+	if !mayList(asking, conn) || asking.Err() != nil {
+		return nil
+	}
+	list, _, err := newListing(conn).list(ctx, tenant, c.Session, "", 20)
+	if err != nil {
+		return nil // what happens is told all the same
+	}
+	return list
+}
+
 // watchedSession is what is shown of a session: a board of each batch that runs. Like a board it is a pure function of events.
 type watchedSession struct {
-	batches []*watchedBatch // in the order in which they were heard of
+	batches []*watchedBatch    // in the order in which they were heard of
+	ended   []messages.BatchID // before begin; nil afterwards
+	begun   bool
 	colour  bool
 	live    bool
 }
@@ -77,11 +106,41 @@ type watchedBatch struct {
 	board board
 }
 
+// begin takes what was open when the watching began, and returns a line for each batch, and where nobody watches live the calls
+// of the first. Whatever has been heard of meanwhile is newer.
+func (w *watchedSession) begin(list []openBatch, now time.Time) string {
+	var out strings.Builder
+	for _, o := range list {
+		if slices.Contains(w.ended, o.Batch) || slices.ContainsFunc(w.batches, func(b *watchedBatch) bool { return b.id == o.Batch }) {
+			continue
+		}
+		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", clean(string(o.Batch), 40), at(o.Accepted), o.text(now))
+		if len(o.timeline.Events) == 0 {
+			continue
+		}
+		b := &watchedBatch{id: o.Batch, began: o.Accepted, board: board{colour: w.colour}}
+		for _, e := range o.timeline.Events {
+			b.board.apply(e, e.Time)
+		}
+		w.batches = append(w.batches, b)
+		if !w.live {
+			for _, line := range b.board.lines(now, 120) {
+				out.WriteString("  " + line + "\n")
+			}
+		}
+	}
+	w.begun, w.ended = true, nil
+	return out.String()
+}
+
 // take takes an event that came in at a moment, and returns the lines that it is worth for good.
 func (w *watchedSession) take(e messages.Event, now time.Time) string {
 	b := w.batch(e)
 	if e.Type == messages.EventReply {
 		w.forget(b)
+		if !w.begun {
+			w.ended = append(w.ended, b.id)
+		}
 		return b.summary(e)
 	}
 	b.board.apply(e, now)
