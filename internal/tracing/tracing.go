@@ -8,6 +8,7 @@
 //	worker           process toolfleet.call       CONSUMER   one for each attempt; linked to the one before it
 //	                  execute_tool {name}         INTERNAL
 //	                   validate, semantic, pre-hooks, permissions, execute, post-hooks
+//	coordinator     end toolfleet.call            INTERNAL   of a call that no worker has ended, in the place of the above
 //
 // A trace is for people: nothing decides by it, nothing waits for it, and it may be lost. It holds no arguments, no results and
 // no words of tools, unless the operator asks for them (trace_content). A failure marks the span in which it happened, and
