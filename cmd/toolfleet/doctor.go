@@ -251,20 +251,27 @@ func (e *examination) workers() {
 // answerTime is how long coordinators may take to say what they are. How many there are nobody knows.
 const answerTime = 500 * time.Millisecond
 
+// coordinatorsOf is the coordinators of this fleet that answer.
+func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]bus.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	all, err := conn.Services(ctx, "toolfleet")
+	door := conn.Names().EverySession(messages.VerbControl)
+	return slices.DeleteFunc(all, func(s bus.Service) bool { // of a fleet with another prefix
+		return !slices.ContainsFunc(s.Endpoints, func(at bus.Endpoint) bool { return at.Subject == door })
+	}), err
+}
+
 // policies compares by which policy the members of the fleet decide.
 func (e *examination) policies(workers []messages.Presence) {
 	const next = "Give every worker and coordinator the same policy file (--policy)."
-	ctx, cancel := context.WithTimeout(e.ctx, answerTime)
-	defer cancel()
-	services, err := e.conn.Services(ctx, "toolfleet")
+	services, err := coordinatorsOf(e.ctx, e.conn)
 	if err != nil {
 		e.warn("policy", "Give this user the right to $SRV.>, or look as another.", "the coordinators do not say by which one they decide: %v", err)
 	}
 	theirs, ours := map[string]bool{}, map[string]bool{}
 	for _, s := range services {
-		if slices.ContainsFunc(s.Endpoints, func(at bus.Endpoint) bool { return at.Subject == e.conn.Names().EverySession(messages.VerbControl) }) { // of this fleet
-			theirs[s.Metadata["policy"]] = true
-		}
+		theirs[s.Metadata["policy"]] = true
 	}
 	ungoverned := 0
 	for _, w := range workers {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -23,9 +24,11 @@ type fleetStatus struct {
 	Workers []messages.Presence `json:"workers"`
 	Tools   []schemas.Tool      `json:"tools"`
 	Pools   []poolStatus        `json:"pools"`
-	Batches uint64              `json:"batches"` // accepted and not finished
-	Dead    uint64              `json:"dead"`    // messages that could not be processed
-	Sync    string              `json:"sync"`    // when the server writes to the disk: always, interval, unknown
+	// Coordinators is how many answer; absent where this user may not ask them.
+	Coordinators *int   `json:"coordinators,omitempty"`
+	Batches      uint64 `json:"batches"` // accepted and not finished
+	Dead         uint64 `json:"dead"`    // messages that could not be processed
+	Sync         string `json:"sync"`    // when the server writes to the disk: always, interval, unknown
 	// UnsafeSync is set where the settings accept a server that does not sync always.
 	UnsafeSync bool `json:"unsafe_sync"`
 }
@@ -48,10 +51,15 @@ func (s statusCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
+	var coordinators *int
+	var counting sync.WaitGroup
+	counting.Go(func() { coordinators = countCoordinators(a.ctx, conn) })
 	status, err := statusOf(a.ctx, conn)
+	counting.Wait()
 	if err != nil {
 		return err
 	}
+	status.Coordinators = coordinators
 	status.Sync, status.UnsafeSync = conn.SyncMode(a.ctx), cfg.UnsafeSync
 	if s.json() {
 		return a.print(status)
@@ -86,6 +94,19 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	return s, nil
 }
 
+// countCoordinators is how many coordinators answer; nil where this user may not ask them.
+func countCoordinators(ctx context.Context, conn *bus.Conn) *int {
+	if !conn.May(ctx, "$SRV.INFO.toolfleet") {
+		return nil
+	}
+	services, err := coordinatorsOf(ctx, conn)
+	if err != nil {
+		return nil
+	}
+	n := len(services)
+	return &n
+}
+
 // poolsOf is every pool that a worker serves or a tool names, sorted.
 func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
 	byName := map[string]poolStatus{}
@@ -111,11 +132,11 @@ func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
 
 func (s fleetStatus) show(a *app) error {
 	now := time.Now()
-	workers := [][]string{{"WORKER", "BUSY", "SLOTS", "POOLS", "TOOLS", "UP", "VERSION"}}
+	workers := [][]string{{"WORKER", "BUSY", "SLOTS", "POOLS", "TOOLS", "UP", "HEARD", "VERSION"}}
 	for _, w := range s.Workers {
 		workers = append(workers, []string{
 			clean(w.Worker, 64), fmt.Sprint(w.Busy), fmt.Sprint(w.Slots), strings.Join(w.Pools, ","), fmt.Sprint(len(w.Tools)),
-			brief(max(0, now.Sub(w.Started))), clean(w.Version, 32),
+			span(w.Seen.Sub(w.Started)), span(now.Sub(w.Seen)) + " ago", clean(w.Version, 32),
 		})
 	}
 	pools := [][]string{{"POOL", "WORKERS", "SLOTS", "PENDING", "IN FLIGHT", "TOOLS"}}
@@ -134,8 +155,25 @@ func (s fleetStatus) show(a *app) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n%d batches open, %d messages set aside\nsync: %s%s\n", s.Batches, s.Dead, s.Sync, s.risk())
+	_, err := fmt.Fprintf(a.stdout, "\n%s\nsync: %s%s\n", s.open(), s.Sync, s.risk())
 	return err
+}
+
+// open is who drives batches, what is open and what was set aside, on one line.
+func (s fleetStatus) open() string {
+	var text string
+	if s.Coordinators != nil {
+		text = count(*s.Coordinators, "coordinator") + ", "
+	}
+	switch s.Batches {
+	case 0:
+		text += "no batch open"
+	case 1:
+		text += "1 batch open (toolfleet batch ls)"
+	default:
+		text += fmt.Sprintf("%d batches open (toolfleet batch ls)", s.Batches)
+	}
+	return text + ", " + count(int(s.Dead), "message") + " set aside"
 }
 
 // risk is what a server that is not known to sync always puts at risk.
