@@ -140,7 +140,7 @@ func (h *helper) work(conn *bus.Conn, d *bus.Delivery) {
 	}
 	key := messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
 	result := messages.Result{V: 1, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: 1,
-		Outcome: messages.Text("done"), Trail: &messages.Trail{ArgsHash: "for the record only"}}
+		Outcome: messages.Text("done"), Trail: &messages.Trail{ArgsHash: "for the record only", Span: d.Header.Get("traceparent")}}
 	j, ctx := journal.New(conn), context.Background()
 	if job.Kind == messages.Write {
 		_, _ = j.Write(ctx, key, messages.CallRecord{State: messages.Ended, Nonce: fmt.Sprint(key), Attempt: 1, Result: &result}, 0)
@@ -439,4 +439,28 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 			t.Errorf("%v allocations for a job", n)
 		}
 	})
+}
+
+// A call that nobody can run, and one that nobody has, have a span that says so; a later drive does not tell of them again.
+func TestTheSpanOfACallThatNobodyRan(t *testing.T) {
+	r := newTraces()
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		o.coordinator(Config{Tracer: r.Tracer})
+		body := messages.MustMarshal(messages.Batch{V: 1, ID: "b", Session: "s", Provider: messages.Canonical, Message: json.RawMessage(
+			`{"calls":[{"id":"0","name":"admin_override","input":{}},{"id":"1","name":"` + o.tool.Name + `","input":{}}]}`)})
+		key := messages.KeyOf("_", "s", "b")
+		if _, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, body); err != nil {
+			t.Fatal(err)
+		}
+		o.reply(key, 2*time.Minute) // nobody takes the other call
+	})
+	r.allEnded(t)
+	var got []string
+	for _, s := range r.named(tracing.EndCall) {
+		got = append(got, fmt.Sprint(attr(s, tracing.CallIndex), " ", attr(s, tracing.ToolName), " ", attr(s, tracing.ErrorType), " ", s.Status().Code))
+	}
+	slices.Sort(got)
+	if want := []string{"0 _unknown unknown_tool Error", "1 refund queue_timeout Error"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
