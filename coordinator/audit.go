@@ -133,7 +133,7 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 		return nil, err
 	}
 	plans, err := c.journal.Plans(ctx, a.Key)
-	if err != nil {
+	if err != nil && !bus.IsTerminal(err) { // a plan that cannot be read, as its driver has said, tells nothing
 		return nil, err
 	}
 	found := make([]audit.Call, max(len(in.calls), len(results))) // a body that can be read no more has no calls

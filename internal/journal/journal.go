@@ -182,7 +182,7 @@ func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry
 	for i, msg := range msgs {
 		plans[i].Seq = msg.Seq
 		if err := json.Unmarshal(msg.Data, &plans[i].Record); err != nil {
-			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
+			return nil, fmt.Errorf("plan record %d of batch %s: %w: %w", msg.Seq, key, bus.ErrCorrupt, err)
 		}
 		if err := j.wholePlan(ctx, &plans[i].Record); err != nil {
 			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
