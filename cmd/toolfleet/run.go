@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -62,7 +64,7 @@ func (r runCmd) Run(a *app) error {
 	}
 	began := time.Now()
 	d := newDisplay(a, r.Events)
-	reply, err := r.submit(a, cfg, batch, body, d)
+	reply, traceID, err := r.submit(a, cfg, batch, body, d)
 	elapsed := time.Since(began)
 	d.close()
 	if err == nil && len(reply.Results) > 0 && d.silent() && !r.Events {
@@ -72,29 +74,42 @@ func (r runCmd) Run(a *app) error {
 	if err != nil && !errors.As(err, &refusal) {
 		return err
 	}
-	return r.tell(a, reply, refusal, elapsed)
+	err = r.tell(a, reply, refusal, elapsed)
+	if link := cfg.TraceLink(traceID); link != "" && !r.Events {
+		a.say("trace: %s", clean(link, 400))
+	}
+	return err
 }
 
 // submit runs the batch on the fleet of the settings, or on one of our own.
-func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (messages.Reply, error) {
+func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (reply messages.Reply, traceID string, err error) {
 	quiet := "error"
 	if cfg.NATS.URL != "" {
 		quiet = "warn" // a connection that is lost, and found again
 	}
 	log, err := a.logger(cfg, d, quiet)
 	if err != nil {
-		return messages.Reply{}, err
+		return reply, "", err
 	}
-	complaints, err := a.logger(cfg, d, "warn") // of traces, which somebody has asked for
+	held := &heldBack{to: d} // what is said about traces, which somebody has asked for, is said at the end
+	if cfg.Given("log.level") {
+		held.release()
+	}
+	complaints, err := a.logger(cfg, held, "warn")
 	if err != nil {
-		return messages.Reply{}, err
+		return reply, "", err
 	}
 	shown, err := a.instruments(wholeService, complaints, nil)
 	if err != nil {
-		return messages.Reply{}, err
+		return reply, "", err
 	}
-	a.last = shown.flush // nobody waits for a collector to see the reply
+	a.last = func() { // nobody waits for a collector to see the reply
+		held.release()
+		shown.flush()
+	}
 	shown.log = log
+	sending := &noting{Tracer: tracing.OrSilent(shown.tracer)}
+	defer func() { traceID = sending.traceID }()
 	if cfg.NATS.URL == "" {
 		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
 		asks := &asker{app: a, person: a.person(), display: d}
@@ -104,25 +119,34 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, asks.settle)
 		defer f.close()
 		if err != nil {
-			return messages.Reply{}, err
+			return reply, "", err
 		}
-		return f.once(a.ctx, body, asks)
+		reply, err = f.once(a.ctx, sending, body, asks)
+		return reply, "", err
 	}
 	d.tellHow(cfg)
 	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
 	if err != nil {
-		return messages.Reply{}, err
+		return reply, "", err
 	}
 	defer conn.Close()
-	reply, err := client.Over(conn, cfg.Tenant).WithTracer(shown.tracer).RunBody(a.ctx, body, d.take)
+	c := client.Over(conn, cfg.Tenant).WithTracer(sending)
+	reply, err = c.RunBody(a.ctx, body, d.take)
 	if err != nil && a.ctx.Err() != nil {
-		return reply, fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
+		err = fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
 	}
-	return reply, err
+	if err == nil && sending.traceID == "" && cfg.TraceURL != "" { // we keep no trace, and the fleet may
+		ctx, cancel := context.WithTimeout(a.ctx, looking)
+		defer cancel()
+		if t, err := c.Timeline(ctx, batch.Session, batch.ID); err == nil {
+			sending.traceID = t.TraceID
+		}
+	}
+	return reply, "", err
 }
 
 // once runs the fleet for one batch.
-func (f *fleet) once(ctx context.Context, body []byte, asks *asker) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, sending trace.Tracer, body []byte, asks *asker) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
@@ -131,7 +155,7 @@ func (f *fleet) once(ctx context.Context, body []byte, asks *asker) (reply messa
 	group.Go(func() error { return asks.run(running, f) })
 	select {
 	case <-open:
-		reply, err = client.Over(f.conn, f.cfg.Tenant).WithTracer(f.shown.tracer).RunBody(running, body, asks.take)
+		reply, err = client.Over(f.conn, f.cfg.Tenant).WithTracer(sending).RunBody(running, body, asks.take)
 	case <-running.Done():
 		err = running.Err()
 	}
