@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,20 +18,21 @@ import (
 type auditCmd struct {
 	server
 	shape
-	Call     string `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
-	Session  string `placeholder:"ID" help:"Calls of this session."`
-	Batch    string `placeholder:"ID" help:"Calls of this batch."`
-	Tool     string `placeholder:"NAME" help:"Calls of this tool."`
-	Status   string `placeholder:"STATUS" help:"Calls that ended so: ok, denied, outcome_unknown..."`
-	Type     string `placeholder:"TYPE" help:"Lines of this type: call, batch_refused, approval_asked, approval_decided, decision_refused..."`
-	Effect   string `enum:",allow,ask,deny" default:"" placeholder:"allow|ask|deny" help:"What was decided about the call; ask: a person was asked."`
-	Approver string `placeholder:"NAME" help:"What this person decided, and the calls that rest on it."`
-	Worker   string `placeholder:"NAME" help:"What ran on this worker."`
-	Trace    string `placeholder:"ID" help:"What belongs to this trace."`
-	Since    string `placeholder:"WHEN" help:"What was put on record since: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
-	Until    string `placeholder:"WHEN" help:"What was put on record before; as --since."`
-	Follow   bool   `short:"f" help:"What is put on record from now on, or from --since on, as it comes."`
-	Tenant   string `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
+	Call     string   `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
+	Session  string   `placeholder:"ID" help:"Calls of this session."`
+	Batch    string   `placeholder:"ID" help:"Calls of this batch."`
+	Tool     string   `placeholder:"NAME" help:"Calls of this tool."`
+	Status   []string `xor:"ended" placeholder:"STATUS" help:"Calls that ended so: ok, denied, outcome_unknown... Several separated by commas."`
+	Failed   bool     `xor:"ended" help:"Calls that did not end ok."`
+	Type     string   `placeholder:"TYPE" help:"Lines of this type: call, batch_refused, approval_asked, approval_decided, decision_refused..."`
+	Effect   string   `enum:",allow,ask,deny" default:"" placeholder:"allow|ask|deny" help:"What was decided about the call; ask: a person was asked."`
+	Approver string   `placeholder:"NAME" help:"What this person decided, and the calls that rest on it."`
+	Worker   string   `placeholder:"NAME" help:"What ran on this worker."`
+	Trace    string   `placeholder:"ID" help:"What belongs to this trace."`
+	Since    string   `placeholder:"WHEN" help:"What was put on record since: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
+	Until    string   `placeholder:"WHEN" help:"What was put on record before; as --since."`
+	Follow   bool     `short:"f" help:"What is put on record from now on, or from --since on, as it comes."`
+	Tenant   string   `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
 }
 
 // Help is shown below the command's usage.
@@ -61,7 +64,7 @@ func (c auditCmd) Run(a *app) error {
 		return err
 	}
 	if c.Call != "" && !c.Follow && !c.json() {
-		err = a.tellCall(cfg, log, want)
+		err = c.tellCall(a, cfg, log, want)
 	} else {
 		err = c.list(a, log, want)
 	}
@@ -81,8 +84,10 @@ func (c auditCmd) check() error {
 		messages.AuditCall, messages.AuditBatchRefused, messages.AuditAllowed, messages.AuditAsked, messages.AuditDecided, messages.AuditRefused,
 		messages.AuditExpired, messages.AuditVoid, messages.AuditGranted,
 	}
-	if err := known("--status", messages.Status(c.Status), statuses); err != nil {
-		return err
+	for _, status := range c.Status {
+		if err := known("--status", messages.Status(status), statuses); err != nil {
+			return err
+		}
 	}
 	if c.Follow && c.Until != "" {
 		return wrong("--follow goes on for ever, and --until ends: give one of them")
@@ -106,11 +111,14 @@ func known[T ~string](flag string, word T, words []T) error {
 
 func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error) {
 	f := audit.Filter{
-		Session: messages.SessionID(c.Session), Batch: messages.BatchID(c.Batch), Call: messages.CallID(c.Call), Tool: c.Tool, Status: messages.Status(c.Status),
+		Session: messages.SessionID(c.Session), Batch: messages.BatchID(c.Batch), Call: messages.CallID(c.Call), Tool: c.Tool,
 		Type: messages.AuditType(c.Type), Effect: c.Effect, Approver: c.Approver, Worker: c.Worker, Trace: c.Trace,
 	}
 	if cfg.Given("tenant") {
 		f.Tenant = cfg.Tenant
+	}
+	if len(c.Status) == 1 { // else ended tells
+		f.Status = messages.Status(c.Status[0])
 	}
 	var err error
 	if f.Since, err = moment("--since", c.Since, now); err != nil {
@@ -138,61 +146,74 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// list prints every line that is wanted, as it comes.
+// ended reports whether a line is of a call that ended as is wanted.
+func (c auditCmd) ended(l messages.AuditRecord) bool {
+	switch {
+	case c.Failed:
+		return l.Type == messages.AuditCall && l.Status != messages.StatusOK
+	case len(c.Status) > 0:
+		return slices.Contains(c.Status, string(l.Status))
+	}
+	return true
+}
+
+// list prints every line that is wanted: as it comes, where it is followed.
 func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
 	found, unread := 0, 0
-	var failed error
-	show := func(e audit.Entry) bool {
-		if e.Err != nil {
+	table := &auditTable{a: a}
+	put := table.add
+	switch {
+	case c.json():
+		put = func(l messages.AuditRecord) error { return a.print(l) }
+	case c.Follow:
+		put = table.now
+	}
+	take := func(e audit.Entry) error {
+		switch {
+		case e.Err != nil:
 			unread++
-			return true
-		}
-		if c.json() {
-			failed = a.print(e.Line)
-		} else {
-			if found == 0 {
-				failed = a.auditRow(auditHeader)
-			}
-			failed = errors.Join(failed, a.auditRow(auditRow(e.Line)))
+			return nil
+		case !c.ended(e.Line):
+			return nil
 		}
 		found++
-		return failed == nil
+		return put(e.Line)
 	}
-	var err error
-	if c.Follow {
-		err = log.Follow(a.ctx, want, func(e audit.Entry) { show(e) })
-	} else {
-		err = log.Read(a.ctx, want, show)
-	}
-	if err = errors.Join(err, failed); err != nil {
+	err := whileRead(a.ctx, func(ctx context.Context, wrote func(error)) error {
+		if c.Follow {
+			return log.Follow(ctx, want, func(e audit.Entry) {
+				if ctx.Err() == nil {
+					wrote(take(e))
+				}
+			})
+		}
+		err := log.Read(ctx, want, func(e audit.Entry) bool {
+			err := take(e)
+			wrote(err)
+			return err == nil
+		})
+		wrote(table.end())
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if unread > 0 {
 		a.say("%s could not be read: nobody but coordinators and workers should write to the record", count(unread, "message"))
 	}
 	if found == 0 && !c.Follow {
-		return a.nothingOnRecord()
+		return a.nothingOnRecord(c.Call)
 	}
 	return nil
 }
 
-func (a *app) nothingOnRecord() error {
-	a.say("nothing on record matches. A call is there once its batch has been replied to; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant")
-	return errSaid
-}
-
-var auditHeader = []string{"TIME", "SESSION/BATCH", "CALL", "TOOL", "STATUS", "DECIDED", "TOOK", "ATTEMPT", "WORKER"}
-
-// auditWidths are of the columns: lines are shown as they come, so nobody knows how wide the widest is.
-var auditWidths = []int{20, 24, 16, 16, 16, 24, 7, 7, 0}
-
-func (a *app) auditRow(row []string) error {
-	var out strings.Builder
-	for i, cell := range row {
-		fmt.Fprintf(&out, "%-*s  ", auditWidths[i], cell)
+func (a *app) nothingOnRecord(call string) error {
+	open := ""
+	if call != "" {
+		open = fmt.Sprintf(". While its batch is open `toolfleet batch ls --call %s` finds it", clean(call, 80))
 	}
-	_, err := fmt.Fprintln(a.stdout, strings.TrimRight(out.String(), " "))
-	return err
+	a.say("nothing on record matches. A call is there once its batch has been replied to; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant%s", open)
+	return errSaid
 }
 
 const orNone = "-"

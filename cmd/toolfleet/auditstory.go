@@ -59,13 +59,14 @@ func (s *chapter) heardLate(l messages.AuditRecord) bool {
 }
 
 // tellCall prints all that is on record of one call, or which calls have its id.
-func (a *app) tellCall(cfg *config.Config, log *audit.Log, want audit.Filter) error {
+func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audit.Filter) error {
 	found, err := read(a, log, want)
 	if err != nil {
 		return err
 	}
+	found = slices.DeleteFunc(found, func(e audit.Entry) bool { return !c.ended(e.Line) })
 	if len(found) == 0 {
-		return a.nothingOnRecord()
+		return a.nothingOnRecord(c.Call)
 	}
 	asked, key := map[line]bool{}, found[0].Key
 	for _, e := range found {
@@ -93,10 +94,11 @@ func (a *app) tellCall(cfg *config.Config, log *audit.Log, want audit.Filter) er
 
 // listStories prints the newest line of each call.
 func (a *app) listStories(all []*chapter) error {
-	err := a.auditRow(auditHeader)
+	var lines []messages.AuditRecord
 	for _, s := range all {
-		err = errors.Join(err, a.auditRow(auditRow(s.lines[len(s.lines)-1])))
+		lines = append(lines, s.lines[len(s.lines)-1])
 	}
+	err := a.auditLines(lines)
 	a.say("%d calls have this id; --session and --batch say which one is meant", len(all))
 	return err
 }

@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
@@ -40,39 +43,63 @@ func (c watchCmd) Run(a *app) error {
 	defer conn.Close()
 	watch := client.Over(conn, cfg.Tenant).Watch
 	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
-	if c.json() {
-		watching, end := context.WithCancelCause(a.ctx)
-		defer end(nil)
-		err := watch(watching, messages.SessionID(c.Session), func(e messages.Event) {
-			if err := a.print(e); err != nil { // nobody reads on
-				end(err)
-			}
-		})
-		if a.ctx.Err() == nil {
-			err = cmp.Or(context.Cause(watching), err)
+	return whileRead(a.ctx, func(ctx context.Context, wrote func(error)) error {
+		if c.json() {
+			return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) { wrote(a.print(e)) })
 		}
-		return err
+		screen := *a // what is shown here is what was asked for, so it goes to stdout
+		if screen.stderr = a.stdout; !isTerminal(a.stdout) {
+			screen.stderr = telling{a.stdout, wrote}
+		}
+		d := newDisplay(&screen, false)
+		d.quiet.Stop()
+		w := &watchedSession{colour: d.board.colour, live: d.live}
+		d.mu.Lock()
+		d.shows = w.lines
+		d.mu.Unlock()
+		defer d.close()
+		ctx, end := context.WithCancel(ctx)
+		var opening sync.WaitGroup
+		defer opening.Wait()
+		defer end()
+		opening.Go(func() {
+			list := c.open(ctx, conn, cfg.Tenant)
+			d.show(func(now time.Time) string { return w.begin(list, now) })
+		})
+		return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) {
+			d.show(func(now time.Time) string { return w.take(e, now) })
+		})
+	})
+}
+
+// whileRead tells something until that ends by itself, ctx ends, or it cannot be written. That nobody reads on is no failure.
+func whileRead(ctx context.Context, tell func(ctx context.Context, wrote func(error)) error) error {
+	telling, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	err := tell(telling, func(err error) {
+		if err != nil {
+			end(err)
+		}
+	})
+	if ctx.Err() == nil {
+		err = cmp.Or(context.Cause(telling), err)
 	}
-	screen := *a // what is shown here is what was asked for, so it goes to stdout
-	screen.stderr = a.stdout
-	d := newDisplay(&screen, false)
-	d.quiet.Stop()
-	w := &watchedSession{colour: d.board.colour, live: d.live}
-	d.mu.Lock()
-	d.shows = w.lines
-	d.mu.Unlock()
-	defer d.close()
-	watching, end := context.WithCancel(a.ctx)
-	var opening sync.WaitGroup
-	defer opening.Wait()
-	defer end()
-	opening.Go(func() {
-		list := c.open(watching, conn, cfg.Tenant)
-		d.show(func(now time.Time) string { return w.begin(list, now) })
-	})
-	return watch(a.ctx, messages.SessionID(c.Session), func(e messages.Event) {
-		d.show(func(now time.Time) string { return w.take(e, now) })
-	})
+	if errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return err
+}
+
+// telling is a writer that tells how writing went.
+type telling struct {
+	io.Writer
+	wrote func(error)
+}
+
+func (t telling) Write(text []byte) (int, error) {
+	n, err := t.Writer.Write(text)
+	t.wrote(err)
+	return n, err
 }
 
 // open is the batches of the session that are open, as far as this user may know of them without being told.

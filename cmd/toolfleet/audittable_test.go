@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Lines come in the order in which they were stored, and are printed in that of their times, with columns that hold together.
+func TestAuditTable(t *testing.T) {
+	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
+	called := func(second int, session string) messages.AuditRecord {
+		return messages.AuditRecord{
+			Type: messages.AuditCall, Time: began.Add(time.Duration(second) * time.Second), Session: messages.SessionID(session), Batch: "turn-7",
+			CallID: "toolu_01A", Tool: "issue_refund", Status: messages.StatusOutcomeUnknown, Worker: "a-worker-with-a-rather-long-name",
+		}
+	}
+	lines := []messages.AuditRecord{called(2, "s"), called(1, "a-session-"+strings.Repeat("long-", 8)), called(3, "s"), called(2, "second")}
+	var out bytes.Buffer
+	a := &app{stdout: &out}
+	fmt.Fprintln(&out, "== a page")
+	if err := a.auditLines(lines); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&out, "== followed")
+	followed := &auditTable{a: a}
+	for _, l := range lines {
+		if err := followed.now(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "audittable.txt", out.String())
+}
+
+// Of any number of lines a page is held, and what is wider than that was does not move the columns.
+func TestAuditTableIsBounded(t *testing.T) {
+	var out bytes.Buffer
+	table := &auditTable{a: &app{stdout: &out}}
+	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
+	const all = 3 * auditPage
+	for i := range all {
+		l := messages.AuditRecord{Type: messages.AuditCall, Time: began.Add(time.Duration(i^1) * time.Second), Session: "s", Batch: "b", CallID: "c", Tool: "t", Status: "ok"}
+		if i == all-1 {
+			l.Tool = "a_tool_with_a_long_name"
+		}
+		if err := table.add(l); err != nil {
+			t.Fatal(err)
+		}
+		if len(table.held) > auditPage {
+			t.Fatalf("%d lines are held", len(table.held))
+		}
+	}
+	if err := table.end(); err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(rows) != all+1 {
+		t.Fatalf("%d rows, want %d", len(rows), all+1)
+	}
+	for i, row := range rows[1:] {
+		if want := at(began.Add(time.Duration(i) * time.Second)); !strings.HasPrefix(row, want) {
+			t.Fatalf("row %d is of another time than %s: %s", i, want, row)
+		}
+		if []rune(row)[strings.Index(rows[0], "STATUS")] != 'o' {
+			t.Fatalf("the status stands elsewhere: %s", row)
+		}
+	}
+}
