@@ -74,6 +74,8 @@ func TestAlerts(t *testing.T) {
 		"no severity":       {source{alertsFile: {"{severity: info}", "{level: info}"}}, "ToolfleetToolSlow: severity"},
 		"another's runbook": {source{alertsFile: {runbookURL + "dead-letters.md", runbookURL + "outcome-unknown.md"}}, "ToolfleetDeadLetters: its runbook is"},
 		"lost runbook":      {source{alertsFile: {"ToolfleetDeadLetters", "ToolfleetGoneLetters"}}, "gone-letters.md"},
+		"another title":     {source{runbooks + "dead-letters.md": {"# ToolfleetDeadLetters", "# DeadLetters"}}, "ToolfleetDeadLetters: its page has another title"},
+		"another name":      {source{runbooks + "README.md": {"[ToolfleetDeadLetters]", "[DeadLetters]"}}, "README.md does not list dead-letters.md"},
 		"never fires":       {source{tests: {"eval_time: 8m\n        alertname: ToolfleetDeadLetters", "eval_time: 8m\n        alertname: ToolfleetX"}}, "ToolfleetDeadLetters: no test shows it fire"},
 		"always fires":      {source{tests: {"eval_time: 4m, alertname: ToolfleetDeadLetters", "eval_time: 4m, alertname: ToolfleetX"}}, "ToolfleetDeadLetters: no test shows it not fire"},
 		"test of nothing":   {source{tests: {"eval_time: 4m, alertname: ToolfleetDeadLetters", "eval_time: 4m, alertname: ToolfleetX"}}, "there is no alert ToolfleetX"},
@@ -109,8 +111,10 @@ func alertProblems(t *testing.T, edits source) (found []string) {
 		}
 		if _, err := os.Stat(filepath.Join(root, runbooks, page)); err != nil {
 			report("%v", err)
+		} else if !strings.HasPrefix(string(edits.read(t, runbooks+page)), "# "+r.Alert+"\n") {
+			report("its page has another title")
 		}
-		if !strings.Contains(string(edits.read(t, runbooks+"README.md")), "]("+page+")") {
+		if !strings.Contains(string(edits.read(t, runbooks+"README.md")), "["+r.Alert+"]("+page+")") {
 			report("%sREADME.md does not list %s", runbooks, page)
 		}
 		if !strings.Contains(string(edits.read(t, board)), runbookURL+page) {

@@ -22,7 +22,7 @@ func TestRunbooks(t *testing.T) {
 		"unknown flag":    {source{page: {"toolfleet dead ls ", "toolfleet dead ls --all "}}, "dead ls has no flag --all"},
 		"no end":          {source{page: {"## How to know that it is over", "## Over"}}, "no section"},
 		"unknown field":   {source{runbooks + "tool-slow.md": {"duration_ms", "latency_ms"}}, "no line of the record has a field latency_ms"},
-		"no command":      {source{page: {"toolfleet dead", "toolflet dead"}}, "names no command"},
+		"no command":      {source{page: {"toolfleet ", "toolflet "}}, "names no command"},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, runbookProblems(t, tc.edit), tc.want) })
 	}
