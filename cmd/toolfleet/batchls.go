@@ -107,9 +107,11 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	return rows
 }
 
-// mayList reports whether this user may read the log. Who may not is not answered, so it is better to ask first.
+// mayList reports whether this user may read the log. Who may not is not answered, and perhaps not even told that.
 func mayList(ctx context.Context, conn *bus.Conn) bool {
-	return conn.May(ctx, "$JS.API.DIRECT.GET."+conn.Names().Stream(bus.Batches))
+	asking, cancel := context.WithTimeout(ctx, 2*looking)
+	defer cancel()
+	return conn.May(asking, "$JS.API.DIRECT.GET."+conn.Names().Stream(bus.Batches)) && asking.Err() == nil
 }
 
 // listing finds out what is open, and what it waits for.

@@ -51,19 +51,7 @@ func TestApprovalsWithIdentities(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
-	key, err := approval.ReadKey(ids.Seed("approver")) // one file for both
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := filepath.Join(dir, "policy.yaml")
-	body, err := os.ReadFile(policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	approvers := "\napprovers: [{name: ann, key: " + key.Public() + "}]\n"
-	if err := os.WriteFile(policy, append(body, approvers...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	policy := approvedBy(t, dir, ids.Seed("approver")) // one file for both
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
 	worker, _ := m.start("worker", "worker", "--policy", policy, "--tools", filepath.Join(dir, "tools.yaml"))
 	t.Cleanup(func() {
@@ -95,6 +83,25 @@ func TestApprovalsWithIdentities(t *testing.T) {
 	if err := agent.Wait(); err != nil || !strings.Contains(reply.String(), `"output":"refunded`) {
 		t.Errorf("the agent's run: %v\n%s", err, reply)
 	}
+}
+
+// approvedBy is the policy of the example with ann as its approver, whose key is in a file.
+func approvedBy(t *testing.T, dir, seed string) (policy string) {
+	t.Helper()
+	key, err := approval.ReadKey(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy = filepath.Join(dir, "policy.yaml")
+	body, err := os.ReadFile(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	approvers := "\napprovers: [{name: ann, key: " + key.Public() + "}]\n"
+	if err := os.WriteFile(policy, append(body, approvers...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return policy
 }
 
 // refund is the arguments that run the example, in a copy of it.

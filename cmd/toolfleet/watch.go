@@ -106,9 +106,7 @@ func (t telling) Write(text []byte) (int, error) {
 func (c watchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
 	ctx, cancel := context.WithTimeout(ctx, 5*looking)
 	defer cancel()
-	asking, answered := context.WithTimeout(ctx, looking)
-	defer answered()
-	if !mayList(asking, conn) || asking.Err() != nil {
+	if !mayList(ctx, conn) {
 		return nil
 	}
 	list, _, err := newListing(conn).list(ctx, tenant, c.Session, "", 20)

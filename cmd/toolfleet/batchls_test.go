@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// What is open is the operator's to see. An agent is told that it is not, and sees its own batch by its id.
+func TestBatchLsWithIdentities(t *testing.T) {
+	dir, _ := refund(t)
+	ids := natstest.NewIdentities(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
+	policy := approvedBy(t, dir, ids.Seed("approver"))
+	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
+	worker, _ := m.start("worker", "worker", "--tools", filepath.Join(dir, "tools.yaml"), "--policy", policy)
+	agent, _ := m.start("acme", "run", filepath.Join(dir, "batch.json"), "--batch", "turn-7")
+	t.Cleanup(func() {
+		cancel()
+		_, _, _ = agent.Wait(), worker.Wait(), coordinator.Wait() // how they end is not the subject
+	})
+	row := regexp.MustCompile(`(?m)^\d+s +acme +refund +turn-7 +3 +waits for a person: issue_refund `)
+	for {
+		out, err := m.command("operator", "batch", "ls").CombinedOutput()
+		if err == nil && row.Match(out) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the operator does not see the batch: %v\n%s", err, out)
+		}
+	}
+	out, err := m.command("acme", "batch", "ls").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "may not read the log of batches") {
+		t.Errorf("an agent: %v\n%s", err, out)
+	}
+	out, err = m.command("acme", "batch", "get", "turn-7", "--session", "refund", "--timeline").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "batch turn-7 of session refund: waits for a person") {
+		t.Errorf("the agent's own batch: %v\n%s", err, out)
+	}
+}
