@@ -114,7 +114,7 @@ func TestTenThousandSessionsLeaveNothingBehind(t *testing.T) {
 		return false
 	})
 	full := heap()
-	records := f.left(bus.Calls) + f.left(bus.Results) + f.left(bus.Replies)
+	records := f.left(bus.Calls) + f.left(bus.Results) + f.left(bus.Replies) + f.left(bus.Audit)
 	t.Logf("%d sessions: heap %d KiB more with %d records kept", sessions, (full-before)>>10, records)
 	if n := f.left(bus.Replies); n != uint64(sessions) {
 		t.Errorf("%d replies are kept for %d sessions", n, sessions)
@@ -143,7 +143,7 @@ func (f *fleet) objects(t *testing.T) string {
 // forget drops the records, as their age will, and checks that they have one.
 func (f *fleet) forget(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{bus.Calls, bus.Results, bus.Replies} {
+	for _, name := range []string{bus.Calls, bus.Results, bus.Replies, bus.Audit} {
 		stream := f.conn.Names().Stream(name)
 		config, _ := jetStream(t, f.conn, "STREAM.INFO."+stream, nil)["config"].(map[string]any)
 		if age, _ := config["max_age"].(float64); age <= 0 {
