@@ -92,7 +92,7 @@ func (y *yard) attempts(n int) (spans []sdktrace.ReadOnlySpan) {
 func values(attributes []attribute.KeyValue) map[attribute.Key]string {
 	out := map[attribute.Key]string{}
 	for _, a := range attributes {
-		out[a.Key] = a.Value.Emit()
+		out[a.Key] = a.Value.String()
 	}
 	return out
 }

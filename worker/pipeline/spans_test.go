@@ -94,7 +94,7 @@ func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]strin
 		if strings.HasPrefix(s.Name(), tracing.ExecuteTool) {
 			values := map[attribute.Key]string{}
 			for _, a := range s.Attributes() {
-				values[a.Key] = a.Value.Emit()
+				values[a.Key] = a.Value.String()
 			}
 			return values
 		}
@@ -194,8 +194,8 @@ func TestTheSpansOfACall(t *testing.T) {
 				}
 				for _, s := range spans.Ended() {
 					for _, a := range s.Attributes() {
-						if strings.Contains(a.Value.Emit(), "SECRET") {
-							t.Errorf("%s holds %s=%s", s.Name(), a.Key, a.Value.Emit())
+						if strings.Contains(a.Value.String(), "SECRET") {
+							t.Errorf("%s holds %s=%s", s.Name(), a.Key, a.Value.String())
 						}
 					}
 				}
