@@ -139,7 +139,11 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	for _, l := range lines {
 		page.event(l)
 	}
-	page.may("ran", end.Worker != "", "on %s, attempt %d, started %s, queued %s, took %s", clean(end.Worker, 80), end.Attempt, at(end.Started), took3(end.QueueMS), took3(end.DurationMS))
+	ran := fmt.Sprintf("on %s, attempt %d, started %s", clean(end.Worker, 80), end.Attempt, at(end.Started))
+	if end.DurationMS > 0 { // else its worker was lost, and nobody has measured
+		ran += fmt.Sprintf(", queued %s, took %s", took3(end.QueueMS), took3(end.DurationMS))
+	}
+	page.may("ran", end.Worker != "", "%s", ran)
 	page.may("", end.PhasesMS != messages.PhasesMS{}, "%s", phases(end.PhasesMS))
 	if end.Type == messages.AuditCall {
 		code := ""

@@ -148,6 +148,10 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 			t.Errorf("call %s of a tool that runs once had %d effects", id, effects[id])
 		}
 	}
+	story := p.command("audit", "--call", "call-0") // of a payment: nobody has measured what its worker was killed over
+	if !strings.Contains(story, "ran        on w") || strings.Contains(story, "took") || !strings.Contains(story, "ended      outcome_unknown") {
+		t.Errorf("the story of a lost call is\n%s", story)
+	}
 	if int(killed.Load()) < kills {
 		t.Errorf("%d workers were killed, want %d at least", killed.Load(), kills)
 	}
