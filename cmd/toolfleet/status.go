@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,20 +75,20 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	}
 	names := conn.Names()
 	for stream, into := range map[string]*uint64{bus.Batches: &s.Batches, bus.Dead: &s.Dead} {
-		info, err := aboutStream(ctx, conn, names.Stream(stream))
+		held, err := conn.AboutStream(ctx, names.Stream(stream))
 		if err != nil {
-			return s, fmt.Errorf("stream %s: %w", names.Stream(stream), err)
+			return s, err
 		}
-		*into = info.State.Messages
+		*into = held.Messages
 	}
 	s.Pools = poolsOf(s.Workers, s.Tools)
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		info, err := aboutConsumer(ctx, conn, names.Stream(bus.Jobs), p.Pool)
-		if err != nil && !errors.Is(err, errAbsent) {
-			return s, fmt.Errorf("pool %s: %w", p.Pool, err)
+		queue, err := conn.AboutPool(ctx, p.Pool) // as the gauges of coordinators count
+		if err != nil {
+			return s, err
 		}
-		p.Pending, p.InFlight = info.Pending, info.InFlight
+		p.Pending, p.InFlight = int(queue.Pending), int(queue.InFlight)
 	}
 	return s, nil
 }
