@@ -103,6 +103,7 @@ func TestReportsAreFew(t *testing.T) {
 			}
 			time.Sleep(3 * time.Millisecond)
 		}
+		synctest.Wait() // the report that is due at this very moment is told
 		r.Add([]byte(strings.Repeat("x", maxReport+1) + "\nthe rest"))
 		r.Flush()
 		time.Sleep(time.Second)
