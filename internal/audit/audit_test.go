@@ -349,7 +349,7 @@ func TestFilters(t *testing.T) {
 	for n := range 300 {
 		line := messages.AuditRecord{
 			V: 1, Type: pick(r, types...), Tenant: pick(r, tenants...), Session: pick(r, sessions...), Batch: pick(r, batches...),
-			CallID: pick(r, calls...), Tool: pick(r, tools...), Worker: pick(r, workers...), Status: pick(r, statuses...), TraceID: pick(r, "t1", ""),
+			CallID: pick(r, calls...), Tool: pick(r, tools...), Worker: pick(r, workers...), Status: pick(r, statuses...), TraceID: pick(r, "t1", ""), Round: pick(r, 0, 1, 2),
 		}
 		if r.IntN(2) == 0 {
 			line.Permission = &messages.Permission{Effect: pick(r, "allow", "ask"), By: []string{pick(r, people...)}}
@@ -388,7 +388,7 @@ func TestFilters(t *testing.T) {
 		f := Filter{
 			Tenant: pick(r, "", "_", "acme"), Session: pick(r, "", "", sessions[0], sessions[1]), Batch: pick(r, "", "", batches[0], batches[1]),
 			Call: pick(r, "", "", calls[0], calls[1]), Tool: pick(r, "", "", "", "pay"), Status: pick(r, "", "", "", statuses[1]), Type: pick(r, "", "", "", types[0], types[2]),
-			Effect: pick(r, "", "", "", "ask"), Approver: pick(r, "", "", "", "ann"), Worker: pick(r, "", "", "", "w2"), Trace: pick(r, "", "", "", "t1"),
+			Effect: pick(r, "", "", "", "ask"), Approver: pick(r, "", "", "", "ann"), Worker: pick(r, "", "", "", "w2"), Trace: pick(r, "", "", "", "t1"), Round: pick(r, 0, 0, 0, 2),
 		}
 		if r.IntN(3) == 0 {
 			f.Since = everything[r.IntN(300)].Stored
@@ -406,7 +406,7 @@ func TestFilters(t *testing.T) {
 			}
 			if is(f.Tenant, string(line.Tenant)) && is(string(f.Session), string(line.Session)) && is(string(f.Batch), string(line.Batch)) &&
 				is(string(f.Call), string(line.CallID)) && is(f.Tool, line.Tool) && is(string(f.Status), string(line.Status)) && is(string(f.Type), string(line.Type)) &&
-				is(f.Effect, none(&line.Permission).Effect) && (f.Approver == "" || slices.Contains(by, f.Approver)) && is(f.Worker, line.Worker) && is(f.Trace, line.TraceID) &&
+				is(f.Effect, none(&line.Permission).Effect) && (f.Approver == "" || slices.Contains(by, f.Approver)) && is(f.Worker, line.Worker) && is(f.Trace, line.TraceID) && (f.Round == 0 || f.Round == line.Round) &&
 				!e.Stored.Before(f.Since) && (f.Until.IsZero() || e.Stored.Before(f.Until)) {
 				want = append(want, e.text)
 			}

@@ -29,6 +29,7 @@ type Filter struct {
 	Approver string // who agreed, or decided
 	Worker   string // that ran the call, or wrote the line
 	Trace    string
+	Round    int // of the batch, where its agent said which; 0: any
 	// Since and Until bound when a line was stored, by the server's clock: from Since on, and before Until.
 	Since, Until time.Time
 }
@@ -71,7 +72,7 @@ func (f Filter) wants(e Entry) bool {
 			return false
 		}
 	}
-	if f.Worker != "" && f.Worker != l.Worker && f.Worker != l.Writer {
+	if f.Round != 0 && f.Round != l.Round || f.Worker != "" && f.Worker != l.Worker && f.Worker != l.Writer {
 		return false
 	}
 	if p := l.Permission; f.Effect != "" && (p == nil || p.Effect != f.Effect) {
