@@ -113,20 +113,20 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 		return tool.Output{}, err
 	}
 	var files []string
-	found := 0
+	var far headway
 	w := walker{root: t.root, links: true, levels: plan.match.levels, visit: func(file string) error {
-		if plan.match.MatchString(file) {
-			if found++; found <= maxGlobFiles {
-				files = append(files, file)
-			}
+		far.looked.Add(1)
+		if plan.match.MatchString(file) && far.found.Add(1) <= maxGlobFiles {
+			files = append(files, file)
 		}
 		return nil
 	}}
+	defer far.tell(call, "file")()
 	if err := w.walk(ctx, plan.start); err != nil {
 		return tool.Output{}, err
 	}
 	var notes []string
-	switch {
+	switch found := int(far.found.Load()); {
 	case found == 0:
 		notes = append(notes, "No files match.")
 		if plan.top {
@@ -135,7 +135,7 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	case found > len(files):
 		notes = append(notes, fmt.Sprintf("The first %s of %s. Narrow the pattern to see the others.", thousands(len(files)), plural(found, "file")))
 	}
-	if found == 0 && w.ignored > 0 {
+	if len(files) == 0 && w.ignored > 0 {
 		notes = append(notes, plural(w.ignored, "path")+" left out because of .gitignore.")
 	}
 	if w.unreadable > 0 {

@@ -161,6 +161,7 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 		return tool.Output{}, err
 	}
 	var tally grepTally
+	defer tally.tell(call, plan.search.unit())()
 	if plan.file {
 		err = t.batch(ctx, plan, []string{plan.start}, &tally)
 		if err == nil && tally.err != nil {
@@ -174,6 +175,7 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	var files []string
 	w := walker{root: t.root, visit: func(file string) error {
 		if !plan.filter(file) {
+			tally.looked.Add(1)
 			return nil
 		}
 		if files = append(files, file); len(files) < grepBatch {
@@ -201,6 +203,7 @@ func (t grepTool) batch(ctx context.Context, plan grepPlan, files []string, tall
 		wg.Go(func() {
 			for i := first; i < len(files); i += grepParallel {
 				found[i] = t.searchFile(ctx, plan, files[i], plan.limit-len(tally.lines)+1)
+				tally.looked.Add(1)
 			}
 		})
 	}
@@ -248,6 +251,7 @@ type finding struct {
 
 // grepTally is what was found so far.
 type grepTally struct {
+	headway
 	lines                     []string
 	more                      bool // there was more than the limit
 	binary, large, unreadable int
@@ -269,6 +273,7 @@ func (t *grepTally) add(f finding, limit int) {
 		f.lines = f.lines[:room]
 	}
 	t.lines = append(t.lines, f.lines...)
+	t.found.Store(int64(len(t.lines)))
 }
 
 // text is the answer to the model, with a note where it is not the whole truth.
