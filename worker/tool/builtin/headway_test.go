@@ -58,10 +58,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 			"64 files looked at, 64 lines found",
 			"68 files looked at, 64 lines found",
 		}},
-		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{ // seconds
-			"1 file looked at, 0 files found",
-			"1 file looked at, 1 file found",
-		}},
+		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{"1 file looked at, 0 files found"}}, // seconds
 	} {
 		t.Run(fmt.Sprint(test.name, test.args, test.pause), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
