@@ -107,6 +107,21 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatalf("README.md: %v", err)
 	}
+	r := newReader(t)
+	for _, s := range all {
+		if err := r.follow(s); err != nil {
+			t.Fatalf("README.md:%d: %s: %v", s.line, s.verb, err)
+		}
+	}
+	r.stop()
+	if r.noPython {
+		t.Skip("no python3: all but the Python of README.md was run")
+	}
+}
+
+// newReader is somebody with a copy of the examples and a binary that is built already.
+func newReader(t *testing.T) *reader {
+	t.Helper()
 	dependOn(t, "../../cmd", "../../internal")
 	r := &reader{t: t, dir: t.TempDir(), server: freeAddr(t)}
 	command, err := binary()
@@ -128,15 +143,7 @@ func TestReadme(t *testing.T) {
 	}
 	r.env = append(r.env, "XDG_CONFIG_HOME="+t.TempDir()) // where dev keeps its user's key
 	t.Cleanup(r.stop)
-	for _, s := range all {
-		if err := r.follow(s); err != nil {
-			t.Fatalf("README.md:%d: %s: %v", s.line, s.verb, err)
-		}
-	}
-	r.stop()
-	if r.noPython {
-		t.Skip("no python3: all but the Python of README.md was run")
-	}
+	return r
 }
 
 // dependOn makes go test run the test again when a file in these folders has changed: it does not know by
