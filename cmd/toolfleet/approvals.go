@@ -38,8 +38,8 @@ type bureau struct {
 
 // signs is the flags of those that decide.
 type signs struct {
-	Key string `setting:"approver.key" placeholder:"FILE" help:"${approver_key}"`
-	As  string `setting:"approver.name" placeholder:"NAME" help:"${approver_name}"`
+	Key string `setting:"approver.key" placeholder:"FILE"`
+	As  string `setting:"approver.name" placeholder:"NAME"`
 }
 
 type approvalsLsCmd struct{ bureau }
@@ -283,7 +283,7 @@ func (d *desk) answer(q messages.Approval, s said, asJSON bool) error {
 type approvalsKeyCmd struct {
 	general
 	shape
-	As   string `setting:"approver.name" placeholder:"NAME" help:"${approver_name}"`
+	As   string `setting:"approver.name" placeholder:"NAME"`
 	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its entry is printed."`
 }
 

@@ -13,7 +13,7 @@ type configPrintCmd struct {
 	embedded
 	listens
 	shape
-	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
+	Slots string `setting:"slots" placeholder:"N"`
 }
 
 func (c configPrintCmd) Run(a *app) error {

@@ -19,7 +19,7 @@ type devCmd struct {
 	governed
 	embedded
 	listens
-	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
+	Slots string `setting:"slots" placeholder:"N"`
 }
 
 // Help is shown below the command's usage.

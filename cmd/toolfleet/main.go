@@ -69,10 +69,9 @@ func main() {
 
 // run is the program without its process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	var commands cli
 	left := -1 // the status with which kong ends by itself, after --help
-	parser, err := kong.New(&commands, kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
-		kong.Vars(config.Help()), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
+	parser, err := kong.New(new(cli), kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.PostBuild(explainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups(flagGroups), kong.Exit(func(code int) { left = code }))
 	if err != nil {
 		panic(err) // a mistake in the struct tags
@@ -93,6 +92,21 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{ctx: signals.ctx, hurry: signals.patience, stdin: stdin, stdout: stdout, stderr: stderr}
 	a.take(parsed)
 	return a.end(parsed.Run(a))
+}
+
+// explainSettings gives each flag that stands for a setting the help of that setting. Placeholders in the tags would say the same, and make
+// every start look through all of the help for each flag.
+func explainSettings(parser *kong.Kong) error {
+	help := config.Help()
+	return kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
+			key := flag.Tag.Get("setting")
+			if flag.Help = help[key]; flag.Help == "" {
+				return fmt.Errorf("--%s: there is no setting %q", flag.Name, key)
+			}
+		}
+		return next(nil)
+	})
 }
 
 // helpFor is the arguments that show the help that is closest to a mistake.

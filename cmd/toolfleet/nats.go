@@ -14,7 +14,7 @@ import (
 type natsCmd struct {
 	general
 	embedded
-	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE" help:"${server_config}"`
+	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE"`
 }
 
 // Help is shown below the command's usage.

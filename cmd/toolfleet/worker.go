@@ -12,8 +12,8 @@ type workerCmd struct {
 	served
 	governed
 	listens
-	Slots string `setting:"slots" placeholder:"N" help:"${slots}"`
-	Name  string `setting:"name" placeholder:"TEXT" help:"${name}"`
+	Slots string `setting:"slots" placeholder:"N"`
+	Name  string `setting:"name" placeholder:"TEXT"`
 }
 
 // Help is shown below the command's usage.

@@ -180,8 +180,8 @@ func (s setting) fallback() string {
 	return s.derived
 }
 
-// Help is the text that the flag of each setting shows, by key with underscores for dots: what it means, its
-// default and its environment names.
+// Help is the text that the flag of each setting shows, by key: what it means, its default and its
+// environment names.
 func Help() map[string]string {
 	help := map[string]string{}
 	for _, s := range settings {
@@ -193,7 +193,7 @@ func Help() map[string]string {
 		if len(s.env) > 0 {
 			env = s.env[0]
 		}
-		help[strings.ReplaceAll(s.key, ".", "_")] = text + " [$" + env + "]."
+		help[s.key] = text + " [$" + env + "]."
 	}
 	return help
 }
