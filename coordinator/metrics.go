@@ -16,6 +16,7 @@ import (
 type Metrics struct {
 	live, slots        prometheus.Gauge
 	batches, calls     *prometheus.CounterVec
+	succeeded          prometheus.Counter
 	seconds, rounds    prometheus.Histogram
 	refusal, unknown   *prometheus.CounterVec
 	redelivered, taken prometheus.Counter
@@ -35,6 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		slots: gauge("toolfleet_coordinator_slots", "Batches that this coordinator drives at once at most."),
 		batches: counters("toolfleet_batches_total", "Batches replied to, by provider and status.",
 			"provider", "status"),
+		succeeded: counter("toolfleet_batches_succeeded_total", "Batches replied to all of whose calls ended ok, of those that have calls."),
 		calls: counters("toolfleet_batch_calls_total", "Calls of batches replied to, by tool, kind and status.",
 			"tool", "kind", "status"),
 		seconds: prometheus.NewHistogram(histogram("toolfleet_batch_duration_seconds",
@@ -56,7 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		unaudited: counter("toolfleet_audit_write_failures_total", "Lines that are missing in the record for people, and tries to store those of a batch that failed."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.live, m.slots, m.batches, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.redelivered, m.taken,
+		reg.MustRegister(m.live, m.slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.redelivered, m.taken,
 			m.decisions, m.notDecided, m.asked, m.unaudited)
 	}
 	return m
@@ -104,6 +106,9 @@ func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took
 	observe(ctx, m.seconds, took.Seconds())
 	if round > 0 {
 		observe(ctx, m.rounds, float64(round))
+	}
+	if len(r.Results) > 0 && !slices.ContainsFunc(r.Results, func(r messages.Result) bool { return r.Status != messages.StatusOK }) {
+		m.succeeded.Inc()
 	}
 	for _, result := range r.Results {
 		tool := fold(result.Tool)

@@ -36,7 +36,8 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return seen
 }
 
-// One batch rests until a person has decided, and another calls tools that nobody knows.
+// One batch rests until a person has decided, another calls tools that nobody knows, one is none, and one has no calls: a
+// success is a batch that has calls, all of which ended ok.
 func TestWhatACoordinatorCounts(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	inOffice(t, messages.Write, func(t *testing.T, o *office) {
@@ -48,7 +49,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 		o.decide(key.Call(0), o.decision(q, messages.Approve, "agent"))
 		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
 		o.reply(key, soon)
-		for i, message := range []string{`{"calls":[{"id":"1","name":"made_up","input":{}},{"id":"2","name":"made up too","input":{}}]}`, `{"calls":0}`} {
+		for i, message := range []string{`{"calls":[{"id":"1","name":"made_up","input":{}},{"id":"2","name":"made up too","input":{}}]}`, `{"calls":0}`, `{"calls":[]}`} {
 			b := messages.Batch{V: 1, ID: messages.BatchID(fmt.Sprint(i)), Session: "other", Provider: messages.Canonical, Message: []byte(message)}
 			key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
 			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
@@ -68,10 +69,11 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 	delete(got, "toolfleet_batches_resumed_total")
 	want := map[string]float64{
 		"toolfleet_coordinator_slots":                                   7,
-		"toolfleet_batches_total{canonical}{completed}":                 2,
+		"toolfleet_batches_total{canonical}{completed}":                 3,
 		"toolfleet_batches_total{canonical}{refused}":                   1,
+		"toolfleet_batches_succeeded_total":                             1,
 		"toolfleet_batches_refused_total{malformed_message}":            1,
-		"toolfleet_batch_duration_seconds":                              3,
+		"toolfleet_batch_duration_seconds":                              4,
 		"toolfleet_batch_round":                                         1,
 		"toolfleet_batch_calls_total{write}{ok}{refund}":                1,
 		"toolfleet_batch_calls_total{_unknown}{unknown_tool}{_unknown}": 2,
