@@ -119,20 +119,20 @@ func (e *examination) settings() {
 // server looks at the server itself, and compares clocks: ours is used for deadlines, its for lifetimes.
 func (e *examination) server() {
 	asked := time.Now()
-	info, err := aboutServer(e.ctx, e.conn)
+	server, err := e.conn.AboutServer(e.ctx)
 	if err != nil {
 		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not say what it is: %v", err)
 		return
 	}
-	e.ok("server", "%s, version %s", info.Server.Name, info.Server.Version)
-	if !info.Server.JetStream {
+	e.ok("server", "%s, version %s", server.Name, server.Version)
+	if !server.JetStream {
 		e.fail("jetstream", "Start nats-server with jetstream enabled, or use `toolfleet nats`.", "JetStream is off")
 	} else {
 		e.ok("jetstream", "on")
 	}
 	halfway := asked.Add(time.Since(asked) / 2)
-	switch off := info.Server.Time.Sub(halfway).Abs().Round(time.Millisecond); {
-	case info.Server.Time.IsZero():
+	switch off := server.Time.Sub(halfway).Abs().Round(time.Millisecond); {
+	case server.Time.IsZero():
 	case off > time.Second:
 		e.warn("clock", "Let NTP keep the clocks of all machines.", "the server's clock and ours differ by %v", off)
 	default:
@@ -184,11 +184,11 @@ func (e *examination) streams() bool {
 		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketKeys), "KV_" + names.Stream(bus.BucketWorkers),
 		"KV_" + names.Stream(bus.BucketApprovals), "OBJ_" + names.Stream(bus.Objects),
 	} {
-		switch _, err := aboutStream(e.ctx, e.conn, name); {
-		case errors.Is(err, errAbsent):
+		switch _, err := e.conn.AboutStream(e.ctx, name); {
+		case errors.Is(err, bus.ErrNoStream):
 			missing = append(missing, name)
 		case err != nil:
-			e.fail("streams", "Give this user the right to $JS.API.>, or look as another.", "%s: %v", name, err)
+			e.fail("streams", "Give this user the right to $JS.API.>, or look as another.", "%v", err)
 			return false
 		}
 	}
@@ -211,11 +211,10 @@ func (e *examination) streams() bool {
 }
 
 func (e *examination) consumers() {
-	names := e.conn.Names()
-	info, err := aboutConsumer(e.ctx, e.conn, names.Stream(bus.Batches), bus.CoordinatorsConsumer)
+	info, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Batches), bus.CoordinatorsConsumer)
 	switch {
 	case err != nil:
-		e.fail("coordinators", "Start `toolfleet coordinator`.", "consumer %s of %s: %v", bus.CoordinatorsConsumer, names.Stream(bus.Batches), err)
+		e.fail("coordinators", "Start `toolfleet coordinator`.", "%v", err)
 	case info.Waiting == 0:
 		e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches (%d wait)", info.Pending)
 	default:
@@ -242,8 +241,8 @@ func (e *examination) workers() {
 	e.policies(workers)
 	e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(served), "pool"))
 	for name := range served {
-		if _, err := aboutConsumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), name); err != nil {
-			e.fail("workers", "Restart a worker of it.", "consumer of pool %s: %v", name, err)
+		if _, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Jobs), name); err != nil {
+			e.fail("workers", "Restart a worker of the pool.", "%v", err)
 		}
 	}
 }
@@ -322,20 +321,20 @@ func (e *examination) writable() {
 func (e *examination) room() {
 	names := e.conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies} {
-		info, err := aboutStream(e.ctx, e.conn, names.Stream(stream))
+		info, err := e.conn.AboutStream(e.ctx, names.Stream(stream))
 		if err != nil {
-			e.fail("room", "", "stream %s: %v", names.Stream(stream), err)
+			e.fail("room", "", "%v", err)
 			continue
 		}
 		const raise = "Raise it in the settings of the server's stream, or wait until what is there ends or ages out."
-		if most := info.Config.MaxMessages; most > 0 && info.State.Messages >= uint64(most) {
-			e.warn("room", raise, "%s is full: it holds %d messages and max_msgs is %d; further ones are refused", names.Stream(stream), info.State.Messages, most)
+		if most := info.MaxMessages; most > 0 && info.Messages >= uint64(most) {
+			e.warn("room", raise, "%s is full: it holds %d messages and max_msgs is %d; further ones are refused", names.Stream(stream), info.Messages, most)
 		}
-		switch most := info.Config.MaxBytes; {
-		case most > 0 && info.State.Bytes >= uint64(most):
-			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it takes nothing, and batches wait for it", names.Stream(stream), info.State.Bytes, most)
-		case most > 0 && float64(info.State.Bytes) > 0.9*float64(most):
-			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.State.Bytes, most)
+		switch most := info.MaxBytes; {
+		case most > 0 && info.Bytes >= uint64(most):
+			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it takes nothing, and batches wait for it", names.Stream(stream), info.Bytes, most)
+		case most > 0 && float64(info.Bytes) > 0.9*float64(most):
+			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.Bytes, most)
 		}
 	}
 }
@@ -344,15 +343,14 @@ func (e *examination) room() {
 const newestDead = 3
 
 func (e *examination) dead() {
-	name := e.conn.Names().Stream(bus.Dead)
-	info, err := aboutStream(e.ctx, e.conn, name)
+	info, err := e.conn.AboutStream(e.ctx, e.conn.Names().Stream(bus.Dead))
 	var newest []journal.DeadEntry
 	if err == nil {
 		newest, err = journal.New(e.conn).Dead(e.ctx, newestDead)
 	}
 	switch {
 	case err != nil:
-		e.fail("set aside", "", "stream %s: %v", name, err)
+		e.fail("set aside", "", "%v", err)
 	case len(newest) == 0:
 		e.ok("set aside", "nothing")
 	default:
@@ -361,6 +359,6 @@ func (e *examination) dead() {
 			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, clean(d.Buried.Reason, 80)))
 		}
 		e.warn("set aside", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` forgets one.",
-			"%s could not be processed; the newest: %s", count(int(info.State.Messages), "message"), strings.Join(reasons, "; "))
+			"%s could not be processed; the newest: %s", count(int(info.Messages), "message"), strings.Join(reasons, "; "))
 	}
 }

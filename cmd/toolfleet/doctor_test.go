@@ -69,6 +69,59 @@ func TestDoctorComparesPolicies(t *testing.T) {
 	})
 }
 
+// Streams are there or not, a pool has lost its consumer, somebody else has written into the bucket, and a stream is full.
+func TestDoctorSaysWhatIsMissing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		e := &examination{ctx: t.Context(), conn: conn}
+		want := func(look func(), lines ...string) {
+			t.Helper()
+			e.findings = nil
+			look()
+			for i, f := range e.findings {
+				if line := f.Status + " " + f.Check + ": " + f.Detail; i >= len(lines) || !strings.HasPrefix(line, lines[i]) {
+					t.Errorf("%s", line)
+				}
+			}
+			if len(e.findings) != len(lines) {
+				t.Errorf("got %+v, want %q", e.findings, lines)
+			}
+		}
+		put := func(key, value string) {
+			t.Helper()
+			bucket, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketWorkers))
+			if err == nil {
+				err = bucket.Put(t.Context(), key, []byte(value))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(e.workers, "fail workers: bucket workers: no such stream, or it is not ready; no fleet has run on this server yet")
+		want(e.dead, "fail set aside: ask about stream TOOLFLEET_DEAD: no such stream")
+		if err := conn.Provision(t.Context(), bus.Provision{MaxBytes: map[string]int64{bus.Dead: 1000}}); err != nil {
+			t.Fatal(err)
+		}
+		want(e.server, "ok server: ", "ok jetstream: ", "ok clock: ")
+		want(e.consumers, "fail coordinators: ask about consumer coordinators of stream TOOLFLEET_BATCHES: not found")
+		want(e.workers, "fail workers: none is there")
+		put("w1", `{"worker":"w1","pools":["gpu"]}`)
+		want(e.workers, "ok policy: ", "ok workers: 1 worker in 1 pool", "fail workers: ask about consumer gpu of stream TOOLFLEET_JOBS: not found")
+		put("w2", "{")
+		want(e.workers, "fail workers: w2 in bucket workers cannot be read: ")
+		want(e.dead, "ok set aside: nothing")
+		want(e.room)
+		if _, err := conn.Append(t.Context(), "toolfleet.dead.x", nil, make([]byte, 900)); err != nil {
+			t.Fatal(err)
+		}
+		want(e.room, "warn room: TOOLFLEET_DEAD is nearly full: it holds 9")
+	})
+}
+
 // Whoever may not look is told so, and not that the server is broken.
 func TestDoctorWithoutRights(t *testing.T) {
 	ids := natstest.NewIdentities(t)

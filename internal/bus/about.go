@@ -10,17 +10,37 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// ServerState is what the server that we are connected to says of itself.
+type ServerState struct {
+	Name      string    `json:"name"`
+	Version   string    `json:"ver"`
+	JetStream bool      `json:"jetstream"`
+	Time      time.Time `json:"time"`
+}
+
+// AboutServer asks the server what it is. Servers before 2.11, and those that this user may not ask, do not say.
+func (c *Conn) AboutServer(ctx context.Context) (ServerState, error) {
+	var info struct {
+		Server ServerState `json:"server"`
+	}
+	if err := c.call(ctx, "$SYS.REQ.USER.INFO", struct{}{}, &info); err != nil {
+		return ServerState{}, fmt.Errorf("ask about the server: %w", err)
+	}
+	return info.Server, nil
+}
+
 // StreamState is what a stream holds.
 type StreamState struct {
-	Messages, Bytes uint64
-	MaxBytes        int64 // 0 or less: no bound of its own
+	Messages, Bytes       uint64
+	MaxMessages, MaxBytes int64 // 0 or less: no bound of its own
 }
 
 // AboutStream asks what a stream holds.
 func (c *Conn) AboutStream(ctx context.Context, stream string) (StreamState, error) {
 	var info struct {
 		Config struct {
-			MaxBytes int64 `json:"max_bytes"`
+			MaxMessages int64 `json:"max_msgs"`
+			MaxBytes    int64 `json:"max_bytes"`
 		} `json:"config"`
 		State struct {
 			Messages uint64 `json:"messages"`
@@ -30,7 +50,29 @@ func (c *Conn) AboutStream(ctx context.Context, stream string) (StreamState, err
 	if err := c.call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
 		return StreamState{}, fmt.Errorf("ask about stream %s: %w", stream, err)
 	}
-	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxBytes}, nil
+	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes}, nil
+}
+
+// ConsumerState is how far a consumer is.
+type ConsumerState struct {
+	Delivered struct {
+		Stream uint64 `json:"stream_seq"` // of the newest message that somebody was given
+	} `json:"delivered"`
+	Pending  uint64 `json:"num_pending"`     // messages that nobody was given yet
+	InFlight uint64 `json:"num_ack_pending"` // that somebody has in hand, or gave back for later
+	Waiting  int    `json:"num_waiting"`     // requests for messages
+}
+
+// AboutConsumer asks how far a consumer is. ErrNotFound: it is not there.
+func (c *Conn) AboutConsumer(ctx context.Context, stream, name string) (s ConsumerState, err error) {
+	if err = c.call(ctx, api("CONSUMER", "INFO", stream, name), struct{}{}, &s); err == nil {
+		return s, nil
+	}
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeConsumerNotFound {
+		err = ErrNotFound
+	}
+	return s, fmt.Errorf("ask about consumer %s of stream %s: %w", name, stream, err)
 }
 
 // Queue is the jobs of a pool.
@@ -47,18 +89,10 @@ func (c *Conn) AboutPool(ctx context.Context, pool string) (q Queue, err error) 
 	if err != nil {
 		return q, err
 	}
-	var info struct {
-		Delivered struct {
-			Stream uint64 `json:"stream_seq"`
-		} `json:"delivered"`
-		Pending  uint64 `json:"num_pending"`
-		InFlight uint64 `json:"num_ack_pending"`
-	}
-	err = c.call(ctx, api("CONSUMER", "INFO", durable.Stream, durable.Name), struct{}{}, &info)
-	var refused *jetstream.APIError
-	absent := errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeConsumerNotFound
+	info, err := c.AboutConsumer(ctx, durable.Stream, durable.Name)
+	absent := errors.Is(err, ErrNotFound)
 	if err != nil && !absent {
-		return q, fmt.Errorf("ask about pool %s: %w", pool, err)
+		return q, err
 	}
 	q.Pending, q.InFlight = info.Pending, info.InFlight
 	if info.Pending == 0 && !absent {
@@ -92,7 +126,7 @@ func (c *Conn) after(ctx context.Context, stream, filter string, seq uint64) (n 
 	return end.pending + 1, found[0].Time, nil
 }
 
-// Values is what a bucket holds, by key, as whichever replica answers has it. Unlike Bucket.Keys it makes no consumer.
+// Values is what a bucket holds, by key, as whichever replica answers has it. It makes no consumer.
 func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
 	prefix := "$KV." + bucket + "."
 	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")

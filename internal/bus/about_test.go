@@ -49,8 +49,27 @@ func TestAboutPool(t *testing.T) {
 		time.Sleep(time.Second)
 		want("all done", 0, 0, 0)
 		stop()
+		jobs := c.Names().Stream(bus.Jobs)
+		if s, err := c.AboutConsumer(t.Context(), jobs, pool); err != nil || s.Pending != 0 || s.Delivered.Stream != 5 {
+			t.Errorf("its consumer: %+v, %v", s, err)
+		}
+		if _, err := c.AboutConsumer(t.Context(), jobs, "other"); !errors.Is(err, bus.ErrNotFound) {
+			t.Errorf("a consumer that is not there: %v", err)
+		}
+		if _, err := c.AboutConsumer(t.Context(), "OTHER", pool); !errors.Is(err, bus.ErrNoStream) {
+			t.Errorf("a consumer of a stream that is not there: %v", err)
+		}
 		if _, err := c.AboutPool(t.Context(), "a.b"); err == nil {
 			t.Error("a pool that cannot be")
+		}
+	}, natstest.Fast)
+}
+
+func TestAboutServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s, err := connect(t, srv).AboutServer(t.Context())
+		if err != nil || s.Name == "" || s.Version == "" || !s.JetStream || time.Since(s.Time) > time.Second {
+			t.Errorf("%+v, %v", s, err)
 		}
 	}, natstest.Fast)
 }
