@@ -55,6 +55,12 @@ func TestTheDashboardHasData(t *testing.T) {
 	prom.has(metricNames(t))
 	f.until("the alert about the lost write fires", func() bool { return prom.alert("ToolfleetOutcomeUnknown") == "firing" })
 	f.until("the alert about the junk is on its way", func() bool { return prom.alert("ToolfleetDeadLetters") != "" })
+	f.loop()
+	f.until("the alert about rounds that come to nothing fires", func() bool { return prom.alert("ToolfleetMaxRoundsBurned") == "firing" })
+	f.until("a slow tool burns its budget", func() bool {
+		f.linger()
+		return len(prom.without([]query{{"", `tool:toolfleet_slow_calls:burn_rate1h{tool="sluggish"} > 14.4`}})) == 0
+	})
 	f.until("a call leads to its trace", func() bool {
 		return len(prom.get("query_exemplars", url.Values{"query": {"toolfleet_call_duration_seconds_bucket"}, "start": {ago(time.Hour)}, "end": {ago(0)}})) > len("[]")
 	})
@@ -95,6 +101,7 @@ tools:
   - {name: broken, kind: read, input_schema: {type: object}, builtin: fail}
   - {name: forbidden, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: slow, kind: read, timeout: 20ms, input_schema: {type: object}, builtin: sleep}
+  - {name: sluggish, kind: read, timeout: 30s, input_schema: {type: object}, builtin: sleep}
   - {name: note, kind: write, input_schema: {type: object}, builtin: noop}
   - {name: refund, kind: write, input_schema: {type: object}, builtin: noop}
 `))
@@ -187,6 +194,27 @@ func (f *observed) work() {
 	}
 	if f.rounds > 1 { // the first question stays open
 		f.answer(asking)
+	}
+}
+
+// loop has an agent go round and round, and its model call no tool any more.
+func (f *observed) loop() {
+	f.t.Helper()
+	for round := range 30 {
+		b := canonical("loop", fmt.Sprintf("round%d", round))
+		b.Round = 10 + round
+		if reply, err := f.agent.Run(f.t.Context(), b, nil); err != nil || len(reply.Results) != 0 {
+			f.t.Fatalf("a batch without calls: %+v, %v", reply, err)
+		}
+	}
+}
+
+// linger has a read wait for what is behind it, for longer than its budget.
+func (f *observed) linger() {
+	f.t.Helper()
+	f.rounds++
+	if _, err := f.agent.Run(f.t.Context(), canonical("slow", fmt.Sprintf("slow%d", f.rounds), call{"sluggish", `{"ms":2200}`}), nil); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
