@@ -112,7 +112,10 @@ func TestValues(t *testing.T) {
 			}
 		}
 		put("aged")
-		time.Sleep(11 * time.Second)
+		until(t, "the old value has aged", time.Minute, func() bool {
+			_, found, err := bucket.Get(t.Context(), "aged")
+			return err == nil && !found
+		})
 		put("a")
 		put("b")
 		put("gone")

@@ -196,6 +196,7 @@ func TestPullerOutlivesServerRestarts(t *testing.T) {
 			sendJobs(t, c, 10*round, 10*round+10)
 			time.Sleep(time.Second)
 			srv.Stop()
+			until(t, "cut off", time.Minute, func() bool { return !c.Connected() })
 			time.Sleep(time.Duration(round) * time.Minute)
 			if err := srv.Restart(); err != nil {
 				t.Fatal(err)
