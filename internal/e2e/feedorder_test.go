@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Calls that run together end in the opposite order. The end of each is told at once, while slower ones run; their results are
+// told in call order, once the last has ended.
+func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
+	var opens []func()
+	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+		for i := range 4 {
+			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.Read)
+			opens = append(opens, open)
+		}
+	})
+	defer f.close()
+	var told, raw feed // with what the client does about what is lost, and as it comes
+	listen(t, f.conn, &raw)
+	f.submit(canonical("s", "b", call{"gate0", ""}, call{"gate1", ""}, call{"gate2", ""}, call{"gate3", ""}))
+	following := make(chan error, 1)
+	go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+	for i := range opens {
+		f.until("all run", func() bool { return told.has(fmt.Sprintf("running %d #1", i)) })
+	}
+	for i := len(opens) - 1; i >= 0; i-- {
+		opens[i]()
+		f.until("the end is told while the others run", func() bool { return told.has(fmt.Sprintf("end %d #1", i)) })
+	}
+	if err := <-following; err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"start 0", "start 1", "start 2", "start 3", "end 3 #1", "end 2 #1", "end 1 #1", "end 0 #1",
+		"result 0 #1", "result 1 #1", "result 2 #1", "result 3 #1", "reply",
+	}
+	f.until("the reply has come", func() bool { return raw.has("reply") })
+	for name, events := range map[string][]messages.Event{"followed": told.all(), "as it comes": raw.all()} {
+		checkFeed(t, events, 4)
+		var got []string
+		for _, event := range eventNames(events) {
+			if !strings.HasPrefix(event, "running") && !strings.HasPrefix(event, "progress") {
+				got = append(got, event)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// listen takes every event as it comes, without any help of the client's.
+func listen(t *testing.T, conn *bus.Conn, into *feed) {
+	t.Helper()
+	stop, err := conn.Subscribe("toolfleet.event._.>", "", func(m bus.Msg) {
+		var e messages.Event
+		if err := json.Unmarshal(m.Data, &e); err != nil {
+			t.Error(err)
+		}
+		into.take(e)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+// A tool tells three times how far it is, on a worker that is far from the server, to somebody who is far from it too. What
+// the links do to what goes over them changes neither the words nor their order.
+func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		reports := []messages.Progress{{Fraction: 0.25, Text: "read"}, {Fraction: 0.5}, {Fraction: 0.75, Text: "nearly"}}
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 60_000}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+			for _, p := range reports { // one after the other, with nothing between them
+				c.Progress(p)
+			}
+			return tool.Text("done"), nil
+		})
+		near, far := newLink(t, srv), newLink(t, srv)
+		f.coordinator(coordinator.Config{})
+		f.workerOver(near, worker.Config{})
+		_, conn := f.follower(far)
+		defer conn.Close()
+		var raw feed
+		listen(t, conn, &raw)
+		for i, slow := range []weather{{}, {delay: 300 * time.Millisecond}, {rate: 2000}, {delay: 50 * time.Millisecond, rate: 5000}} {
+			near.set(slow, slow)
+			far.set(weather{}, slow)
+			b := canonical("s", fmt.Sprint("b", i), call{"nap", ""})
+			f.submit(b)
+			f.until("the reply was told", func() bool {
+				events := raw.of(b.ID)
+				return len(events) > 0 && events[len(events)-1].Type == messages.EventReply
+			})
+			var got []messages.Progress
+			for _, e := range raw.of(b.ID) {
+				if e.Type == messages.EventProgress {
+					got = append(got, *e.Progress)
+				}
+			}
+			if diff := cmp.Diff(reports, got); diff != "" {
+				t.Errorf("over links like %+v (-want +got):\n%s", slow, diff)
+			}
+		}
+	})
+}
+
+// Workers and coordinators are killed at moments that are thrown, 200 batches long: whoever follows a batch hears of all its
+// starts before anything of it runs, of each end once, and of its results in call order at the end.
+func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
+	batches := 200
+	if testing.Short() {
+		batches = 40
+	}
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		for name, promise := range map[string]schemas.Tool{
+			"look": {Kind: messages.Read}, "put": {OnCrash: messages.Idempotent}, "pay": {OnCrash: messages.Once},
+		} {
+			promise.Name, promise.TimeoutMS = name, 60_000
+			f.tool(promise, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+				for i := range 4 {
+					c.Progress(messages.Progress{Fraction: float64(i) / 4})
+					select {
+					case <-time.After(20 * time.Millisecond):
+					case <-ctx.Done():
+						return tool.Output{}, context.Cause(ctx)
+					}
+				}
+				return tool.Text("done"), nil
+			})
+		}
+		f.worker(worker.Config{Name: "stays"})
+		f.coordinator(coordinator.Config{})
+		killWorker, killCoordinator := f.doomed(worker.Config{}), f.mortal(coordinator.Config{})
+		r := rand.New(rand.NewPCG(8, 9))
+		again := 0
+		for i := range batches {
+			var calls []call
+			for range 1 + r.IntN(5) {
+				calls = append(calls, call{[]string{"look", "look", "put", "pay", "nope"}[r.IntN(5)], ""})
+			}
+			b := canonical(fmt.Sprint("s", i), "b", calls...)
+			f.submit(b)
+			var told feed
+			following := make(chan error, 1)
+			go func() { following <- f.client.Follow(t.Context(), b.Session, b.ID, told.take) }()
+			time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
+			if i%3 != 0 {
+				killWorker()
+				killWorker = f.doomed(worker.Config{})
+			}
+			if i%3 != 1 {
+				killCoordinator()
+				killCoordinator = f.mortal(coordinator.Config{})
+			}
+			select {
+			case err := <-following:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(time.Hour):
+				t.Fatalf("batch %d is not told to the end: %v", i, eventNames(told.all()))
+			}
+			checkFeed(t, told.all(), len(calls))
+			for _, e := range told.all() {
+				if e.Type == messages.EventRunning && e.Attempt > 1 {
+					again++
+				}
+			}
+			if t.Failed() {
+				t.Fatalf("batch %d", i)
+			}
+		}
+		if again == 0 {
+			t.Error("no call was run again: nobody was killed in the middle")
+		}
+		t.Logf("%d attempts after the first", again)
+	})
+}
