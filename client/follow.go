@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,17 +44,6 @@ func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.Ba
 	return f.run(ctx, c.key(s, b).Batch)
 }
 
-// Watch is Follow for every batch of a session of which something happens, until ctx ends. It begins with the first news of
-// each: a batch that began before, or while the connection was lost, is told from its beginning then.
-func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
-	f := &follower{client: c, session: s, each: each}
-	err := f.run(ctx, "*")
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
 // lookAfter is how long a batch may be silent before it is asked for: the news of it may have been lost.
 const lookAfter = 30 * time.Second
 
@@ -69,14 +59,27 @@ type follower struct {
 	each    func(messages.Event)
 
 	mu    sync.Mutex
-	queue []messages.Event // guarded by mu
-	lost  bool             // something may have been missed; guarded by mu
+	queue []tiding // guarded by mu
+	lost  bool     // something may have been missed; guarded by mu
 	wake  chan struct{}
 
 	answers chan answeredPast // to run's goroutine, which owns the rest
 	asking  int               // how many are to come
 	batches map[messages.BatchID]*followed
-	over    []messages.BatchID // the last that were told to their end
+	over    []ended // the last that were told to their end, and all that are after the past's place
+	past    *past   // nil: one batch is followed
+}
+
+// tiding is an event as it came in.
+type tiding struct {
+	messages.Event
+	place uint64 // among the replies, of one that was stored
+}
+
+// ended is a batch that was told to its end.
+type ended struct {
+	id    messages.BatchID
+	place uint64 // of its reply; 0: not known
 }
 
 // answeredPast is what is known to have happened to a batch.
@@ -96,6 +99,12 @@ type followed struct {
 	ask    time.Time        // when it is due to be asked
 	wait   time.Duration    // before the next try
 	since  time.Time        // of the first try that found nobody; zero: somebody was there
+
+	place    uint64        // of its reply, where that is known
+	accepted time.Time     // where it was listed as open: a reply from before is an older batch's
+	turn     bool          // nothing of it is told before its turn
+	first    time.Time     // when it was first asked for
+	answer   *answeredPast // that waits for it
 }
 
 // maxQueue bounds the news that wait to be told. Of a watcher that is slower some are dropped, and what is durable of them is
@@ -118,6 +127,11 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	if f.only != "" {
 		f.batches[f.only] = &followed{story: newStory(), ask: time.Now()}
 	}
+	var lists chan answeredList
+	if f.past != nil {
+		f.past.at, lists = time.Now(), make(chan answeredList)
+		f.past.lists = lists
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	asking, stop := context.WithCancel(ctx)
@@ -135,7 +149,11 @@ func (f *follower) run(ctx context.Context, batches string) error {
 		case <-f.wake:
 		case <-timer.C:
 		case past := <-f.answers:
-			if err := f.catchUp(ctx, past); err != nil {
+			if err := f.answered(ctx, past); err != nil {
+				return err
+			}
+		case list := <-lists:
+			if err := f.listed(ctx, list); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -147,7 +165,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 func (f *follower) heard(m bus.Msg) {
 	var e messages.Event
 	if json.Unmarshal(m.Data, &e) == nil {
-		f.push(e)
+		f.push(tiding{Event: e})
 	}
 }
 
@@ -157,11 +175,11 @@ const storedReply messages.EventType = "stored"
 func (f *follower) replied(m bus.Msg) {
 	var r struct{ Batch messages.BatchID }
 	if json.Unmarshal(m.Data, &r) == nil {
-		f.push(messages.Event{Type: storedReply, Batch: r.Batch, Index: -1})
+		f.push(tiding{messages.Event{Type: storedReply, Batch: r.Batch, Index: -1}, placeOf(m)})
 	}
 }
 
-func (f *follower) push(e messages.Event) {
+func (f *follower) push(e tiding) {
 	if f.only != "" { // the subject says so; an id that is no UTF-8 does not survive in a body
 		e.Batch = f.only
 	}
@@ -200,36 +218,68 @@ func (f *follower) step(ctx, asking context.Context) {
 		for _, b := range f.batches {
 			b.ask, b.again = now, true
 		}
+		if f.past != nil {
+			f.past.missed(now)
+		}
 	}
 	for _, e := range news {
-		f.take(ctx, e, now)
+		if e.Type == storedReply {
+			f.stored(e, now)
+		} else {
+			f.take(ctx, e.Event, now)
+		}
 	}
+	f.askForPast(asking, now)
+	f.inquireInTurn(asking, now)
 	for id, b := range f.batches {
-		if f.asking < asksAtOnce && !b.asking && !now.Before(b.ask) {
-			f.inquire(asking, id, b)
+		if !b.turn {
+			f.inquire(asking, id, b, now)
 		}
 	}
 }
 
-// take tells an event, or holds it while something is missing that comes before it. That an old reply is published again, for
-// somebody who has submitted its batch again, is no news.
+// stored takes it that the reply of a batch was stored. That an old one is published again, for somebody who has submitted its
+// batch again, is no news.
+func (f *follower) stored(e tiding, now time.Time) {
+	if f.past != nil && e.place > 0 {
+		f.past.stored(e.place)
+	}
+	b := f.batches[e.Batch]
+	if b == nil {
+		if f.past == nil || e.place == 0 || f.wasTold(e.Batch, e.place) {
+			return
+		}
+		b = f.begin(e.Batch, now) // of which nothing was heard
+	}
+	b.place = max(b.place, e.place)
+	if soonest := now.Add(soon); b.ask.After(soonest) {
+		b.ask = soonest
+	}
+}
+
+// begin is a batch that was not heard of before.
+func (f *follower) begin(id messages.BatchID, now time.Time) *followed {
+	b := &followed{story: newStory(), ask: now.Add(lookAfter)}
+	f.batches[id] = b
+	if b.turn = f.past.holds(); b.turn {
+		f.past.late = append(f.past.late, id)
+	}
+	return b
+}
+
+// take tells an event, or holds it while something is missing that comes before it.
 func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
 	b := f.batches[e.Batch]
 	switch {
-	case b == nil && (f.only != "" || e.Type == storedReply || f.wasTold(e.Batch)):
+	case b == nil && (f.only != "" || f.wasTold(e.Batch, 0)):
 		return
 	case b == nil:
-		b = &followed{story: newStory(), ask: now.Add(lookAfter)}
-		f.batches[e.Batch] = b
+		b = f.begin(e.Batch, now)
 	}
 	switch {
-	case e.Type == storedReply:
-		if soonest := now.Add(soon); b.ask.After(soonest) {
-			b.ask = soonest
-		}
 	case len(b.held) >= maxQueue:
 		b.again = true
-	case b.asking || len(b.held) > 0 || !now.Before(b.ask):
+	case b.turn || b.asking || len(b.held) > 0 || !now.Before(b.ask):
 		b.held = append(b.held, e)
 	case b.story.gap(e):
 		b.held, b.ask = append(b.held, e), now
@@ -239,10 +289,25 @@ func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
 	}
 }
 
-// inquire asks what has happened to a batch.
-func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed) {
+// inquireInTurn asks about the next whose turn it is.
+func (f *follower) inquireInTurn(ctx context.Context, now time.Time) {
+	for _, id := range f.past.next() {
+		if b := f.batches[id]; b != nil && b.answer == nil {
+			f.inquire(ctx, id, b, now)
+		}
+	}
+}
+
+// inquire asks what has happened to a batch, when that is due.
+func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed, now time.Time) {
+	if f.asking == asksAtOnce || b.asking || now.Before(b.ask) {
+		return
+	}
+	if b.first.IsZero() {
+		b.first = now
+	}
 	f.asking++
-	b.asking, b.before, b.again, b.ask = true, len(b.held), false, time.Now().Add(lookAfter)
+	b.asking, b.before, b.again, b.ask = true, len(b.held), false, now.Add(lookAfter)
 	go func() {
 		past, err := f.client.Timeline(ctx, f.session, id)
 		select {
@@ -252,12 +317,31 @@ func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed
 	}()
 }
 
-// catchUp tells what has happened to a batch and was not told, and then what was held back.
-func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
+// answered takes what has happened to a batch.
+func (f *follower) answered(ctx context.Context, past answeredPast) error {
 	b := f.batches[past.id] // what is asked for is not told to its end before
 	f.asking--
 	b.asking = false
 	switch {
+	case !b.turn:
+		return f.catchUp(ctx, past)
+	case past.err != nil && !isGone(past.err) && time.Since(b.first) < lookAfter: // it keeps its turn that long
+		return f.later(ctx, b, past.err)
+	}
+	b.answer = &past
+	return f.tellInTurn(ctx)
+}
+
+// isGone reports whether nothing is told of a batch, however often that is asked for.
+func isGone(err error) bool { return errors.Is(err, ErrUnknown) || errors.Is(err, errNoTimelines) }
+
+// catchUp tells what has happened to a batch and was not told, and then what was held back.
+func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
+	b := f.batches[past.id]
+	switch {
+	case past.err == nil && b.isOlder(past.events):
+		delete(f.batches, past.id)
+		return nil
 	case past.err == nil:
 	case f.only == "" && errors.Is(past.err, ErrUnknown):
 		delete(f.batches, past.id)
@@ -284,6 +368,15 @@ func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
 	return nil
 }
 
+// isOlder reports whether what is told is that of an older batch, which was submitted again and is in the log for that.
+func (b *followed) isOlder(events []messages.Event) bool {
+	if len(events) == 0 || b.accepted.IsZero() {
+		return false
+	}
+	last := events[len(events)-1]
+	return last.Type == messages.EventReply && last.Time.Before(b.accepted)
+}
+
 // later has a batch asked for again, and is the error with which that is given up.
 func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	var refusal *messages.Refusal
@@ -297,9 +390,9 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
+	case isGone(err), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
 		return err
-	case deserted && !began && time.Since(b.since) > comingBack: // one that began goes on when a coordinator is back
+	case deserted && !began && f.only != "" && time.Since(b.since) > comingBack: // one that began goes on when a coordinator is back
 		return err
 	}
 	b.wait = min(max(2*b.wait, 100*time.Millisecond), 5*time.Second)
@@ -317,17 +410,23 @@ func (f *follower) tell(ctx context.Context, b *followed, e messages.Event) {
 	}
 	if b.story.replied && f.batches[e.Batch] == b {
 		delete(f.batches, e.Batch)
-		if f.over = append(f.over, e.Batch); len(f.over) > 256 {
-			f.over = f.over[1:]
+		f.over = append(f.over, ended{e.Batch, b.place})
+		if f.past == nil || f.past.complete() {
+			f.over = f.over[max(0, len(f.over)-keptEnded):]
 		}
 	}
 }
 
-// wasTold reports whether a batch was told to its end: what comes of it now is told already.
-func (f *follower) wasTold(id messages.BatchID) bool {
-	for _, told := range f.over {
-		if told == id {
-			return true
+// keptEnded is how many batches that were told to their end are remembered, for what comes late of them.
+const keptEnded = 256
+
+// wasTold reports whether a batch was told to its end: what comes of it now is told already. With the place of a reply it is
+// the batch which that answers: another may have had its id long before.
+func (f *follower) wasTold(id messages.BatchID, place uint64) bool {
+	for i := len(f.over) - 1; i >= 0; i-- {
+		if told := &f.over[i]; told.id == id {
+			told.place = max(told.place, cmp.Or(told.place, place))
+			return place <= told.place
 		}
 	}
 	return false
@@ -337,9 +436,17 @@ func (f *follower) wasTold(id messages.BatchID) bool {
 func (f *follower) next() time.Duration {
 	wait := lookAfter
 	for _, b := range f.batches {
-		if !b.asking && f.asking < asksAtOnce { // an answer comes before anything else is asked
+		if !b.asking && !b.turn && f.asking < asksAtOnce { // an answer comes before anything else is asked
 			wait = min(wait, time.Until(b.ask))
 		}
+	}
+	for _, id := range f.past.next() {
+		if b := f.batches[id]; b != nil && !b.asking && b.answer == nil && f.asking < asksAtOnce {
+			wait = min(wait, time.Until(b.ask))
+		}
+	}
+	if p := f.past; p != nil && p.due && len(p.turns) == 0 && !p.asking {
+		wait = min(wait, time.Until(p.at))
 	}
 	return max(wait, 0)
 }

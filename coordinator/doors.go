@@ -208,17 +208,15 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 	return true
 }
 
-// getDoor answers with the reply of a batch, or with how it stands, or with what has happened to it so far.
+// getDoor answers with the reply of a batch, or with how it stands, with what has happened to it so far, or with the batches of
+// its session.
 func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 	_, key, err := c.names.Batch(m.Subject)
 	if err != nil {
 		c.refuseAtDoor(m, &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
 		return
 	}
-	var want struct {
-		Results  string `json:"results"`
-		Timeline bool   `json:"timeline"`
-	}
+	var want messages.Get
 	if len(m.Data) > 0 {
 		if err := json.Unmarshal(m.Data, &want); err != nil {
 			c.refuseAtDoor(m, &messages.Refusal{Class: messages.MalformedMessage, Message: "get: " + err.Error()})
@@ -226,9 +224,12 @@ func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 		}
 	}
 	var body []byte
-	if want.Timeline {
+	switch {
+	case want.Batches:
+		body, err = c.batches(ctx, key, want)
+	case want.Timeline:
 		body, err = c.timeline(ctx, key)
-	} else {
+	default:
 		body, err = c.fetch(ctx, key, want.Results == "full")
 	}
 	switch {

@@ -17,33 +17,44 @@ import (
 // attempts of calls that do not claim but the last. Nothing is guessed: what kind a call is of, its stage, and that it can never
 // run are the plan's to say, and until a record holds the plan nobody knows how it will be.
 
-// storytellers is how many timelines are made at once: each may be about as large as a session's work.
+// storytellers is how many timelines and lists of batches are made at once: each may be about as large as a session's work.
 const storytellers = 2
 
-// patience is how long a request for a timeline waits for its turn. Whoever asks waits longer.
+// patience is how long a request for one waits for its turn. Whoever asks waits longer.
 const patience = 5 * time.Second
 
-var errCrowded = errors.New("too many timelines are asked for at once")
+var errCrowded = errors.New("too many timelines and lists of batches are asked for at once")
 
-// timeline is what is durable about a batch, as the get door answers with it; bus.ErrNotFound when nobody knows of it.
-func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]byte, error) {
+// inTurn makes a long answer: few are made at once.
+func (c *Coordinator) inTurn(ctx context.Context, answer func() (any, error)) ([]byte, error) {
 	turn, cancel := context.WithTimeoutCause(ctx, patience, errCrowded)
 	defer cancel()
 	if !c.telling.enter(turn) {
 		return nil, context.Cause(turn)
 	}
 	defer c.telling.leave()
-	story, err := c.journal.Story(ctx, key)
+	body, err := answer()
 	if err != nil {
 		return nil, err
 	}
-	t := past{story: story}
-	if story.Accepted.Seq > 0 {
-		if t.in, err = c.decode(c.logAbout(ctx, key), story.Accepted); err == nil {
-			t.sent = routed(t.in.batch.Provider, t.in.calls, c.catalog.now())
-		} // else it is about to be refused: it has no calls
-	}
-	return messages.MustMarshal(t.tell()), nil
+	return messages.MustMarshal(body), nil
+}
+
+// timeline is what is durable about a batch, as the get door answers with it; bus.ErrNotFound when nobody knows of it.
+func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]byte, error) {
+	return c.inTurn(ctx, func() (any, error) {
+		story, err := c.journal.Story(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		t := past{story: story}
+		if story.Accepted.Seq > 0 {
+			if t.in, err = c.decode(c.logAbout(ctx, key), story.Accepted); err == nil {
+				t.sent = routed(t.in.batch.Provider, t.in.calls, c.catalog.now())
+			} // else it is about to be refused: it has no calls
+		}
+		return t.tell(), nil
+	})
 }
 
 // past is a batch of which is told again.

@@ -19,10 +19,10 @@ import (
 // goTypes is every schema with the Go type that speaks it; nil for what only other languages write.
 var goTypes = map[string]any{
 	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": messages.Job{}, "event": messages.Event{},
-	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": nil, "state": messages.State{},
+	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": messages.Get{}, "state": messages.State{},
 	"call-record": messages.CallRecord{}, "plan-record": messages.PlanRecord{}, "hand-back": messages.HandBack{}, "notice": messages.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
-	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": messages.AuditLines{}, "timeline": messages.Timeline{},
+	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": messages.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},
 	"buried": messages.Buried{}, "tool": Tool{}, "tools-file": nil, "policy-file": nil,
 }
 

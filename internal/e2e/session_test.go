@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// away breaks the connection over the link, and keeps it broken until it is to come back.
+func (l *link) away() (back func()) {
+	l.set(weather{silent: true}, weather{silent: true})
+	l.cut()
+	return func() { l.set(weather{}, weather{}) }
+}
+
+// batchesOf is the batches that a feed tells of, in the order of their first event, and checks that none is told between
+// the events of another.
+func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
+	t.Helper()
+	for i, e := range events {
+		switch {
+		case i > 0 && events[i-1].Batch == e.Batch:
+		case slices.Contains(ids, e.Batch):
+			t.Errorf("%s of batch %s is told after one of %s", eventName(e), e.Batch, events[i-1].Batch)
+		default:
+			ids = append(ids, e.Batch)
+		}
+	}
+	return ids
+}
+
+// watchOver watches a session over a link.
+func watchOver(f *fleet, l *link, since time.Time) (told *feed, conn *bus.Conn, end func()) {
+	c, conn := f.follower(l)
+	told = &feed{}
+	ctx, cancel := context.WithCancel(context.Background())
+	watching := make(chan error, 1)
+	go func() { watching <- c.WatchSince(ctx, "s", since, told.take) }()
+	return told, conn, func() {
+		cancel()
+		if err := <-watching; err != nil {
+			f.t.Error(err)
+		}
+		conn.Close()
+	}
+}
+
+func (f *feed) replies() (n int) {
+	for _, e := range f.all() {
+		if e.Type == messages.EventReply {
+			n++
+		}
+	}
+	return n
+}
+
+// Batches begin and end while the watcher is away: each is told once, whole, and in the order in which they ran, whatever else
+// happens meanwhile.
+func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
+	for name, test := range map[string]struct {
+		missed int
+		during func(f *fleet, restart func())
+		back   func(l *link, conn *bus.Conn)
+	}{
+		"three batches":                {missed: 3},
+		"the coordinator is restarted": {missed: 3, during: func(_ *fleet, restart func()) { restart() }},
+		"one was submitted again": {missed: 3, during: func(f *fleet, _ func()) {
+			f.run(canonical("s", "before", call{"echo", ""}))
+			f.run(canonical("s", "away0", call{"echo", ""}, call{"count", ""}, call{"nope", ""}))
+		}},
+		"more than the list has room for": {missed: 300},
+		"it breaks again and again": {missed: 30, back: func(l *link, conn *bus.Conn) {
+			var times atomic.Int32
+			conn.OnReconnect(func() {
+				if times.Add(1) < 10 {
+					go func() {
+						time.Sleep(time.Millisecond)
+						l.cut()
+					}()
+				}
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+					return tool.Output{Value: c.Input}, nil
+				})
+				f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("counted"), nil })
+				openFirst, firstRuns := f.behindGate("first", messages.Write)
+				openLast, lastRuns := f.behindGate("last", messages.Write)
+				f.worker(worker.Config{})
+				c := f.coordinator(coordinator.Config{})
+				f.run(canonical("s", "before", call{"echo", ""})) // is not told
+				f.run(canonical("other", "elsewhere", call{"echo", ""}))
+				f.submit(canonical("s", "known", call{"first", ""}, call{"echo", ""}))
+				f.until("the first runs", func() bool { return firstRuns.Load() == 1 })
+				l := newLink(t, srv)
+				told, conn, end := watchOver(f, l, time.Time{})
+				defer end()
+				f.until("it is told", func() bool { return told.has("running 0 #1") })
+
+				back := l.away()
+				openFirst()
+				want := []messages.BatchID{"known"}
+				for i := range test.missed {
+					id := fmt.Sprint("away", i)
+					f.run(canonical("s", id, call{"echo", ""}, call{"count", ""}, call{"nope", ""}))
+					want = append(want, messages.BatchID(id))
+				}
+				if test.during != nil {
+					test.during(f, func() {
+						c.stop()
+						c = f.coordinator(coordinator.Config{})
+					})
+				}
+				f.submit(canonical("s", "open", call{"last", ""}))
+				f.submit(canonical("s", "queued", call{"echo", ""}))
+				f.until("the last runs", func() bool { return lastRuns.Load() == 1 })
+				if test.back != nil {
+					test.back(l, conn)
+				}
+				back()
+				f.until("all that has ended is told", func() bool { return told.replies() == 1+test.missed })
+				openLast()
+				f.run(canonical("s", "after", call{"echo", ""}))
+				f.until("all is told", func() bool { return told.replies() == 4+test.missed })
+
+				want = append(want, "open", "queued", "after")
+				events := slices.DeleteFunc(told.all(), func(e messages.Event) bool {
+					return e.Type == messages.EventStart && e.Batch == "queued" // before what is open has ended
+				})
+				if diff := cmp.Diff(want, batchesOf(t, events)); diff != "" {
+					t.Error(diff)
+				}
+				for _, id := range want {
+					calls := map[messages.BatchID]int{"known": 2, "open": 1, "queued": 1, "after": 1}[id]
+					if calls == 0 {
+						calls = 3
+					}
+					checkFeed(t, told.of(id), calls)
+				}
+			})
+		})
+	}
+}
+
+// What has ended before is told as far back as is asked for, and what is open is told at once.
+func TestWatchSince(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.Write) })
+		defer f.close()
+		defer open()
+		var began time.Time
+		for i := range 4 {
+			time.Sleep(time.Minute)
+			if i == 2 {
+				began = time.Now()
+			}
+			f.run(canonical("s", fmt.Sprint("b", i), call{"echo", ""}))
+		}
+		f.submit(canonical("s", "open", call{"gate", ""}))
+		f.submit(canonical("s", "b3", call{"echo", ""})) // again: is no news
+		for _, test := range []struct {
+			since time.Time
+			want  []messages.BatchID
+		}{
+			{time.Time{}, []messages.BatchID{"open"}},
+			{began, []messages.BatchID{"b2", "b3", "open"}},
+			{began.Add(-time.Hour), []messages.BatchID{"b0", "b1", "b2", "b3", "open"}},
+			{began.Add(time.Hour), []messages.BatchID{"open"}},
+		} {
+			told, _, end := watchOver(f, newLink(t, srv), test.since)
+			f.until("what is open is told", func() bool { return told.has("running 0 #1") && len(told.of("open")) > 1 })
+			time.Sleep(time.Minute)
+			if diff := cmp.Diff(test.want, batchesOf(t, told.all())); diff != "" {
+				t.Errorf("since %v: %s", test.since, diff)
+			}
+			end()
+		}
+	})
+}
+
+// What is forgotten before the watcher is back is not told, and holds up nothing.
+func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := watchable(t, srv, nil)
+		defer f.close()
+		l := newLink(t, srv)
+		told, _, end := watchOver(f, l, time.Time{})
+		defer end()
+		f.run(canonical("s", "known", call{"echo", ""}))
+		f.until("it is told", func() bool { return told.replies() == 1 })
+		back := l.away()
+		f.run(canonical("s", "forgotten", call{"echo", ""}))
+		time.Sleep(20 * time.Hour)
+		f.run(canonical("s", "kept", call{"echo", ""}))
+		time.Sleep(10 * time.Hour)
+		f.run(canonical("s", "known", call{"echo", ""})) // another with its id
+		back()
+		f.until("what is kept is told", func() bool { return told.replies() == 3 })
+		time.Sleep(30 * time.Hour) // nothing is kept
+		f.run(canonical("s", "after", call{"echo", ""}))
+		f.until("what comes is told", func() bool { return told.replies() == 4 })
+		if diff := cmp.Diff([]string{"known", "kept", "known", "after"}, batchNames(told.all())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// batchNames is the batches of the replies.
+func batchNames(events []messages.Event) (names []string) {
+	for _, e := range events {
+		if e.Type == messages.EventReply {
+			names = append(names, string(e.Batch))
+		}
+	}
+	return names
+}
+
+// A list is bounded, and no other session is on it.
+func TestTheBatchesOfASession(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.Write) })
+		defer f.close()
+		defer open()
+		for i := range 300 {
+			f.run(canonical("s", fmt.Sprint("b", i), call{"echo", ""}))
+		}
+		f.run(canonical("s.", "*", call{"echo", ""}))
+		f.submit(canonical("s", "open", call{"gate", ""}))
+		for i := range 300 {
+			f.submit(canonical("s", fmt.Sprint("queued", i)))
+		}
+		now, err := f.client.Batches(t.Context(), "s", time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(now.Batches); n != 256 || now.Batches[0].Batch != "open" || now.More || now.Newest == nil || now.Newest.Batch != "b299" || now.Place != now.Newest.Place {
+			t.Errorf("now: %d, more %v, %+v", n, now.More, now.Newest)
+		}
+		list, err := f.client.Batches(t.Context(), "s", time.Unix(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(list.Batches); n != 256 || !list.More || list.Batches[255].Batch != "b255" || list.Batches[255].Status != "completed" || list.Batches[0].Ended.IsZero() {
+			t.Errorf("the first page: %d, more %v: %+v", n, list.More, list.Batches[n-1])
+		}
+		list, err = f.client.NextBatches(t.Context(), "s", list.Place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(list.Batches); n != 44+256 || list.More || list.Batches[43].Batch != "b299" || !list.Batches[44].Open() || list.Batches[44].Batch != "open" {
+			t.Errorf("the second page: %d, more %v", n, list.More)
+		}
+		other, err := f.client.Batches(t.Context(), "s.", time.Unix(0, 0))
+		if err != nil || len(other.Batches) != 1 || other.Batches[0].Batch != "*" {
+			t.Errorf("another session: %+v, %v", other, err)
+		}
+		none, err := f.client.Batches(t.Context(), "never", time.Unix(0, 0))
+		if err != nil || len(none.Batches) != 0 || none.Place != 0 || none.Newest != nil {
+			t.Errorf("a session that nobody knows: %+v, %v", none, err)
+		}
+		ahead, err := f.client.NextBatches(t.Context(), "s", 1<<62)
+		if err != nil || len(ahead.Batches) != 256 || ahead.Batches[0].Batch != "b0" {
+			t.Errorf("after a place that is of another time: %d, %v", len(ahead.Batches), err)
+		}
+	})
+}
