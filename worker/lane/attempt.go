@@ -44,7 +44,6 @@ type attempt struct {
 	d       *bus.Delivery       // the newest of the job; guarded by mu
 	notify  string              // the coordinator that published it; guarded by mu
 	counter int                 // of events; guarded by mu
-	far     float64             // how far the run said it was; guarded by mu
 	last    uint64              // the newest record that is ours or that we claim behind; guarded by mu
 	record  messages.CallRecord // that record; guarded by mu
 	claimed bool                // we hold a claim; guarded by mu

@@ -72,18 +72,14 @@ func light(record messages.CallRecord) messages.CallRecord {
 	return record
 }
 
-// event tells whoever watches. How far a run is never goes back: a report that says less, or nothing, repeats what was said.
+// event tells whoever watches.
 func (a *attempt) event(e messages.Event) {
 	a.telling.Lock()
 	defer a.telling.Unlock()
 	a.mu.Lock()
 	a.counter++
-	if p := e.Progress; p != nil {
+	if e.Progress != nil {
 		a.count(Progressed)
-		if p.Fraction <= 1 { // not NaN
-			a.far = max(a.far, p.Fraction)
-		}
-		p.Fraction = a.far
 	}
 	e.Counter, e.Attempt = a.counter, a.runs
 	if a.claims() {

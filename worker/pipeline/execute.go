@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -35,15 +34,11 @@ func (c *call) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
 	own := c.toolCall()
-	var over atomic.Bool
-	own.Progress = func(p messages.Progress) {
-		if !over.Load() { // a tool that was left behind is heard no more
-			c.tell(messages.Event{Type: messages.EventProgress, Progress: &p})
-		}
-	}
+	reports := &reports{tell: c.tell}
+	own.Progress = reports.add
 	c.started = true
 	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
-	over.Store(true)
+	reports.end()
 	switch {
 	case a.broken:
 		return c.broken()

@@ -2,13 +2,10 @@ package exectool
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -84,40 +81,21 @@ func slicesOf(b []byte, size int) func(func([]byte) bool) {
 	}
 }
 
-// A flood reaches whoever watches ten times a second, and its end in any case.
-func TestReportsAreFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		type told struct {
-			At time.Duration
-			P  messages.Progress
+// Lines come in pieces that end anywhere, and the last may have no end.
+func TestReportsInPieces(t *testing.T) {
+	written := "{\"fraction\":0.5}\nhalfway\n\n" + strings.Repeat("x", maxReport+1) + "\n" + strings.Repeat("y", maxReport) + "\nthe rest"
+	want := []messages.Progress{{Fraction: 0.5}, {Text: "halfway"}, {Text: strings.Repeat("y", maxReport)}, {Text: "the rest"}}
+	for _, size := range []int{1, 7, 4096, len(written)} {
+		var got []messages.Progress
+		r := newReports(func(p messages.Progress) { got = append(got, p) })
+		for part := range slicesOf([]byte(written), size) {
+			r.Add(part)
 		}
-		began, got := time.Now(), []told(nil)
-		r := newReports(func(p messages.Progress) { got = append(got, told{time.Since(began), p}) })
-		for i := range 100 { // one each 3 ms, in pieces that end anywhere
-			line := fmt.Appendf(nil, "{\"fraction\":%g}\n", float64(i+1)/100)
-			if i == 50 {
-				line = append(line, "halfway\n"...)
-			}
-			for part := range slicesOf(line, 7) {
-				r.Add(part)
-			}
-			time.Sleep(3 * time.Millisecond)
-		}
-		synctest.Wait() // the report that is due at this very moment is told
-		r.Add([]byte(strings.Repeat("x", maxReport+1) + "\nthe rest"))
 		r.Flush()
-		time.Sleep(time.Second)
-		want := []told{
-			{0, messages.Progress{Fraction: 0.01}},
-			{100 * time.Millisecond, messages.Progress{Fraction: 0.34}},
-			{200 * time.Millisecond, messages.Progress{Fraction: 0.67, Text: "halfway"}},
-			{300 * time.Millisecond, messages.Progress{Fraction: 1}},
-			{300 * time.Millisecond, messages.Progress{Text: "the rest"}},
-		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
+			t.Errorf("in pieces of %d bytes:\n%s", size, diff)
 		}
-	})
+	}
 }
 
 // told runs a script and returns what it said of its progress besides its output.
