@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -10,6 +11,15 @@ import (
 
 // sections is what whoever was woken looks for, in this order.
 var sections = []string{"What it means for users", "How to look", "Likely causes", "What to do", "How to know that it is over"}
+
+// leads is where a page has to send whoever was woken by it.
+var leads = map[string]string{
+	"validation-errors.md": "The schemas do not match",
+	"tool-timeouts.md":     "Look at the dependency",
+	"outcome-unknown.md":   "Look at the other side",
+	"dead-letters.md":      "toolfleet dead ls",
+	"stuck-session.md":     "toolfleet batch ls",
+}
 
 func TestRunbooks(t *testing.T) {
 	page := runbooks + "dead-letters.md"
@@ -22,6 +32,7 @@ func TestRunbooks(t *testing.T) {
 		"unknown flag":    {source{page: {"toolfleet dead ls ", "toolfleet dead ls --all "}}, "dead ls has no flag --all"},
 		"no end":          {source{page: {"## How to know that it is over", "## Over"}}, "no section"},
 		"unknown field":   {source{runbooks + "tool-slow.md": {"duration_ms", "latency_ms"}}, "no line of the record has a field latency_ms"},
+		"leads nowhere":   {source{runbooks + "tool-timeouts.md": {"Look at the dependency", "Look around"}}, "does not say \"Look at the dependency\""},
 		"no command":      {source{page: {"toolfleet ", "toolflet "}}, "names no command"},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, runbookProblems(t, tc.edit), tc.want) })
@@ -30,6 +41,11 @@ func TestRunbooks(t *testing.T) {
 
 func runbookProblems(t *testing.T, edits source) (found []string) {
 	known, record := commands(t), string(edits.read(t, "messages/audit.go"))
+	for page, words := range leads {
+		if !strings.Contains(string(edits.read(t, runbooks+page)), words) {
+			found = append(found, fmt.Sprintf("%s does not say %q", page, words))
+		}
+	}
 	for _, file := range glob(t, runbooks+"*.md") {
 		text := string(edits.read(t, file))
 		lines := named(text)
