@@ -92,6 +92,9 @@ func (c *Coordinator) writeLines(ctx context.Context, e ending, lines func(audit
 	if err != nil {
 		return err
 	}
+	if e.class == messages.BatchConflict { // which is answered while those before it run
+		return c.record.AppendAside(ctx, e.accepted.Key, e.accepted.Seq, all)
+	}
 	return c.record.Append(ctx, e.accepted.Key, e.accepted.Seq, all)
 }
 

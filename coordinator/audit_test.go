@@ -24,7 +24,7 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 			func(context.Context) ([]audit.Call, error) { return nil, fmt.Errorf("so: %w", bus.ErrTooLarge) },
 		} {
 			key := messages.KeyOf("_", "bare", messages.BatchID(fmt.Sprint(n)))
-			e := ending{accepted: journal.Accepted{Key: key, Seq: 1, Stored: time.Now()}, calls: calls, results: results}
+			e := ending{accepted: journal.Accepted{Key: key, Seq: uint64(n + 1), Stored: time.Now()}, calls: calls, results: results}
 			if err := c.putOnRecord(t.Context(), c.log, e); err != nil {
 				t.Fatal(err)
 			}

@@ -73,12 +73,18 @@ type AuditRecord struct {
 }
 
 // AuditLines is several lines in one message: those of the calls of a batch, which are stored together before the batch
-// leaves the log.
+// leaves the log. Where they do not fit, it is a part of them.
 type AuditLines struct {
 	V int `json:"v"`
+	// Token is the batch's id as subjects have it, and Seq its place in the log, which tells it apart from a later one with
+	// the same id.
+	Token string `json:"token"`
+	Seq   uint64 `json:"seq"`
 	// About is what the lines have in common: tenant, session, batch, digest, provider, round, accepted, trace and writer stand
 	// here alone, however many calls there are.
 	About AuditRecord `json:"about"`
+	// Earlier is the indices of the lines that the parts before this one have, so that the newest part tells what is stored.
+	Earlier []int `json:"earlier,omitempty"`
 	// Last says that no part follows: all lines of the batch are stored.
 	Last  bool          `json:"last,omitempty"`
 	Lines []AuditRecord `json:"lines"`

@@ -140,11 +140,14 @@ func (n Names) Notify(coordinator string) string {
 // batches they drive.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// Ended is where the lines about the calls of a batch are kept for people: <prefix>.audit.<t>.<s>.<b>.ended.<seq>.<part>. The
-// sequence is the batch's in the log, so it is told apart from a later one with the same id.
-func (n Names) Ended(k BatchKey, seq uint64, part int) string {
-	return n.Of(VerbAudit, k) + ".ended." + strconv.FormatUint(seq, 10) + "." + strconv.Itoa(part)
+// Ended is where the lines about the calls of a session's batches are kept for people: <prefix>.audit.<t>.<s>.ended.
+func (n Names) Ended(tenant, session string) string {
+	return n.OfSession(VerbAudit, tenant, session) + ".ended"
 }
+
+// Aside is where it is kept for people that a batch was refused which may not stand in the order of its session's batches:
+// <prefix>.audit.<t>.<s>.<b>.refused.aside.
+func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
 // Ours reports whether a subject is one of this fleet's.
 func (n Names) Ours(subject string) bool {

@@ -41,8 +41,8 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
 		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
 		string(messages.VerbList): n.OfTenant(messages.VerbList, batch.Tenant),
-		"auditEnded":              strings.Replace(n.Ended(batch, 7, 0), "7.0", "{sequence}.{part}", 1),
-		"tools":                   "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
+		"auditEnded":              n.Ended(batch.Tenant, batch.Session), "auditAside": n.Aside(batch),
+		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
 	}
 	for _, v := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbGet, messages.VerbReply, messages.VerbRefused,
 		messages.VerbEvent, messages.VerbPlan, messages.VerbFinal} {

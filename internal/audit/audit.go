@@ -1,12 +1,14 @@
 // Package audit is the record for people: who asked for a call, who allowed it, what ran where, and how it ended.
 //
-//	audit.<t>.<s>.<b>.<i>                   one line about a call on its way: a question, a decision, a start that needed one
-//	audit.<t>.<s>.<b>.ended.<seq>.<part>    the lines of a batch: one for each of its calls, or that it was refused, and
-//	                                        once what they have in common
+//	audit.<t>.<s>.<b>.<i>              one line about a call on its way: a question, a decision, a start that needed one
+//	audit.<t>.<s>.ended                the lines of a session's batches, a message for each batch: one for each of its calls,
+//	                                   or that it was refused, and once what they have in common
+//	audit.<t>.<s>.<b>.refused.aside    that a batch was refused which did not wait for its turn in the session
 //
 // The lines about the calls of a batch are stored together, before the batch leaves the log, by compare-and-set: of any
-// number of coordinators that bring a batch to its end one writes them. Nothing is ever changed or taken away; the stream
-// forgets by age alone.
+// number of coordinators that bring a batch to its end one writes them. A subject costs the server memory for as long as
+// lines are kept, so a session has one for all its batches. Nothing is ever changed or taken away; the stream forgets by
+// age alone.
 //
 // A line holds no arguments and no results, but for the fields that the operator lists. What it holds is hashes of them,
 // made with a key of the tenant's: equal arguments of one tenant have equal hashes, and nobody without the key finds the

@@ -196,11 +196,12 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		return all
 	}
 	killed := func(k messages.BatchKey, all messages.AuditLines) error { // after the first part
+		all.Token, all.Seq = k.Batch, 7
 		first, body := fitting(all, conn.MaxPayload()-headroom)
 		if first.Last {
 			t.Error("all of it fits into one message")
 		}
-		_, err := conn.Append(t.Context(), conn.Names().Ended(k, 7, 0), nil, body)
+		_, err := conn.Append(t.Context(), conn.Names().Ended(k.Tenant, k.Session), nil, body)
 		if done, writtenErr := l.Written(t.Context(), k, 7, accepted, 0); done || writtenErr != nil {
 			t.Errorf("complete after the first part: %v", writtenErr)
 		}
@@ -265,41 +266,6 @@ func TestAppendIsDoneOnce(t *testing.T) {
 				t.Errorf("%d lines with the later batch", len(got))
 			}
 		})
-	}
-}
-
-// A log that was made anew gives its places out again. What stands there is of another batch, or of nobody.
-func TestAPlaceThatIsTaken(t *testing.T) {
-	conn := connect(t, natstest.Server(t, natstest.Fast))
-	l := open(t, conn, Config{})
-	key := messages.KeyOf("_", "s", "b")
-	if err := l.Append(t.Context(), key, 1, lines(10, 10, "before")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Append(t.Context(), conn.Names().Ended(key, 1, 1), nil, []byte("{")); err != nil {
-		t.Fatal(err)
-	}
-	after := lines(10, 10, "after")
-	after.About.Accepted = accepted.Add(time.Hour)
-	written := func() bool {
-		done, err := l.Written(t.Context(), key, 1, after.About.Accepted, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return done
-	}
-	if written() {
-		t.Error("the lines of another batch are taken for its own")
-	}
-	if err := l.Append(t.Context(), key, 1, after); err != nil || !written() {
-		t.Fatalf("not written: %v", err)
-	}
-	tally := map[string]int{}
-	if err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool { tally[e.Line.Writer]++; return true }); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]int{"before": 10, "after": 10, "": 1}, tally); diff != "" {
-		t.Errorf("lines by writer (-want +got):\n%s", diff)
 	}
 }
 

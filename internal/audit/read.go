@@ -38,26 +38,34 @@ type Filter struct {
 type Entry struct {
 	Seq    uint64 // of the message; those of one batch share it
 	Stored time.Time
-	Key    messages.BatchKey // of the batch, as the subject has it
+	Key    messages.BatchKey // of the batch, as subjects have it
 	Line   messages.AuditRecord
 	Err    error // set: the message cannot be read, and Line is empty
 }
 
-// subject is the filter that the server applies. Ids become tokens, so that it is one whatever they hold.
-func (f Filter) subject(n messages.Names) string {
+// key is the address of what is wanted; "" stands for any. Ids become tokens, so that it is one whatever they hold.
+func (f Filter) key() messages.BatchKey {
 	token := func(id string) string {
 		if id == "" {
-			return "*"
+			return ""
 		}
 		return messages.Token(id)
 	}
-	key := cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
-	return n.Of(messages.VerbAudit, key) + ".>"
+	return cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
 }
 
-// wants is what the server's filter cannot say.
+// subject is the filter that the server applies. It knows nothing of batches: those of a session share a subject.
+func (f Filter) subject(n messages.Names) string {
+	key := f.key()
+	return n.OfSession(messages.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
+}
+
+// wants is what the server's filter cannot say. Key is set, as in near.
 func (f Filter) wants(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
+		return false
+	}
+	if f.Key.Batch != "" && f.Key.Batch != e.Key.Batch {
 		return false
 	}
 	if e.Err != nil {
@@ -82,7 +90,12 @@ func (f Filter) wants(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
-// words is what the bytes of a message must contain, or none of its lines is wanted: most messages are not looked into then.
+// near reports whether a message may be about the batch that is wanted: most are not looked into.
+func (f Filter) near(msg bus.Msg) bool {
+	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
+}
+
+// words is what the bytes of a message must contain, or none of its lines is wanted.
 func (f Filter) words() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
@@ -101,11 +114,14 @@ func contains(data []byte, words [][]byte) bool {
 func (l *Log) entries(msg bus.Msg) []Entry {
 	var one struct {
 		messages.AuditRecord
+		Token string                 `json:"token"`
 		About messages.AuditRecord   `json:"about"`
 		Lines []messages.AuditRecord `json:"lines"`
 	}
+	err := json.Unmarshal(msg.Data, &one)
 	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: l.keyOf(msg.Subject)}
-	if err := json.Unmarshal(msg.Data, &one); err != nil || one.Type == "" && len(one.Lines) == 0 {
+	e.Key.Batch = cmp.Or(one.Token, e.Key.Batch)
+	if err != nil || one.Type == "" && len(one.Lines) == 0 {
 		e.Err = fmt.Errorf("message %d at %.200s is no line of the record", msg.Seq, msg.Subject)
 		return []Entry{e}
 	}
@@ -121,13 +137,12 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf is the batch that a subject of the record is about.
-func (l *Log) keyOf(subject string) messages.BatchKey {
-	if _, key, err := l.names.Call(subject); err == nil {
-		return key.BatchKey
+// keyOf is the address in a subject of the record. In that of a session no batch stands, but what says so.
+func (l *Log) keyOf(subject string) (key messages.BatchKey) {
+	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(messages.VerbAudit), ">")), ".")
+	if len(tokens) > 2 {
+		key.Tenant, key.Session, key.Batch = tokens[0], tokens[1], tokens[2]
 	}
-	tokens := strings.Split(subject, ".")
-	_, key, _ := l.names.Batch(strings.Join(tokens[:max(len(tokens)-3, 0)], ".")) // without ended, the place and the part
 	return key
 }
 
@@ -140,13 +155,14 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) 
 
 // readFrom returns where the next read goes on.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
+	f.Key = f.key()
 	words := f.words()
 	err := l.conn.Scan(ctx, l.names.Stream(bus.Audit), f.subject(l.names), from, func(msg bus.Msg) bool {
 		from = bus.From{Seq: msg.Seq + 1}
 		if !f.Until.IsZero() && !msg.Time.Before(f.Until) {
 			return false
 		}
-		if !contains(msg.Data, words) {
+		if !f.near(msg) || !contains(msg.Data, words) {
 			return true
 		}
 		for _, e := range l.entries(msg) {

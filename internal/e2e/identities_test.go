@@ -489,8 +489,10 @@ func TestAWorkerCannotEndARecord(t *testing.T) {
 	w := f.fleet.connect("worker")
 	defer w.Close()
 	key := messages.KeyOf("acme", "s", "b")
-	if _, err := w.Append(t.Context(), w.Names().Ended(key, 1, 0), nil, []byte(`{}`)); err == nil {
-		t.Error("a worker has put the end of a batch on record")
+	for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session), w.Names().Aside(key)} {
+		if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
+			t.Errorf("a worker has put the end of a batch on record at %s", subject)
+		}
 	}
 	if _, err := w.Append(t.Context(), w.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
 		t.Errorf("a worker cannot say what it starts: %v", err)

@@ -28,7 +28,7 @@ var schemaOf = map[messages.Verb]string{
 	messages.VerbStop: "stop", messages.VerbHand: "hand-back", messages.VerbAudit: "audit-record", auditEnded: "audit-lines",
 }
 
-// auditEnded stands for the lines of a batch, which have a subject of their own.
+// auditEnded stands for the lines of a session's batches, which have a subject of their own.
 const auditEnded messages.Verb = "audit.ended"
 
 // Every message that a fleet puts on the wire is what its schema says.
@@ -115,7 +115,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
 		mu.Lock()
 		defer mu.Unlock()
 		verb := messages.Verb(strings.Split(m.Subject, ".")[1])
-		if verb == messages.VerbAudit && strings.Contains(m.Subject, ".ended.") {
+		if verb == messages.VerbAudit && (strings.HasSuffix(m.Subject, ".ended") || strings.HasSuffix(m.Subject, ".aside")) {
 			verb = auditEnded
 		}
 		seen[verb]++

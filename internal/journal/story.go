@@ -129,16 +129,23 @@ func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Stor
 	return nil
 }
 
+// beforeReply is how much earlier than the reply the lines about a batch may have been stored, and be told of: both are
+// stored at the same time, but the one may have found no room.
+const beforeReply = time.Minute
+
+// storyLines finds the lines about a batch that has its reply, among those of its session.
 func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Story) error {
-	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Audit), j.names.Of(messages.VerbAudit, key)+".ended.*.*")
+	since := bus.From{Time: s.Replied.Add(-beforeReply)}
+	err := j.conn.Scan(ctx, j.names.Stream(bus.Audit), j.names.Ended(key.Tenant, key.Session), since, func(msg bus.Msg) bool {
+		var part messages.AuditLines
+		if json.Unmarshal(msg.Data, &part) != nil || part.Token != key.Batch {
+			return true
+		}
+		s.Lines.Lines = append(s.Lines.Lines, part.Whole()...)
+		return !part.Last
+	})
 	if err != nil {
 		return fmt.Errorf("read the lines about batch %s: %w", key, err)
-	}
-	for _, msg := range msgs { // of several batches with this id, long after one another, the last counts
-		var part messages.AuditLines
-		if json.Unmarshal(msg.Data, &part) == nil {
-			s.Lines.Lines = append(s.Lines.Lines, part.Whole()...)
-		}
 	}
 	return nil
 }

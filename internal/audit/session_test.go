@@ -1,0 +1,259 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// turn is a batch of the session s that comes to its end.
+type turn struct {
+	id   string
+	seq  uint64
+	at   time.Duration // when it was accepted
+	who  string
+	many int
+	size int
+}
+
+func (b turn) key() messages.BatchKey { return messages.KeyOf("_", "s", messages.BatchID(b.id)) }
+
+func (b turn) lines() messages.AuditLines {
+	all := lines(max(b.many, 3), b.size, b.who)
+	all.About.Batch, all.About.Accepted = messages.BatchID(b.id), accepted.Add(b.at)
+	return all
+}
+
+func (l *Log) put(t *testing.T, b turn) {
+	t.Helper()
+	if err := l.Append(t.Context(), b.key(), b.seq, b.lines()); err != nil {
+		t.Fatal(err)
+	}
+	written, err := l.Written(t.Context(), b.key(), b.seq, accepted.Add(b.at), max(b.many, 3))
+	if err != nil || !written {
+		t.Errorf("batch %+v is not on record: %v", b, err)
+	}
+}
+
+// tally is how many lines each writer has, by batch.
+func (l *Log) tally(t *testing.T) map[string]int {
+	t.Helper()
+	tally := map[string]int{}
+	for _, line := range l.all(t, Filter{Session: "s"}) {
+		tally[fmt.Sprint(line.Batch, " by ", line.Writer)]++
+	}
+	return tally
+}
+
+// Batches of a session come one after another, and each is put on record by several at once. All of them share a subject.
+func TestASessionHasOneSubject(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	const batches = 200
+	for n := range batches {
+		var writers sync.WaitGroup
+		errs := make([]error, 2)
+		for i := range errs {
+			b := turn{id: fmt.Sprint("b", n), seq: uint64(10 + 3*n), at: time.Duration(n), who: fmt.Sprint(i)}
+			writers.Go(func() { errs[i] = l.Append(t.Context(), b.key(), b.seq, b.lines()) })
+		}
+		writers.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().Ended("_", "s"))
+	if err != nil || len(msgs) != batches {
+		t.Errorf("%d messages at the session's subject, %v", len(msgs), err)
+	}
+	var at []string
+	for _, line := range l.all(t, Filter{}) {
+		at = append(at, fmt.Sprint(line.Batch, " ", line.Index))
+	}
+	for n := range batches {
+		if want := []string{fmt.Sprint("b", n, " 0"), fmt.Sprint("b", n, " 1"), fmt.Sprint("b", n, " 2")}; !slices.Equal(at[3*n:min(3*n+3, len(at))], want) {
+			t.Fatalf("lines %v, want %v", at[3*n:min(3*n+3, len(at))], want)
+		}
+	}
+	if got := l.all(t, Filter{Batch: "b7"}); len(at) != 3*batches || len(got) != 3 {
+		t.Errorf("%d lines, and %d of one batch", len(at), len(got))
+	}
+}
+
+// A writer that is held up until its session is three batches further has nothing to write: others have, before the batch
+// left the log.
+func TestAWriterThatComesLate(t *testing.T) {
+	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+	late := turn{id: "b1", seq: 1, who: "late"}
+	want := map[string]int{}
+	for n := range 4 {
+		b := turn{id: fmt.Sprint("b", n+1), seq: uint64(n + 1), at: time.Duration(n) * time.Second, who: "first"}
+		l.put(t, b)
+		l.put(t, late)
+		want[b.id+" by first"] = 3
+	}
+	if diff := cmp.Diff(want, l.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// A writer is killed between two of its parts, and the next one after its first, and the third knows what both have stored.
+func TestPartsOfSeveralWriters(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	l.put(t, turn{id: "b0", seq: 6, who: "before"})
+	b := turn{id: "b", seq: 7, many: 512}
+	killed := func(who string, size, parts int) {
+		b.who, b.size = who, size
+		all, subject := b.lines(), conn.Names().Ended("_", "s")
+		all.Token, all.Seq = b.key().Batch, b.seq
+		for range parts {
+			found, err := l.look(t.Context(), subject, b.seq, all.About.Accepted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Lines, all.Earlier = without(all.Lines, found.has), found.has
+			part, body := fitting(all, conn.MaxPayload()-headroom)
+			if part.Last {
+				t.Fatalf("all lines by %s fit", who)
+			}
+			if _, err := conn.CompareAndSet(t.Context(), subject, nil, body, found.newest); err != nil {
+				t.Fatal(err)
+			}
+			if done, err := l.Written(t.Context(), b.key(), b.seq, accepted, 0); done || err != nil {
+				t.Errorf("complete after a part by %s: %v", who, err)
+			}
+		}
+	}
+	killed("one", 8000, 2)
+	killed("two", 6000, 1)
+	b.who = "three"
+	l.put(t, b)
+	l.put(t, b)
+	l.put(t, turn{id: "b2", seq: 8, at: time.Second, who: "after"})
+	got := indices(l.all(t, Filter{Batch: "b"}))
+	slices.Sort(got)
+	if len(got) != 512 || len(slices.Compact(got)) != 512 {
+		t.Errorf("%d lines", len(got))
+	}
+	for _, who := range []string{"one", "two", "three"} {
+		if l.tally(t)["b by "+who] == 0 {
+			t.Errorf("no line by %s", who)
+		}
+	}
+}
+
+// A log that was made anew gives its places out again, from its first or from any other. What is on record of the same
+// session, and even of the same id, is of the log that was there before.
+func TestALogThatWasMadeAnew(t *testing.T) {
+	for name, seq := range map[string]uint64{"smaller": 2, "equal": 7, "larger": 9} {
+		t.Run(name, func(t *testing.T) {
+			l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+			l.put(t, turn{id: "b", seq: 7, who: "before"})
+			anew := turn{id: "b", seq: seq, at: time.Hour, who: "after"}
+			if done, err := l.Written(t.Context(), anew.key(), anew.seq, accepted.Add(anew.at), 3); done || err != nil {
+				t.Errorf("the lines of another batch are taken for its own: %v", err)
+			}
+			l.put(t, anew)
+			l.put(t, turn{id: "c", seq: seq + 1, at: 2 * time.Hour, who: "after"})
+			l.put(t, anew) // which is late now
+			if diff := cmp.Diff(map[string]int{"b by before": 3, "b by after": 3, "c by after": 3}, l.tally(t)); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The log's leader has changed, and the clock of the next one is behind: what comes later in the log was accepted before.
+func TestClocksOfTwoLeaders(t *testing.T) {
+	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+	l.put(t, turn{id: "one", seq: 1, at: 5 * time.Millisecond, who: "w"})
+	l.put(t, turn{id: "two", seq: 2, at: 0, who: "w"})
+	l.put(t, turn{id: "three", seq: 3, at: 6 * time.Millisecond, who: "w"})
+	l.put(t, turn{id: "one", seq: 1, at: 5 * time.Millisecond, who: "late"})
+	if diff := cmp.Diff(map[string]int{"one by w": 3, "two by w": 3, "three by w": 3}, l.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// What nobody can read is no batch's: it holds nothing up, and hides nothing.
+func TestForeignBytesInTheRecord(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	for n, body := range []string{"", "{", "null", "[]", `{}`, `{"seq":"x"}`, "\xff\x00"} {
+		if _, err := conn.Append(t.Context(), conn.Names().Ended("_", "s"), nil, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+		l.put(t, turn{id: fmt.Sprint("b", n), seq: uint64(n + 1), at: time.Duration(n), who: "w"})
+	}
+	unread, lines := 0, 0
+	if err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool {
+		if e.Err != nil {
+			unread++
+		} else {
+			lines++
+		}
+		return true
+	}); err != nil || unread != 7 || lines != 21 {
+		t.Errorf("%d messages that cannot be read and %d lines, %v", unread, lines, err)
+	}
+}
+
+// A batch that is refused out of turn is on record once, and says nothing of those of its session that are not yet.
+func TestOutOfTurn(t *testing.T) {
+	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+	aside := func(seq uint64) {
+		t.Helper()
+		refused := turn{id: "one", seq: seq, at: time.Duration(seq) * time.Second, who: "aside"}
+		all := refused.lines()
+		all.Lines = all.Lines[:1]
+		if err := errors.Join(l.AppendAside(t.Context(), refused.key(), seq, all), l.AppendAside(t.Context(), refused.key(), seq, all)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.put(t, turn{id: "one", seq: 1, at: time.Second, who: "w"})
+	aside(3)
+	aside(4)
+	l.put(t, turn{id: "two", seq: 2, at: 2 * time.Second, who: "w"})
+	if diff := cmp.Diff(map[string]int{"one by w": 3, "two by w": 3, "one by aside": 2}, l.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	if got := l.all(t, Filter{Session: "s", Batch: "one"}); len(got) != 5 {
+		t.Errorf("%d lines of the id", len(got))
+	}
+}
+
+// Messages of a store from before sessions had a subject are still read.
+func TestAnOldRecordIsRead(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	key := messages.KeyOf("_", "s", "b")
+	if _, err := conn.Append(t.Context(), conn.Names().Of(messages.VerbAudit, key)+".ended.7.0", nil, messages.MustMarshal(lines(3, 1, "old"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.all(t, Filter{Key: key}); len(got) != 3 {
+		t.Errorf("%d lines", len(got))
+	}
+}
+
+// Whoever cannot wait any more is let go, and comes back to a record that takes up where it was.
+func TestAppendHeedsItsContext(t *testing.T) {
+	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b := turn{id: "b", seq: 1, who: "w"}
+	if err := l.Append(ctx, b.key(), b.seq, b.lines()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	l.put(t, b)
+}
