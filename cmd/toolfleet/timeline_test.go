@@ -117,6 +117,29 @@ func TestWatchedSessionBegins(t *testing.T) {
 	golden(t, "watchbegins.txt", out.String())
 }
 
+// Whoever comes right after a batch has ended is told how to see it.
+func TestNothingOpen(t *testing.T) {
+	now := time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		newest *messages.ListedBatch
+		want   string
+	}{
+		{nil, "no batch of it is open, and none has ended lately; what begins is shown"},
+		{
+			&messages.ListedBatch{Batch: "turn-7\n", Status: "completed", Ended: now.Add(-12 * time.Second)},
+			"no batch of it is open; the last, turn-7, was completed 12s ago, and --since 1m12s shows it. What begins is shown",
+		},
+		{
+			&messages.ListedBatch{Batch: "turn-7", Status: "refused", Ended: now.Add(-50 * time.Hour)},
+			"no batch of it is open; the last, turn-7, was refused 2d ago, and --since 50h01m shows it. What begins is shown",
+		},
+	} {
+		if got := nothingOpen(row.newest, now); got != row.want {
+			t.Errorf("got  %s\nwant %s", got, row.want)
+		}
+	}
+}
+
 // unanswered is events of which the last asks people, who have not answered yet.
 func unanswered(events []messages.Event) []messages.Event {
 	events = slices.Clone(events)

@@ -21,17 +21,23 @@ type watchCmd struct {
 	server
 	shape
 	Session string `arg:"" help:"Session whose batches to watch."`
+	Since   string `placeholder:"WHEN" help:"Begin with the batches that have ended since: 10m ago, or a time such as 2026-01-31T08:00:00Z."`
 }
 
 // Help is shown below the command's usage.
 func (watchCmd) Help() string {
-	return `Shows what happens to the batches of a session, each from its beginning, as soon as there is news of it. On a terminal the
+	return `Shows what happens to the batches of a session, each from its beginning: those that are open, and those that come, and with
+--since those that have ended. What happens while the connection is lost is shown once it is back. On a terminal the
 running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. Who may see it (as
 "toolfleet batch ls" needs it) is told first what is open and what it waits for. With -o json each event is a JSON object on a
 line, and nothing else. Ctrl-C ends it.`
 }
 
 func (c watchCmd) Run(a *app) error {
+	since, err := moment("--since", c.Since, time.Now())
+	if err != nil {
+		return err
+	}
 	cfg, err := a.settings()
 	if err != nil {
 		return err
@@ -41,8 +47,17 @@ func (c watchCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	watch := client.Over(conn, cfg.Tenant).Watch
+	agent := client.Over(conn, cfg.Tenant)
+	watch := func(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
+		return agent.WatchSince(ctx, s, since, each)
+	}
 	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
+	switch list, err := agent.Batches(a.ctx, messages.SessionID(c.Session), since); {
+	case errors.Is(err, client.ErrNoFleet):
+		a.say("no coordinator answers yet; what happens is shown once one does")
+	case err == nil && len(list.Batches) == 0:
+		a.say("%s", nothingOpen(list.Newest, time.Now()))
+	}
 	return whileRead(a.ctx, func(ctx context.Context, wrote func(error)) error {
 		if c.json() {
 			return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) { wrote(a.print(e)) })
@@ -70,6 +85,24 @@ func (c watchCmd) Run(a *app) error {
 			d.show(func(now time.Time) string { return w.take(e, now) })
 		})
 	})
+}
+
+// nothingOpen tells whoever watches a session why there is nothing to see yet.
+func nothingOpen(newest *messages.ListedBatch, now time.Time) string {
+	if newest == nil {
+		return "no batch of it is open, and none has ended lately; what begins is shown"
+	}
+	ago := max(0, now.Sub(newest.Ended))
+	return fmt.Sprintf("no batch of it is open; the last, %s, was %s %s ago, and --since %s shows it. What begins is shown",
+		clean(string(newest.Batch), 40), clean(newest.Status, 20), span(ago), sinceText(ago+time.Minute))
+}
+
+// sinceText is a duration as --since takes it, which knows no days.
+func sinceText(d time.Duration) string {
+	if hours := int(d.Hours()); hours >= 48 {
+		return fmt.Sprintf("%dh%02dm", hours, int(d.Minutes())%60)
+	}
+	return span(d)
 }
 
 // whileRead tells something until that ends by itself, ctx ends, or it cannot be written. That nobody reads on is no failure.
@@ -132,15 +165,16 @@ type watchedBatch struct {
 }
 
 // begin takes what was open when the watching began, and returns a line for each batch, and where nobody watches live the calls
-// of the first. Whatever has been heard of meanwhile is newer.
+// of the first. Where it has been heard meanwhile that something runs, that is newer.
 func (w *watchedSession) begin(list []openBatch, now time.Time) string {
 	var out strings.Builder
 	for _, o := range list {
-		if slices.Contains(w.ended, o.Batch) || slices.ContainsFunc(w.batches, func(b *watchedBatch) bool { return b.id == o.Batch }) {
+		known := slices.IndexFunc(w.batches, func(b *watchedBatch) bool { return b.id == o.Batch })
+		if slices.Contains(w.ended, o.Batch) || known >= 0 && w.batches[known].board.moves() {
 			continue
 		}
 		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", clean(string(o.Batch), 40), at(o.Accepted), o.text(now))
-		if len(o.timeline.Events) == 0 {
+		if known >= 0 || len(o.timeline.Events) == 0 {
 			continue
 		}
 		b := &watchedBatch{id: o.Batch, began: o.Accepted, board: board{colour: w.colour}}
@@ -173,6 +207,11 @@ func (w *watchedSession) take(e messages.Event, now time.Time) string {
 		return clean(string(b.id), 40) + "  " + line + "\n"
 	}
 	return ""
+}
+
+// moves reports whether a call has begun or ended.
+func (b *board) moves() bool {
+	return slices.ContainsFunc(b.calls, func(c callState) bool { return c.running || c.result != nil })
 }
 
 func (w *watchedSession) batch(e messages.Event) *watchedBatch {

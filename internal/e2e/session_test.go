@@ -177,6 +177,7 @@ func TestWatchSince(t *testing.T) {
 			f.run(canonical("s", fmt.Sprint("b", i), call{"echo", ""}))
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
+		time.Sleep(time.Second)
 		f.submit(canonical("s", "b3", call{"echo", ""})) // again: is no news
 		for _, test := range []struct {
 			since time.Time
@@ -206,17 +207,29 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		l := newLink(t, srv)
 		told, _, end := watchOver(f, l, time.Time{})
 		defer end()
+		forget := func() { // as the server does when their time is over
+			list, err := f.client.Batches(t.Context(), "s", time.Unix(0, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range list.Batches {
+				if err := f.conn.Delete(t.Context(), f.conn.Names().Stream(bus.Replies), b.Place); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 		f.run(canonical("s", "known", call{"echo", ""}))
 		f.until("it is told", func() bool { return told.replies() == 1 })
 		back := l.away()
 		f.run(canonical("s", "forgotten", call{"echo", ""}))
-		time.Sleep(20 * time.Hour)
+		forget()
 		f.run(canonical("s", "kept", call{"echo", ""}))
-		time.Sleep(10 * time.Hour)
 		f.run(canonical("s", "known", call{"echo", ""})) // another with its id
 		back()
 		f.until("what is kept is told", func() bool { return told.replies() == 3 })
-		time.Sleep(30 * time.Hour) // nothing is kept
+		forget() // of this session nothing is kept
+		l.cut()
+		time.Sleep(time.Minute)
 		f.run(canonical("s", "after", call{"echo", ""}))
 		f.until("what comes is told", func() bool { return told.replies() == 4 })
 		if diff := cmp.Diff([]string{"known", "kept", "known", "after"}, batchNames(told.all())); diff != "" {
