@@ -481,20 +481,21 @@ func TestTheFirstCallIsPutOnRecord(t *testing.T) {
 // A worker writes lines about what it starts. How batches ended is for coordinators to say.
 func TestAWorkerCannotEndARecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
-	srv := natstest.Server(t, natstest.Fast, ids.Option)
-	f := newIdentified(t, srv, ids)
-	defer f.close()
-	f.coordinator(coordinator.Config{})
-	f.log = slog.New(slog.DiscardHandler) // where the server's refusal is told
-	w := f.fleet.connect("worker")
-	defer w.Close()
-	key := messages.KeyOf("acme", "s", "b")
-	for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session), w.Names().Aside(key)} {
-		if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
-			t.Errorf("a worker has put the end of a batch on record at %s", subject)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newIdentified(t, srv, ids)
+		defer f.close()
+		f.coordinator(coordinator.Config{})
+		f.log = slog.New(slog.DiscardHandler) // where the server's refusal is told
+		w := f.fleet.connect("worker")
+		defer w.Close()
+		key := messages.KeyOf("acme", "s", "b")
+		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session), w.Names().Aside(key)} {
+			if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
+				t.Errorf("a worker has put the end of a batch on record at %s", subject)
+			}
 		}
-	}
-	if _, err := w.Append(t.Context(), w.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
-		t.Errorf("a worker cannot say what it starts: %v", err)
-	}
+		if _, err := w.Append(t.Context(), w.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
+			t.Errorf("a worker cannot say what it starts: %v", err)
+		}
+	}, natstest.Fast, ids.Option)
 }
