@@ -29,7 +29,7 @@ type display struct {
 	shows func(now time.Time, width int) []string // what is drawn, if not the board; guarded by mu
 	heard bool                                    // of the batch; guarded by mu
 	board board                                   // guarded by mu
-	drawn int                                     // lines of the board on the screen; guarded by mu
+	drawn []int                                   // how long the lines of the board on the screen are; guarded by mu
 	asked bool                                    // a person is being asked, and has the screen to themselves; guarded by mu
 	held  []byte                                  // what was written meanwhile; guarded by mu
 	stop  chan struct{}
@@ -113,7 +113,7 @@ func (d *display) Write(lines []byte) (int, error) {
 func (d *display) ask(do func()) {
 	d.mu.Lock()
 	d.put(d.erasure())
-	d.drawn, d.asked = 0, true
+	d.drawn, d.asked = nil, true
 	d.mu.Unlock()
 	do()
 	d.mu.Lock()
@@ -161,7 +161,7 @@ func (d *display) above(lines []byte) {
 	var out []byte
 	if len(lines) > 0 {
 		out = append(d.erasure(), lines...)
-		d.drawn = 0
+		d.drawn = nil
 	}
 	d.put(append(out, d.drawing()...))
 }
@@ -174,21 +174,41 @@ func (d *display) put(out []byte) {
 
 // erasure takes the board off the screen. It needs mu.
 func (d *display) erasure() []byte {
-	if d.drawn == 0 {
+	if len(d.drawn) == 0 {
 		return nil
 	}
-	return fmt.Appendf(nil, "\x1b[%dA\r\x1b[J", d.drawn)
+	return fmt.Appendf(nil, "\x1b[%dA\r\x1b[J", d.rows(d.size()))
 }
+
+// rows is how many rows of the screen the board takes. One that has become narrower has broken its lines.
+func (d *display) rows(width, height int) int {
+	rows := 0
+	for _, length := range d.drawn {
+		rows += max(1, (length+width-1)/width)
+	}
+	return min(rows, height-1)
+}
+
+func (d *display) size() (width, height int) {
+	if f, ok := d.app.stderr.(*os.File); ok {
+		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {
+			return w, h
+		}
+	}
+	return 80, 24
+}
+
+// A line that is longer than we think, for its letters are wide, ends at the edge of the screen while this is in force: a line
+// that takes two rows could not be drawn over.
+const (
+	noWrap = "\x1b[?7l"
+	wrap   = "\x1b[?7h"
+)
 
 // drawing needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
 // be redrawn.
 func (d *display) drawing() []byte {
-	width, height := 80, 24
-	if f, ok := d.app.stderr.(*os.File); ok {
-		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {
-			width, height = w, h
-		}
-	}
+	width, height := d.size()
 	shows := d.board.lines
 	if d.shows != nil {
 		shows = d.shows
@@ -197,16 +217,43 @@ func (d *display) drawing() []byte {
 	if most := height - 1; len(lines) > most {
 		lines = lines[len(lines)-most:]
 	}
-	var out bytes.Buffer
-	if d.drawn > 0 {
-		fmt.Fprintf(&out, "\x1b[%dA", d.drawn)
+	if len(lines) == 0 && len(d.drawn) == 0 {
+		return nil
 	}
+	var out bytes.Buffer
+	before := d.rows(width, height)
+	if before > len(d.drawn) {
+		out.Write(d.erasure())
+	} else if before > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", before)
+	}
+	out.WriteString(noWrap)
 	for _, line := range lines {
 		out.WriteString("\r\x1b[K" + line + "\n")
 	}
-	if gone := d.drawn - len(lines); gone > 0 { // of a board that has become shorter
-		fmt.Fprintf(&out, "\x1b[J")
+	out.WriteString(wrap)
+	if before > len(lines) { // of a board that has become shorter
+		out.WriteString("\x1b[J")
 	}
-	d.drawn = len(lines)
+	d.drawn = d.drawn[:0]
+	for _, line := range lines {
+		d.drawn = append(d.drawn, min(visible(line), width))
+	}
 	return out.Bytes()
+}
+
+// visible is how many letters of a line are seen: what colours it is not.
+func visible(line string) (n int) {
+	coloured := false
+	for _, r := range line {
+		switch {
+		case r == '\x1b':
+			coloured = true
+		case coloured:
+			coloured = r != 'm'
+		default:
+			n++
+		}
+	}
+	return n
 }

@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-var control = regexp.MustCompile(`^\x1b\[([0-9;]*)([A-Za-z])`)
+var control = regexp.MustCompile(`^\x1b\[\??([0-9;]*)([A-Za-z])`)
 
 // rows is what stands on a screen of any size after all of the text was put out, line by line.
 func rows(text string) (lines []string) {
@@ -102,5 +103,27 @@ func TestLinesStandAboveTheBoard(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, rows(term.text())); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A board whose screen becomes narrower takes more rows than it has lines, and all of them are drawn over. Letters that are
+// wide never make a line longer than the screen.
+func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
+	d := &display{app: &app{}, drawn: []int{79, 10, 0}}
+	for _, row := range []struct{ width, height, want int }{{100, 24, 3}, {79, 24, 3}, {78, 24, 4}, {40, 24, 4}, {20, 24, 6}, {20, 5, 4}} {
+		if got := d.rows(row.width, row.height); got != row.want {
+			t.Errorf("on %d columns it takes %d rows, want %d", row.width, got, row.want)
+		}
+	}
+	if n := visible("\x1b[32m✓\x1b[0m 日本 ok"); n != 7 {
+		t.Errorf("%d letters are seen", n)
+	}
+	d = &display{app: &app{}}
+	d.board.apply(start(0, "Grep"), time.Now())
+	if text := string(d.drawing()); !strings.HasPrefix(text, noWrap+"\r\x1b[K·") || !strings.HasSuffix(text, "\n"+wrap) {
+		t.Errorf("drawn as %q", text)
+	}
+	if text := string(d.drawing()); !strings.HasPrefix(text, "\x1b[1A"+noWrap) {
+		t.Errorf("drawn over as %q", text)
 	}
 }
