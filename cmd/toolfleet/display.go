@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -205,8 +209,7 @@ const (
 	wrap   = "\x1b[?7h"
 )
 
-// drawing needs mu. A board that is higher than the screen shows its lowest lines: what scrolled away cannot
-// be redrawn.
+// drawing needs mu. A board is never higher than the screen: what scrolled away cannot be redrawn.
 func (d *display) drawing() []byte {
 	width, height := d.size()
 	shows := d.board.lines
@@ -214,9 +217,7 @@ func (d *display) drawing() []byte {
 		shows = d.shows
 	}
 	lines := shows(time.Now(), width)
-	if most := height - 1; len(lines) > most {
-		lines = lines[len(lines)-most:]
-	}
+	lines = inRoom(lines, height-1)
 	if len(lines) == 0 && len(d.drawn) == 0 {
 		return nil
 	}
@@ -243,17 +244,43 @@ func (d *display) drawing() []byte {
 }
 
 // visible is how many letters of a line are seen: what colours it is not.
-func visible(line string) (n int) {
-	coloured := false
-	for _, r := range line {
-		switch {
-		case r == '\x1b':
-			coloured = true
-		case coloured:
-			coloured = r != 'm'
-		default:
-			n++
+func visible(line string) int { return utf8.RuneCountInString(uncoloured(line)) }
+
+// inRoom is the lines of a board for a screen that has room for so many. What runs and what people are asked stays as long as it
+// can; of the rest it is said how many there are.
+func inRoom(lines []string, most int) []string {
+	if len(lines) <= most {
+		return lines
+	}
+	kinds := []struct{ mark, word string }{{"✓", "ok"}, {"·", "queued"}, {"✗", "not ok"}, {"▸", "running"}}
+	hidden, hide := make([]bool, len(lines)), len(lines)-most+1
+	var said []string
+	for _, kind := range kinds {
+		n := 0
+		for i := range lines {
+			if kind.mark != "✓" { // of those that have ended the last are news, of the others the first
+				i = len(lines) - 1 - i
+			}
+			if hide > 0 && strings.HasPrefix(uncoloured(lines[i]), kind.mark+" ") {
+				hidden[i] = true
+				hide--
+				n++
+			}
+		}
+		if n > 0 {
+			said = append(said, fmt.Sprintf("%d %s", n, kind.word))
 		}
 	}
-	return n
+	var kept []string
+	for i, line := range lines {
+		if !hidden[i] {
+			kept = append(kept, line)
+		}
+	}
+	kept = kept[max(0, len(kept)-most+1):]
+	return append(kept, "  … and "+cmp.Or(strings.Join(said, ", "), "more"))
 }
+
+var colouring = regexp.MustCompile("\x1b\\[[0-9]*m")
+
+func uncoloured(line string) string { return colouring.ReplaceAllString(line, "") }

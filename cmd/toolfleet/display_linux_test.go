@@ -127,3 +127,19 @@ func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
 		t.Errorf("drawn over as %q", text)
 	}
 }
+
+// Where there are more calls than lines, those that run are seen.
+func TestABoardHigherThanTheScreen(t *testing.T) {
+	lines := []string{"turn-7", "\x1b[32m✓\x1b[0m 0", "✓ 1", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7"}
+	for most, want := range map[int][]string{
+		9: lines,
+		8: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7", "  … and 2 ok"}, // two make room for what is said of them
+		6: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "  … and 2 ok, 2 queued"},
+		4: {"turn-7", "▸ 3", "? 4", "  … and 2 ok, 3 queued, 1 not ok"},
+		2: {"? 4", "  … and 2 ok, 3 queued, 1 not ok, 1 running"},
+	} {
+		if diff := cmp.Diff(want, inRoom(lines, most)); diff != "" {
+			t.Errorf("%d lines: %s", most, diff)
+		}
+	}
+}
