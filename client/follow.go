@@ -215,8 +215,11 @@ func (f *follower) step(ctx, asking context.Context) {
 	f.mu.Unlock()
 	now := time.Now()
 	if lost { // maybe something that comes before what is queued
-		for _, b := range f.batches {
+		for id, b := range f.batches {
 			b.ask, b.again = now, true
+			if f.past != nil && !b.turn { // another may have ended before it
+				b.turn, f.past.late = true, append(f.past.late, id)
+			}
 		}
 		if f.past != nil {
 			f.past.missed(now)
@@ -325,6 +328,9 @@ func (f *follower) answered(ctx context.Context, past answeredPast) error {
 	switch {
 	case !b.turn:
 		return f.catchUp(ctx, past)
+	case b.again: // something was missed since it was asked for
+		b.ask = time.Now()
+		return nil
 	case past.err != nil && !isGone(past.err) && time.Since(b.first) < lookAfter: // it keeps its turn that long
 		return f.later(ctx, b, past.err)
 	}

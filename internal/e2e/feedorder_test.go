@@ -37,9 +37,10 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	f.submit(canonical("s", "b", call{"gate0", ""}, call{"gate1", ""}, call{"gate2", ""}, call{"gate3", ""}))
 	following := make(chan error, 1)
 	go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
-	for i := range opens {
-		f.until("all run", func() bool { return told.has(fmt.Sprintf("running %d #1", i)) })
+	for i := range opens { // a read that ran before it was followed is not told to run
+		f.until("all run", func() bool { return raw.has(fmt.Sprintf("running %d #1", i)) })
 	}
+	f.until("it is followed", func() bool { return told.has("start 3") })
 	for i := len(opens) - 1; i >= 0; i-- {
 		opens[i]()
 		f.until("the end is told while the others run", func() bool { return told.has(fmt.Sprintf("end %d #1", i)) })
