@@ -37,9 +37,8 @@ type openBatch struct {
 	Accepted time.Time          `json:"accepted"`
 	Calls    int                `json:"calls"`
 	standing
-	key      messages.BatchKey
-	seq      uint64
-	timeline messages.Timeline // of the head of a session, where it was told
+	key messages.BatchKey
+	seq uint64
 }
 
 func (c batchLsCmd) Run(a *app) error {
@@ -220,7 +219,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 		b.standing = standing{State: isUntold, Why: err.Error()}
 		return true, nil
 	}
-	b.standing, b.timeline = standingOf(t), t
+	b.standing = standingOf(t)
 	return t.Status == "running", nil
 }
 

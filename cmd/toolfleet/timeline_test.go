@@ -93,28 +93,16 @@ func TestWatchedSession(t *testing.T) {
 	golden(t, "watch.txt", out.String())
 }
 
-// What was open before the watching began is told first, unless news of it came sooner.
-func TestWatchedSessionBegins(t *testing.T) {
+// What is open when the watching begins has a line each, with what it waits for.
+func TestStandingLines(t *testing.T) {
 	all := history()
 	stuck := all
 	stuck.Status, stuck.Events = "running", unanswered(all.Events[:11])
-	now := all.Accepted.Add(3 * time.Second)
-	list := []openBatch{
-		{Batch: "turn-7", Accepted: all.Accepted, standing: standingOf(stuck), timeline: stuck},
-		{Batch: "turn-8", Accepted: all.Accepted, standing: standing{State: isBehind, Behind: "turn-7"}},
-		{Batch: "turn-9", Accepted: all.Accepted, standing: standing{State: isBehind, Behind: "turn-7"}},
-		{Batch: "turn-6", Accepted: all.Accepted, standing: standing{State: isEnding}, timeline: stuck},
-	}
-	var out strings.Builder
-	for _, live := range []bool{false, true} {
-		w := watchedSession{live: live}
-		fmt.Fprintf(&out, "== live: %v\n", live)
-		w.take(messages.Event{Type: messages.EventRunning, Batch: "turn-9", Tool: "Grep", Time: now, Attempt: 1}, now)
-		w.take(messages.Event{Type: messages.EventReply, Batch: "turn-6", Index: -1, Time: now, Status: messages.Completed}, now)
-		out.WriteString(w.begin(list, now))
-		fmt.Fprintf(&out, "-- the boards\n%s\n", strings.Join(w.lines(now, 80), "\n"))
-	}
-	golden(t, "watchbegins.txt", out.String())
+	golden(t, "watchbegins.txt", standingLines([]openBatch{
+		{Batch: "turn-7", Accepted: all.Accepted, standing: standingOf(stuck)},
+		{Batch: "turn-8\n", Accepted: all.Accepted, standing: standing{State: isBehind, Behind: "turn-7"}},
+		{Batch: "turn-6", Accepted: all.Accepted, standing: standing{State: isEnding}},
+	}, all.Accepted.Add(3*time.Second)))
 }
 
 // Whoever comes right after a batch has ended is told how to see it.

@@ -74,14 +74,17 @@ func (c watchCmd) Run(a *app) error {
 		d.mu.Unlock()
 		defer d.close()
 		ctx, end := context.WithCancel(ctx)
-		var opening sync.WaitGroup
-		defer opening.Wait()
+		listed := make(chan struct{})
+		var listing sync.WaitGroup
+		defer listing.Wait()
 		defer end()
-		opening.Go(func() {
+		listing.Go(func() {
+			defer close(listed)
 			list := c.open(ctx, conn, cfg.Tenant)
-			d.show(func(now time.Time) string { return w.begin(list, now) })
+			d.show(func(now time.Time) string { return standingLines(list, now) })
 		})
 		return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) {
+			<-listed // what all of them wait for comes before what happens to one
 			d.show(func(now time.Time) string { return w.take(e, now) })
 		})
 	})
@@ -151,9 +154,7 @@ func (c watchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []ope
 
 // watchedSession is what is shown of a session: a board of each batch that runs. Like a board it is a pure function of events.
 type watchedSession struct {
-	batches []*watchedBatch    // in the order in which they were heard of
-	ended   []messages.BatchID // before begin; nil afterwards
-	begun   bool
+	batches []*watchedBatch // in the order in which they were heard of
 	colour  bool
 	live    bool
 }
@@ -164,31 +165,12 @@ type watchedBatch struct {
 	board board
 }
 
-// begin takes what was open when the watching began, and returns a line for each batch, and where nobody watches live the calls
-// of the first. Where it has been heard meanwhile that something runs, that is newer.
-func (w *watchedSession) begin(list []openBatch, now time.Time) string {
+// standingLines is a line for each batch that is open.
+func standingLines(list []openBatch, now time.Time) string {
 	var out strings.Builder
 	for _, o := range list {
-		known := slices.IndexFunc(w.batches, func(b *watchedBatch) bool { return b.id == o.Batch })
-		if slices.Contains(w.ended, o.Batch) || known >= 0 && w.batches[known].board.moves() {
-			continue
-		}
 		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", clean(string(o.Batch), 40), at(o.Accepted), o.text(now))
-		if known >= 0 || len(o.timeline.Events) == 0 {
-			continue
-		}
-		b := &watchedBatch{id: o.Batch, began: o.Accepted, board: board{colour: w.colour}}
-		for _, e := range o.timeline.Events {
-			b.board.apply(e, e.Time)
-		}
-		w.batches = append(w.batches, b)
-		if !w.live {
-			for _, line := range b.board.lines(now, 120) {
-				out.WriteString("  " + line + "\n")
-			}
-		}
 	}
-	w.begun, w.ended = true, nil
 	return out.String()
 }
 
@@ -197,9 +179,6 @@ func (w *watchedSession) take(e messages.Event, now time.Time) string {
 	b := w.batch(e)
 	if e.Type == messages.EventReply {
 		w.forget(b)
-		if !w.begun {
-			w.ended = append(w.ended, b.id)
-		}
 		return b.summary(e)
 	}
 	b.board.apply(e, now)
@@ -207,11 +186,6 @@ func (w *watchedSession) take(e messages.Event, now time.Time) string {
 		return clean(string(b.id), 40) + "  " + line + "\n"
 	}
 	return ""
-}
-
-// moves reports whether a call has begun or ended.
-func (b *board) moves() bool {
-	return slices.ContainsFunc(b.calls, func(c callState) bool { return c.running || c.result != nil })
 }
 
 func (w *watchedSession) batch(e messages.Event) *watchedBatch {
