@@ -61,6 +61,7 @@ type follower struct {
 	mu    sync.Mutex
 	queue []tiding // guarded by mu
 	lost  bool     // something may have been missed; guarded by mu
+	seen  uint64   // of what the connection has lost; guarded by mu
 	wake  chan struct{}
 
 	answers chan answeredPast // to run's goroutine, which owns the rest
@@ -103,7 +104,6 @@ type followed struct {
 	place    uint64        // of its reply, where that is known
 	accepted time.Time     // where it was listed as open: a reply from before is an older batch's
 	turn     bool          // nothing of it is told before its turn
-	first    time.Time     // when it was first asked for
 	answer   *answeredPast // that waits for it
 }
 
@@ -116,6 +116,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	c := f.client
 	key := c.key(f.session, "")
 	key.Batch = batches
+	f.seen = c.conn.Losses()
 	for verb, take := range map[messages.Verb]func(bus.Msg){messages.VerbEvent: f.heard, messages.VerbReply: f.replied} {
 		unsubscribe, err := c.conn.Subscribe(c.names.Of(verb, key), "", take)
 		if err != nil {
@@ -137,8 +138,10 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	for {
-		f.step(ctx, asking)
+		err := f.step(ctx, asking)
 		switch {
+		case err != nil:
+			return err
 		case f.only != "" && f.batches[f.only] == nil: // told to its end
 			return nil
 		case ctx.Err() != nil:
@@ -153,9 +156,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 				return err
 			}
 		case list := <-lists:
-			if err := f.listed(ctx, list); err != nil {
-				return err
-			}
+			f.listed(list)
 		case <-ctx.Done():
 		}
 	}
@@ -184,6 +185,7 @@ func (f *follower) push(e tiding) {
 		e.Batch = f.only
 	}
 	f.mu.Lock()
+	f.look()
 	if len(f.queue) < maxQueue {
 		f.queue = append(f.queue, e)
 	} else {
@@ -195,9 +197,17 @@ func (f *follower) push(e tiding) {
 
 func (f *follower) missed() {
 	f.mu.Lock()
-	f.lost = true
+	f.look()
 	f.mu.Unlock()
 	f.stir()
+}
+
+// look notes down that something may have been missed. It is no use to wait until that is told: what comes over a new
+// connection may be heard before. It needs mu.
+func (f *follower) look() {
+	if n := f.client.conn.Losses(); n != f.seen {
+		f.seen, f.lost = n, true
+	}
 }
 
 func (f *follower) stir() {
@@ -208,22 +218,17 @@ func (f *follower) stir() {
 }
 
 // step tells what can be told now, and asks for what is missing.
-func (f *follower) step(ctx, asking context.Context) {
+func (f *follower) step(ctx, asking context.Context) error {
 	f.mu.Lock()
 	news, lost := f.queue, f.lost
 	f.queue, f.lost = nil, false
 	f.mu.Unlock()
 	now := time.Now()
 	if lost { // maybe something that comes before what is queued
-		for id, b := range f.batches {
+		for _, b := range f.batches {
 			b.ask, b.again = now, true
-			if f.past != nil && !b.turn { // another may have ended before it
-				b.turn, f.past.late = true, append(f.past.late, id)
-			}
 		}
-		if f.past != nil {
-			f.past.missed(now)
-		}
+		f.missedSome(now)
 	}
 	for _, e := range news {
 		if e.Type == storedReply {
@@ -232,6 +237,9 @@ func (f *follower) step(ctx, asking context.Context) {
 			f.take(ctx, e.Event, now)
 		}
 	}
+	if err := f.tellInTurn(ctx, now); err != nil {
+		return err
+	}
 	f.askForPast(asking, now)
 	f.inquireInTurn(asking, now)
 	for id, b := range f.batches {
@@ -239,6 +247,7 @@ func (f *follower) step(ctx, asking context.Context) {
 			f.inquire(asking, id, b, now)
 		}
 	}
+	return nil
 }
 
 // stored takes it that the reply of a batch was stored. That an old one is published again, for somebody who has submitted its
@@ -306,9 +315,6 @@ func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed
 	if f.asking == asksAtOnce || b.asking || now.Before(b.ask) {
 		return
 	}
-	if b.first.IsZero() {
-		b.first = now
-	}
 	f.asking++
 	b.asking, b.before, b.again, b.ask = true, len(b.held), false, now.Add(lookAfter)
 	go func() {
@@ -331,11 +337,11 @@ func (f *follower) answered(ctx context.Context, past answeredPast) error {
 	case b.again: // something was missed since it was asked for
 		b.ask = time.Now()
 		return nil
-	case past.err != nil && !isGone(past.err) && time.Since(b.first) < lookAfter: // it keeps its turn that long
+	case past.err != nil && !isGone(past.err): // it keeps its turn
 		return f.later(ctx, b, past.err)
 	}
 	b.answer = &past
-	return f.tellInTurn(ctx)
+	return nil
 }
 
 // isGone reports whether nothing is told of a batch, however often that is asked for.
@@ -345,7 +351,7 @@ func isGone(err error) bool { return errors.Is(err, ErrUnknown) || errors.Is(err
 func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
 	b := f.batches[past.id]
 	switch {
-	case past.err == nil && b.isOlder(past.events):
+	case past.err == nil && b.place == 0 && len(b.story.calls) == 0 && b.isOlder(past.events):
 		delete(f.batches, past.id)
 		return nil
 	case past.err == nil:
@@ -374,13 +380,16 @@ func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
 	return nil
 }
 
+// clockSlack is how far the clocks of two servers may differ.
+const clockSlack = 500 * time.Millisecond
+
 // isOlder reports whether what is told is that of an older batch, which was submitted again and is in the log for that.
 func (b *followed) isOlder(events []messages.Event) bool {
 	if len(events) == 0 || b.accepted.IsZero() {
 		return false
 	}
 	last := events[len(events)-1]
-	return last.Type == messages.EventReply && last.Time.Before(b.accepted)
+	return last.Type == messages.EventReply && last.Time.Before(b.accepted.Add(-clockSlack))
 }
 
 // later has a batch asked for again, and is the error with which that is given up.
@@ -450,6 +459,9 @@ func (f *follower) next() time.Duration {
 		if b := f.batches[id]; b != nil && !b.asking && b.answer == nil && f.asking < asksAtOnce {
 			wait = min(wait, time.Until(b.ask))
 		}
+	}
+	if p := f.past; p != nil && len(p.turns) > 0 {
+		wait = min(wait, time.Until(p.until))
 	}
 	if p := f.past; p != nil && p.due && len(p.turns) == 0 && !p.asking {
 		wait = min(wait, time.Until(p.at))

@@ -397,3 +397,114 @@ func TestWatchIgnoresOldReplies(t *testing.T) {
 		}
 	})
 }
+
+// list has the door list these batches of the session.
+func (s *stage) list(answer func() any) {
+	s.t.Helper()
+	door(s.t, s.conn, s.conn.Names().Of(messages.VerbGet, messages.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any { return answer() })
+}
+
+// watch watches the session for so long as something is done.
+func (s *stage) watch(since time.Time, during func()) {
+	s.t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	watching := make(chan error, 1)
+	go func() { watching <- s.c.WatchSince(ctx, "s", since, s.take) }()
+	during()
+	end()
+	if err := <-watching; err != nil {
+		s.t.Error(err)
+	}
+}
+
+// However many batches are listed of which the door does not answer, what comes is told after half a minute, and meanwhile nothing
+// is told out of its turn.
+func TestWatchWaitsForHungBatchesOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		list := messages.BatchList{V: 1, Place: 100}
+		for i := range 12 {
+			id := messages.BatchID(fmt.Sprint("hung", i))
+			list.Batches = append(list.Batches, messages.ListedBatch{Batch: id, Status: "completed", Ended: time.Now(), Place: uint64(i + 1)})
+			stop, err := s.conn.Subscribe(s.conn.Names().Of(messages.VerbGet, messages.KeyOf("_", "s", id)), "", func(bus.Msg) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+		}
+		s.list(func() any { return list })
+		s.watch(time.Unix(1, 0), func() {
+			time.Sleep(time.Second)
+			s.publish(event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1))
+			time.Sleep(28 * time.Second)
+			if told := s.all(); told != nil {
+				t.Errorf("told before its turn: %v", told)
+			}
+			time.Sleep(2 * time.Second)
+			if diff := cmp.Diff([]string{"start 0 #0", "running 0 #1"}, s.all()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	})
+}
+
+// While a fleet is updated a coordinator of before may answer: the next question may come to another.
+func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		asked := 0
+		s.list(func() any {
+			if asked++; asked < 3 {
+				return messages.State{Status: "unknown"}
+			}
+			return messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "b", Status: "running"}}}
+		})
+		s.past("running", event(messages.EventStart, 0, 0))
+		s.watch(time.Time{}, func() {
+			time.Sleep(time.Minute)
+			if diff := cmp.Diff([]string{"start 0 #0"}, s.all()); diff != "" || asked != 3 {
+				t.Errorf("asked %d times, told %s", asked, diff)
+			}
+		})
+	})
+}
+
+// The clocks of the servers that stored a batch and its reply differ: what was begun to be told is told to its end. The reply of an
+// earlier batch with the same id is not.
+func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
+	whole := []messages.Event{event(messages.EventStart, 0, 0), event(messages.EventEnd, 0, 0), event(messages.EventResult, 0, 0), event(messages.EventReply, -1, 0)}
+	for _, test := range []struct {
+		name     string
+		accepted time.Duration // after the reply
+		begun    bool
+		want     []string
+	}{
+		{name: "a little, of one that ends at once", accepted: 50 * time.Millisecond, want: []string{"start 0 #0", "end 0 #0", "result 0 #0", "reply -1 #0"}},
+		{name: "much, of one that was begun", accepted: time.Minute, begun: true, want: []string{"start 0 #0", "end 0 #0", "result 0 #0", "reply -1 #0"}},
+		{name: "an earlier one", accepted: time.Minute, want: nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				s.list(func() any {
+					return messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "b", Status: "running", Accepted: time.Unix(0, 0).Add(test.accepted)}}}
+				})
+				if s.past("completed", whole...); test.begun {
+					s.past("running", whole[:1]...)
+				}
+				s.watch(time.Time{}, func() {
+					time.Sleep(time.Second)
+					if s.past("completed", whole...); test.begun {
+						if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), bus.Header{"Nats-Sequence": {"7"}}, []byte(`{"batch":"b"}`)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(time.Minute)
+				})
+				if diff := cmp.Diff(test.want, s.all()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,6 +80,7 @@ type past struct {
 
 	turns []messages.BatchID // these are told one after another, up to where they are now
 	late  []messages.BatchID // these come after what is on the list
+	until time.Time          // when the next is to be told: then none waits for another any more
 }
 
 type answeredList struct {
@@ -92,8 +94,27 @@ func (p *past) complete() bool { return !p.due && !p.asking }
 // holds reports whether what begins now waits for what is on the list. It does not where nobody answers.
 func (p *past) holds() bool { return !p.complete() && p.wait == 0 || len(p.turns) > 0 }
 
-// missed has the list asked for.
-func (p *past) missed(now time.Time) { p.due, p.at, p.wait, p.heard = true, now, 0, 0 }
+// missedSome has the list asked for. What is open waits for it, for another may have ended before it; but of what has ended
+// already none that is on the list did.
+func (f *follower) missedSome(now time.Time) {
+	p := f.past
+	if p == nil {
+		return
+	}
+	var over []messages.BatchID
+	for id, b := range f.batches {
+		switch {
+		case b.turn:
+		case b.place > 0 && b.place <= p.place:
+			b.turn, over = true, append(over, id)
+		default:
+			b.turn, p.late = true, append(p.late, id)
+		}
+	}
+	slices.SortFunc(over, func(x, y messages.BatchID) int { return cmp.Compare(f.batches[x].place, f.batches[y].place) })
+	p.turns = slices.Insert(p.turns, 0, over...)
+	p.due, p.at, p.wait, p.heard = true, now, 0, 0
+}
 
 // stored notes down the place of a reply that was stored.
 func (p *past) stored(place uint64) {
@@ -129,25 +150,18 @@ func (f *follower) askForPast(ctx context.Context, now time.Time) {
 }
 
 // listed takes the answer.
-func (f *follower) listed(ctx context.Context, a answeredList) error {
+func (f *follower) listed(a answeredList) {
 	p, now := f.past, time.Now()
 	p.asking = false
 	var refusal *messages.Refusal
 	switch {
-	case errors.Is(a.err, errNoLists), errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // no other answer will come
+	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // no other answer will come
 		p.wait = 0
-	case a.err != nil:
+	case a.err != nil: // also that of a coordinator of before, which may not be the last
 		p.later(now)
 	default:
 		f.takeTurns(a.list, now)
 	}
-	if p.complete() || p.wait > 0 {
-		for _, id := range p.late {
-			f.batches[id].ask = now
-		}
-		p.turns, p.late = append(p.turns, p.late...), nil
-	}
-	return f.tellInTurn(ctx)
 }
 
 func (p *past) later(now time.Time) {
@@ -171,6 +185,7 @@ func (f *follower) takeTurns(list messages.BatchList, now time.Time) {
 			p.place = max(p.place, p.heard)
 		}
 	}
+	p.until = now.Add(lookAfter)
 	for _, l := range list.Batches {
 		b := f.batches[l.Batch]
 		switch {
@@ -180,7 +195,7 @@ func (f *follower) takeTurns(list messages.BatchList, now time.Time) {
 			b = &followed{story: newStory(), accepted: l.Accepted}
 			f.batches[l.Batch] = b
 		}
-		b.place, b.turn, b.ask, b.first = max(b.place, l.Place), true, now, time.Time{}
+		b.place, b.turn, b.ask = max(b.place, l.Place), true, now
 		p.late = slices.DeleteFunc(p.late, func(id messages.BatchID) bool { return id == l.Batch })
 		p.turns = append(p.turns, l.Batch)
 	}
@@ -194,21 +209,48 @@ func (p *past) next() []messages.BatchID {
 	return p.turns[:min(len(p.turns), asksAtOnce)]
 }
 
-// tellInTurn tells those whose turn it is, as far as it is known what has happened to them.
-func (f *follower) tellInTurn(ctx context.Context) error {
-	for p := f.past; p != nil && len(p.turns) > 0; p.turns = p.turns[1:] {
+// tellInTurn tells those whose turn it is, as far as it is known what has happened to them. When none could be told for a while
+// they wait for each other no longer.
+func (f *follower) tellInTurn(ctx context.Context, now time.Time) error {
+	p := f.past
+	if p == nil {
+		return nil
+	}
+	if len(p.turns) == 0 {
+		p.until = now.Add(lookAfter)
+	}
+	if p.complete() || p.wait > 0 {
+		p.turns, p.late = append(p.turns, p.late...), nil
+	}
+	waits := now.Before(p.until)
+	for ; len(p.turns) > 0; p.turns = p.turns[1:] {
 		b := f.batches[p.turns[0]]
-		if b == nil {
+		switch {
+		case b == nil:
 			continue
+		case b.answer != nil:
+			answer := *b.answer
+			b.turn, b.answer = false, nil
+			if err := f.catchUp(ctx, answer); err != nil {
+				return err
+			}
+		case b.asking || b.wait > 0 || !now.Before(b.ask):
+			if waits {
+				return nil
+			}
+			b.turn = false
+			continue
+		default: // nothing of it was missed
+			held := b.held
+			b.turn, b.held = false, nil
+			for _, e := range held {
+				f.take(ctx, e, now)
+			}
+			if b.turn = waits && len(b.held) > 0; b.turn { // something was, after all
+				return nil
+			}
 		}
-		if b.answer == nil {
-			return nil
-		}
-		answer := *b.answer
-		b.turn, b.answer = false, nil
-		if err := f.catchUp(ctx, answer); err != nil {
-			return err
-		}
+		p.until = time.Now().Add(lookAfter)
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ type Conn struct {
 	closed chan struct{} // closed once the connection is, for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
+	drops  atomic.Uint64 // how often a subscription began to lose what came too fast
 	// missing says that what is pulled from is not there. KeepRemade hears it.
 	missing chan struct{}
 
@@ -170,6 +171,9 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 		// Every read of several messages makes a queue of this length; the client's own default takes half a megabyte.
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrSlowConsumer) {
+				c.drops.Add(1)
+			}
 			if sub != nil {
 				c.log.Error("NATS refused or dropped something", "subject", sub.Subject, "err", err)
 				return
@@ -265,6 +269,11 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 		delete(c.onReconnect, id)
 	}
 }
+
+// Losses grows whenever something may have been lost that a subscription was to bring: with every reconnect before anything
+// comes over the new connection, so who compares it at each message knows what comes after a gap, and when messages were
+// dropped because they were not taken fast enough.
+func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
 func (c *Conn) reconnected() {
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -46,16 +47,23 @@ func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 // watchOver watches a session over a link.
 func watchOver(f *fleet, l *link, since time.Time) (told *feed, conn *bus.Conn, end func()) {
 	c, conn := f.follower(l)
+	told, stop := watchWith(f, c, since)
+	return told, conn, func() {
+		stop()
+		conn.Close()
+	}
+}
+
+func watchWith(f *fleet, c *client.Client, since time.Time) (told *feed, end func()) {
 	told = &feed{}
 	ctx, cancel := context.WithCancel(context.Background())
 	watching := make(chan error, 1)
 	go func() { watching <- c.WatchSince(ctx, "s", since, told.take) }()
-	return told, conn, func() {
+	return told, func() {
 		cancel()
 		if err := <-watching; err != nil {
 			f.t.Error(err)
 		}
-		conn.Close()
 	}
 }
 
@@ -159,6 +167,70 @@ func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What begins while the watcher still tells what it has missed is told after that, and no batch has to come for it.
+func TestWatchTellsWhatBeginsWhileItCatchesUp(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := watchable(t, srv, nil)
+		defer f.close()
+		l := newLink(t, srv)
+		told, _, end := watchOver(f, l, time.Time{})
+		defer end()
+		time.Sleep(time.Second)
+		want := []string{}
+		back := l.away()
+		for i := range 40 {
+			want = append(want, fmt.Sprint("away", i))
+			f.run(canonical("s", want[i], call{"echo", ""}))
+		}
+		back()
+		l.set(weather{delay: 20 * time.Millisecond}, weather{delay: 20 * time.Millisecond})
+		f.until("some are told", func() bool { return told.replies() > 3 })
+		f.run(canonical("s", "meanwhile", call{"echo", ""}))
+		if n := told.replies(); n > 39 {
+			t.Fatalf("%d are told already", n)
+		}
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff(append(want, "meanwhile"), batchNames(told.all())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// What comes over the new connection may be heard before the news that there is one: it hides nothing that was missed.
+func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := watchable(t, srv, nil)
+		defer f.close()
+		l := newLink(t, srv)
+		c, conn := f.follower(l)
+		defer conn.Close()
+		back := make(chan struct{}, 1)
+		conn.OnReconnect(func() { // who is told first takes a while
+			back <- struct{}{}
+			time.Sleep(100 * time.Millisecond)
+		})
+		told, end := watchWith(f, c, time.Time{})
+		defer end()
+		time.Sleep(time.Second)
+		want := []string{"known", "away0", "away1", "away2", "back0", "back1", "back2"}
+		f.run(canonical("s", want[0], call{"echo", ""}))
+		time.Sleep(time.Second)
+		home := l.away()
+		for _, id := range want[1:4] {
+			f.run(canonical("s", id, call{"echo", ""}))
+		}
+		home()
+		<-back
+		for _, id := range want[4:] {
+			f.run(canonical("s", id, call{"echo", ""}))
+		}
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff(want, batchNames(told.all())); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 // What has ended before is told as far back as is asked for, and what is open is told at once.
