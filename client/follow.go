@@ -131,6 +131,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	var lists chan answeredList
 	if f.past != nil {
 		f.past.at, lists = time.Now(), make(chan answeredList)
+		f.past.until = f.past.at.Add(lookAfter)
 		f.past.lists = lists
 	}
 	timer := time.NewTimer(0)
@@ -273,7 +274,7 @@ func (f *follower) stored(e tiding, now time.Time) {
 func (f *follower) begin(id messages.BatchID, now time.Time) *followed {
 	b := &followed{story: newStory(), ask: now.Add(lookAfter)}
 	f.batches[id] = b
-	if b.turn = f.past.holds(); b.turn {
+	if b.turn = f.past.holds(now); b.turn {
 		f.past.late = append(f.past.late, id)
 	}
 	return b
@@ -460,7 +461,7 @@ func (f *follower) next() time.Duration {
 			wait = min(wait, time.Until(b.ask))
 		}
 	}
-	if p := f.past; p != nil && len(p.turns) > 0 {
+	if p := f.past; p != nil && len(p.turns)+len(p.late) > 0 {
 		wait = min(wait, time.Until(p.until))
 	}
 	if p := f.past; p != nil && p.due && len(p.turns) == 0 && !p.asking {

@@ -80,7 +80,7 @@ type past struct {
 
 	turns []messages.BatchID // these are told one after another, up to where they are now
 	late  []messages.BatchID // these come after what is on the list
-	until time.Time          // when the next is to be told: then none waits for another any more
+	until time.Time          // so long one waits for another
 }
 
 type answeredList struct {
@@ -91,8 +91,10 @@ type answeredList struct {
 // complete reports whether nothing is missing that is known to be asked for.
 func (p *past) complete() bool { return !p.due && !p.asking }
 
-// holds reports whether what begins now waits for what is on the list. It does not where nobody answers.
-func (p *past) holds() bool { return !p.complete() && p.wait == 0 || len(p.turns) > 0 }
+// holds reports whether what begins now waits for what is on the list.
+func (p *past) holds(now time.Time) bool {
+	return now.Before(p.until) && (!p.complete() || len(p.turns) > 0)
+}
 
 // missedSome has the list asked for. What is open waits for it, for another may have ended before it; but of what has ended
 // already none that is on the list did.
@@ -112,6 +114,9 @@ func (f *follower) missedSome(now time.Time) {
 		}
 	}
 	slices.SortFunc(over, func(x, y messages.BatchID) int { return cmp.Compare(f.batches[x].place, f.batches[y].place) })
+	if p.complete() && len(p.turns) == 0 {
+		p.until = now.Add(lookAfter)
+	}
 	p.turns = slices.Insert(p.turns, 0, over...)
 	p.due, p.at, p.wait, p.heard = true, now, 0, 0
 }
@@ -157,8 +162,10 @@ func (f *follower) listed(a answeredList) {
 	switch {
 	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // no other answer will come
 		p.wait = 0
-	case a.err != nil: // also that of a coordinator of before, which may not be the last
-		p.later(now)
+	case a.err != nil: // a coordinator of before is not the last to answer
+		if p.later(now); errors.Is(a.err, errNoLists) || errors.Is(a.err, ErrNoFleet) { // that may take long
+			p.until = now
+		}
 	default:
 		f.takeTurns(a.list, now)
 	}
@@ -216,13 +223,10 @@ func (f *follower) tellInTurn(ctx context.Context, now time.Time) error {
 	if p == nil {
 		return nil
 	}
-	if len(p.turns) == 0 {
-		p.until = now.Add(lookAfter)
-	}
-	if p.complete() || p.wait > 0 {
+	waits := now.Before(p.until)
+	if p.complete() || !waits {
 		p.turns, p.late = append(p.turns, p.late...), nil
 	}
-	waits := now.Before(p.until)
 	for ; len(p.turns) > 0; p.turns = p.turns[1:] {
 		b := f.batches[p.turns[0]]
 		switch {

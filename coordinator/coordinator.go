@@ -139,7 +139,7 @@ type Coordinator struct {
 	catalog *catalog
 	serving atomic.Bool // the doors are open
 	wakes   room        // of the drives of batches that were woken
-	telling room        // of timelines that are made
+	telling turns       // of timelines that are made
 	orphans chan string // batches that other coordinators let go
 	refused *allowance  // of lines about refused decisions in the record for people
 
@@ -164,7 +164,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg.Metrics.slots.Set(float64(cfg.Slots))
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), record: record, names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), telling: make(room, storytellers), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
+		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), telling: newTurns(storytellers), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
 	}, nil
 }
 

@@ -3,17 +3,18 @@ package coordinator
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// An answer about a session lists so many batches of each sort, and reads about so much for it: it costs about as much as a
-// timeline, whatever the session holds.
+// An answer about a session lists so many batches of each sort, and reads about so much for it: they cannot be read without
+// their bodies.
 const (
-	listedBatches = 256
-	listedBytes   = 8 << 20
+	listedBatches = 64
+	listedBytes   = 1 << 20
 )
 
 // listing is a list that is made.
@@ -26,7 +27,7 @@ type listing struct {
 
 // batches is the batches of a session, as the get door answers with them.
 func (c *Coordinator) batches(ctx context.Context, key messages.BatchKey, ask messages.Get) ([]byte, error) {
-	return c.inTurn(ctx, func() (any, error) {
+	return c.inTurn(ctx, key.Tenant, func() (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, patience, errCrowded)
 		defer cancel()
 		l := listing{c, key, ask, messages.BatchList{V: messages.Version, Batches: []messages.ListedBatch{}}}
@@ -70,7 +71,7 @@ func (l *listing) ended(ctx context.Context) error {
 		l.Place = newest.Place
 		return nil
 	case after == nil:
-		from.Time = l.ask.Since
+		from.Time = later(l.ask.Since, time.Unix(0, 0)) // the server knows no time before
 	case *after < newest.Place:
 		from.Seq, l.Place = *after+1, *after
 	}

@@ -25,14 +25,15 @@ const patience = 5 * time.Second
 
 var errCrowded = errors.New("too many timelines and lists of batches are asked for at once")
 
-// inTurn makes a long answer: few are made at once.
-func (c *Coordinator) inTurn(ctx context.Context, answer func() (any, error)) ([]byte, error) {
+// inTurn makes a long answer: few are made at once, and for a tenant one.
+func (c *Coordinator) inTurn(ctx context.Context, tenant string, answer func() (any, error)) ([]byte, error) {
 	turn, cancel := context.WithTimeoutCause(ctx, patience, errCrowded)
 	defer cancel()
-	if !c.telling.enter(turn) {
+	leave, ok := c.telling.enter(turn, tenant)
+	if !ok {
 		return nil, context.Cause(turn)
 	}
-	defer c.telling.leave()
+	defer leave()
 	body, err := answer()
 	if err != nil {
 		return nil, err
@@ -42,7 +43,7 @@ func (c *Coordinator) inTurn(ctx context.Context, answer func() (any, error)) ([
 
 // timeline is what is durable about a batch, as the get door answers with it; bus.ErrNotFound when nobody knows of it.
 func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]byte, error) {
-	return c.inTurn(ctx, func() (any, error) {
+	return c.inTurn(ctx, key.Tenant, func() (any, error) {
 		story, err := c.journal.Story(ctx, key)
 		if err != nil {
 			return nil, err

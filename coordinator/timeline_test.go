@@ -3,6 +3,7 @@ package coordinator
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,23 +12,33 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A timeline may be large, so only few are made at once. Who comes then waits a while, and is told to come again.
+// A timeline may be large, so only few are made at once. Who comes then waits a while, and is told to come again. A tenant has one
+// turn at a time, so it cannot take those of all.
 func TestTimelinesAreMadeOneAfterAnother(t *testing.T) {
 	inOffice(t, messages.Write, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		key, _ := o.asked()
-		for range storytellers {
-			c.telling.enter(t.Context())
+		var leave func()
+		for i := range storytellers {
+			leave, _ = c.telling.enter(t.Context(), fmt.Sprint("other", i))
 		}
 		began := time.Now()
 		if _, err := c.timeline(t.Context(), key.BatchKey); !errors.Is(err, errCrowded) || time.Since(began) != patience {
 			t.Errorf("got %v after %v, want %v after %v", err, time.Since(began), errCrowded, patience)
 		}
-		time.AfterFunc(time.Second, c.telling.leave)
+		time.AfterFunc(time.Second, leave)
 		for range 2 { // the second has the place of the first
 			if _, err := c.timeline(t.Context(), key.BatchKey); err != nil {
 				t.Error(err)
 			}
+		}
+		leave, _ = c.telling.enter(t.Context(), key.Tenant)
+		if _, err := c.batches(t.Context(), key.BatchKey, messages.Get{Batches: true}); !errors.Is(err, errCrowded) {
+			t.Errorf("a second turn of the tenant: %v, want %v", err, errCrowded)
+		}
+		leave()
+		if n := len(c.telling.of); n != storytellers-1 {
+			t.Errorf("%d tenants are remembered, want the %d that are in", n, storytellers-1)
 		}
 	})
 }

@@ -14,6 +14,12 @@ type From struct {
 	Time time.Time // counts where Seq is 0
 }
 
+// The first page of a scan is no larger than this.
+const (
+	firstMessages = 64
+	firstBytes    = 1 << 20
+)
+
 // Scan calls each for every message that matches filter, in stream order, until each says that it needs no more or there
 // is none. It holds a page of them at a time, so any number may match. Whichever replica answers may be behind: what it
 // shows is so, and what is newer is found from where it ended.
@@ -22,6 +28,8 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
+	// Most who stop early need little.
+	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg
 		end, err := c.page(ctx, stream, r, &some)
@@ -40,5 +48,6 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 			return nil
 		}
 		r.Seq, r.StartTime = end.last+1, nil
+		r.Batch, r.MaxBytes = readMessages, readBytes
 	}
 }
