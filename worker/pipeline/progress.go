@@ -3,6 +3,7 @@ package pipeline
 import (
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -12,6 +13,8 @@ const (
 	reportEvery = 100 * time.Millisecond
 	// reportsAtOnce is how many reports a run may make before it has let any time pass.
 	reportsAtOnce = 10
+	// maxReport is how many bytes the text of a report may have. The rest of a longer one is not told.
+	maxReport = 4096
 )
 
 // reports are what the tool of a run says of how far it is. Of too many the newest is told, and in the end the last one
@@ -42,6 +45,7 @@ func (r *reports) add(p messages.Progress) {
 	if p.Text == "" && r.owed != nil {
 		p.Text = r.owed.Text
 	}
+	p.Text = shortened(p.Text)
 	r.owed = &p
 	if r.timer != nil {
 		return
@@ -51,6 +55,18 @@ func (r *reports) add(p messages.Progress) {
 		return
 	}
 	r.pay()
+}
+
+// shortened is a text of at most maxReport bytes, which ends with a whole letter.
+func shortened(text string) string {
+	n := maxReport
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
 }
 
 func (r *reports) due() {

@@ -81,6 +81,21 @@ func TestReportsNeverGoBack(t *testing.T) {
 	})
 }
 
+// The text of a report is bounded, and no letter of it is cut.
+func TestReportsAreShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for text, want := range map[string]string{
+			strings.Repeat("x", 8<<20):             strings.Repeat("x", maxReport),
+			"x" + strings.Repeat("é", maxReport/2): "x" + strings.Repeat("é", maxReport/2-1),
+			strings.Repeat("é", maxReport/2):       strings.Repeat("é", maxReport/2),
+		} {
+			if diff := cmp.Diff([]string{`0s {"text":"` + want + `"}`}, watched(t, telling(text), `{}`)); diff != "" {
+				t.Errorf("a text of %d bytes: %.200s", len(text), diff)
+			}
+		}
+	})
+}
+
 // A flood reaches whoever watches ten times a second, and its end in any case. A few reports pass at once.
 func TestReportsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,10 @@ import (
 // maxReport is how many bytes a line may have. A longer one is dropped.
 const maxReport = 4096
 
+// linesAtOnce is how many lines are read of what a program wrote before it was listened to again. Of more than that nothing would
+// be told but the newest, so they are not worth the time.
+const linesAtOnce = 16
+
 // reports reads what a program writes to its progress descriptor, a report on each line: a JSON object
 // {"fraction":0.4,"text":"..."}, either of which may be missing, or plain text. A line that is neither is dropped: a program that
 // reports badly still does its work. Its methods may be called from any goroutine.
@@ -30,6 +34,9 @@ func newReports(tell func(messages.Progress)) *reports { return &reports{tell: t
 func (r *reports) Add(chunk []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if skipped := beforeLast(chunk, linesAtOnce); skipped > 0 {
+		chunk, r.line, r.long = chunk[skipped:], r.line[:0], false
+	}
 	for len(chunk) > 0 {
 		part, rest, ends := bytes.Cut(chunk, []byte("\n"))
 		if r.long = r.long || len(r.line)+len(part) > maxReport; !r.long {
@@ -40,6 +47,17 @@ func (r *reports) Add(chunk []byte) {
 			r.take()
 		}
 	}
+}
+
+// beforeLast is how much of a chunk comes before its last n whole lines.
+func beforeLast(chunk []byte, n int) int {
+	at := len(chunk)
+	for range n + 1 {
+		if at = bytes.LastIndexByte(chunk[:at], '\n'); at < 0 {
+			return 0
+		}
+	}
+	return at + 1
 }
 
 // Flush takes a last line that has no end.

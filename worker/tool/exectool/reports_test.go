@@ -2,6 +2,7 @@ package exectool
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"strings"
@@ -40,6 +41,31 @@ func TestReportLines(t *testing.T) {
 		if ok != test.ok || ok && got != test.want {
 			t.Errorf("report(%q): got %+v, %v; want %+v, %v", test.line, got, ok, test.want, test.ok)
 		}
+	}
+}
+
+// Of a flood the last lines are read, and none is cut for it.
+func TestReportsOfAFlood(t *testing.T) {
+	var got []string
+	r := newReports(func(p messages.Progress) { got = append(got, p.Text) })
+	r.Add([]byte("begins"))
+	var flood strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&flood, " %d\n", i)
+	}
+	r.Add([]byte(flood.String() + "the next"))
+	r.Add([]byte(" line\n"))
+	var want []string
+	for i := range linesAtOnce {
+		want = append(want, fmt.Sprint(10_000-linesAtOnce+i))
+	}
+	if diff := cmp.Diff(append(want, "the next line"), got); diff != "" {
+		t.Error(diff)
+	}
+	got = nil
+	r.Add([]byte("as many\n" + strings.Repeat("x\n", linesAtOnce-1)))
+	if len(got) != linesAtOnce || got[0] != "as many" {
+		t.Errorf("of %d lines %d were read, the first %q", linesAtOnce, len(got), got[0])
 	}
 }
 
