@@ -30,12 +30,12 @@ type display struct {
 	asks   bool // a person is asked here, so nobody need be told how to answer
 
 	mu    sync.Mutex
-	shows func(now time.Time, width int) []string // what is drawn, if not the board; guarded by mu
-	heard bool                                    // of the batch; guarded by mu
-	board board                                   // guarded by mu
-	drawn []int                                   // how long the lines of the board on the screen are; guarded by mu
-	asked bool                                    // a person is being asked, and has the screen to themselves; guarded by mu
-	held  []byte                                  // what was written meanwhile; guarded by mu
+	shows func() []boardLine // what is drawn, if not the board; guarded by mu
+	heard bool               // of the batch; guarded by mu
+	board board              // guarded by mu
+	drawn []int              // how long the lines of the board on the screen are; guarded by mu
+	asked bool               // a person is being asked, and has the screen to themselves; guarded by mu
+	held  []byte             // what was written meanwhile; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
 	quiet *time.Timer // until it is said that nothing happens
@@ -216,8 +216,7 @@ func (d *display) drawing() []byte {
 	if d.shows != nil {
 		shows = d.shows
 	}
-	lines := shows(time.Now(), width)
-	lines = inRoom(lines, height-1)
+	lines := inRoom(shows(), height-1, time.Now(), width)
 	if len(lines) == 0 && len(d.drawn) == 0 {
 		return nil
 	}
@@ -248,9 +247,9 @@ func visible(line string) int { return utf8.RuneCountInString(uncoloured(line)) 
 
 // inRoom is the lines of a board for a screen that has room for so many. What runs and what people are asked stays as long as it
 // can; of the rest it is said how many there are.
-func inRoom(lines []string, most int) []string {
+func inRoom(lines []boardLine, most int, now time.Time, width int) []string {
 	if len(lines) <= most {
-		return lines
+		return draw(lines, now, width)
 	}
 	kinds := []struct{ mark, word string }{{"✓", "ok"}, {"·", "queued"}, {"✗", "not ok"}, {"▸", "running"}}
 	hidden, hide := make([]bool, len(lines)), len(lines)-most+1
@@ -261,7 +260,7 @@ func inRoom(lines []string, most int) []string {
 			if kind.mark != "✓" { // of those that have ended the last are news, of the others the first
 				i = len(lines) - 1 - i
 			}
-			if hide > 0 && strings.HasPrefix(uncoloured(lines[i]), kind.mark+" ") {
+			if hide > 0 && lines[i].mark() == kind.mark {
 				hidden[i] = true
 				hide--
 				n++
@@ -271,14 +270,22 @@ func inRoom(lines []string, most int) []string {
 			said = append(said, fmt.Sprintf("%d %s", n, kind.word))
 		}
 	}
-	var kept []string
-	for i, line := range lines {
+	var kept []boardLine
+	for i, l := range lines {
 		if !hidden[i] {
-			kept = append(kept, line)
+			kept = append(kept, l)
 		}
 	}
 	kept = kept[max(0, len(kept)-most+1):]
-	return append(kept, "  … and "+cmp.Or(strings.Join(said, ", "), "more"))
+	return append(draw(kept, now, width), "  … and "+cmp.Or(strings.Join(said, ", "), "more"))
+}
+
+func draw(lines []boardLine, now time.Time, width int) []string {
+	drawn := make([]string, len(lines))
+	for i, l := range lines {
+		drawn[i] = l.draw(now, width)
+	}
+	return drawn
 }
 
 var colouring = regexp.MustCompile("\x1b\\[[0-9]*m")

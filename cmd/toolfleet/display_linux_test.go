@@ -130,7 +130,15 @@ func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
 
 // Where there are more calls than lines, those that run are seen.
 func TestABoardHigherThanTheScreen(t *testing.T) {
-	lines := []string{"turn-7", "\x1b[32m✓\x1b[0m 0", "✓ 1", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7"}
+	b := &board{colour: true}
+	for i := range 8 {
+		b.apply(start(i, "Grep"), time.Time{})
+	}
+	for _, e := range []messages.Event{ended(0, messages.StatusOK, 0, nil), ended(1, messages.StatusOK, 0, nil), ended(2, messages.StatusError, 0, &messages.Error{Code: messages.CodeToolError}), running(3, 1), asked(4)} {
+		b.apply(e, time.Time{})
+	}
+	all := append([]boardLine{{title: "turn-7"}}, b.lines()...)
+	lines := []string{"turn-7", "✓ 0", "✓ 1", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7"}
 	for most, want := range map[int][]string{
 		9: lines,
 		8: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7", "  … and 2 ok"}, // two make room for what is said of them
@@ -138,8 +146,26 @@ func TestABoardHigherThanTheScreen(t *testing.T) {
 		4: {"turn-7", "▸ 3", "? 4", "  … and 2 ok, 3 queued, 1 not ok"},
 		2: {"? 4", "  … and 2 ok, 3 queued, 1 not ok, 1 running"},
 	} {
-		if diff := cmp.Diff(want, inRoom(lines, most)); diff != "" {
+		got := inRoom(all, most, time.Time{}, 80)
+		for i, line := range got {
+			if words := strings.Fields(uncoloured(line)); strings.HasPrefix(line, "\x1b") {
+				got[i] = words[0] + " " + words[1]
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%d lines: %s", most, diff)
 		}
+	}
+}
+
+// Of a board only what fits on the screen is drawn, ten times a second, however many calls wait.
+func TestABoardOfManyCallsCostsLittle(t *testing.T) {
+	b := &board{}
+	for i := range messages.MaxCalls {
+		b.apply(start(i, "Grep"), time.Time{})
+	}
+	most := 24 * 100
+	if n := int(testing.AllocsPerRun(3, func() { inRoom(b.lines(), 24, time.Time{}, 80) })); n > most {
+		t.Errorf("a frame of %d calls takes %d allocations, want at most %d", messages.MaxCalls, n, most)
 	}
 }

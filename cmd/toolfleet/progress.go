@@ -13,6 +13,7 @@ import (
 // shows it, and when, is the business of display.
 type board struct {
 	calls  []callState
+	names  int // the letters of the longest name of a tool
 	colour bool
 	decide func(id string) string // the command that approves; nil: nobody is told of it
 }
@@ -40,6 +41,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	c := &b.calls[e.Index]
 	if e.Tool != "" {
 		c.tool = e.Tool
+		b.names = max(b.names, len([]rune(clean(c.tool, longestName))))
 	}
 	switch e.Type {
 	case messages.EventRunning:
@@ -60,31 +62,69 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	}
 }
 
-// lines is the board as a terminal of that width shows it: one line a call.
-func (b *board) lines(now time.Time, width int) []string {
-	names, most := 4, max(8, width/4)
-	for _, c := range b.calls {
-		names = max(names, len([]rune(clean(c.tool, most))))
-	}
-	lines := make([]string, len(b.calls))
-	for i, c := range b.calls {
-		mark, state, rest := c.words(now)
-		text := fmt.Sprintf("%s %3d  %-*s  %s", mark, i, names, clean(c.tool, most), state)
-		if rest != "" {
-			text += "  " + rest
-		}
-		lines[i] = b.paint(c, clip(text, width-1))
+// longestName is how much of a tool's name any board shows.
+const longestName = 200
+
+// boardLine is a line of a board that is not drawn yet: there may be far more than a screen has room for.
+type boardLine struct {
+	title string // of no call
+	board *board
+	index int
+}
+
+// lines is a line for each call.
+func (b *board) lines() []boardLine {
+	lines := make([]boardLine, len(b.calls))
+	for i := range lines {
+		lines[i] = boardLine{board: b, index: i}
 	}
 	return lines
 }
 
+func (l boardLine) mark() string {
+	if l.board == nil {
+		return ""
+	}
+	return l.board.calls[l.index].mark()
+}
+
+// draw is the line as a terminal of that width shows it.
+func (l boardLine) draw(now time.Time, width int) string {
+	if l.board == nil {
+		return clip(clean(l.title, width-1), width-1)
+	}
+	b, c := l.board, &l.board.calls[l.index]
+	most := min(max(8, width/4), longestName)
+	mark, state, rest := c.words(now)
+	text := fmt.Sprintf("%s %3d  %-*s  %s", mark, l.index, max(4, min(b.names, most)), clean(c.tool, most), state)
+	if rest != "" {
+		text += "  " + rest
+	}
+	return b.paint(*c, clip(text, width-1))
+}
+
+// mark is a call's state in one letter.
+func (c *callState) mark() string {
+	switch {
+	case c.result != nil && c.result.Failure():
+		return "✗"
+	case c.result != nil:
+		return "✓"
+	case c.running:
+		return "▸"
+	case c.asked != nil:
+		return "?"
+	}
+	return "·"
+}
+
 // words is a call's mark, its state, and what there is to say about it.
-func (c callState) words(now time.Time) (mark, state, rest string) {
+func (c *callState) words(now time.Time) (mark, state, rest string) {
+	mark = c.mark()
 	switch {
 	case c.result != nil:
-		mark, rest = "✓", ""
 		if c.result.Failure() {
-			mark, rest = "✗", because(c.result)
+			rest = because(c.result)
 		}
 		return mark, outcome(c.result), rest
 	case c.running:
@@ -96,11 +136,11 @@ func (c callState) words(now time.Time) (mark, state, rest string) {
 		if c.progress.Fraction > 0 {
 			rest = strings.TrimSpace(fmt.Sprintf("%2.0f %% %s", 100*min(c.progress.Fraction, 1), rest))
 		}
-		return "▸", state, rest
+		return mark, state, rest
 	case c.asked != nil:
-		return "?", "awaiting approval", fmt.Sprintf("%s, %s", clean(string(c.asked.Tier), 20), untilExpiry(*c.asked, now))
+		return mark, "awaiting approval", fmt.Sprintf("%s, %s", clean(string(c.asked.Tier), 20), untilExpiry(*c.asked, now))
 	}
-	return "·", "queued", ""
+	return mark, "queued", ""
 }
 
 // paint colours a line by what became of its call.

@@ -86,7 +86,7 @@ func TestBoard(t *testing.T) {
 				}
 				later := news.at + 250*time.Millisecond
 				fmt.Fprintf(&out, "== after %v\n", later)
-				for _, line := range b.lines(began.Add(later), tc.width) {
+				for _, line := range draw(b.lines(), began.Add(later), tc.width) {
 					fmt.Fprintln(&out, strings.ReplaceAll(line, "\x1b", "ESC"))
 				}
 			}

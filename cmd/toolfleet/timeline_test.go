@@ -85,10 +85,10 @@ func TestWatchedSession(t *testing.T) {
 				out.WriteString(w.take(other, now))
 			}
 			if i == 11 && live {
-				fmt.Fprintln(&out, strings.Join(w.lines(now, 80), "\n"))
+				fmt.Fprintln(&out, strings.Join(draw(w.lines(), now, 80), "\n"))
 			}
 		}
-		fmt.Fprintln(&out, strings.Join(w.lines(time.Now(), 80)[:1], "\n"))
+		fmt.Fprintln(&out, strings.Join(draw(w.lines()[:1], time.Now(), 80), "\n"))
 	}
 	golden(t, "watch.txt", out.String())
 }

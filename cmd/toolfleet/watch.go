@@ -34,6 +34,9 @@ line, and nothing else. Ctrl-C ends it.`
 }
 
 func (c watchCmd) Run(a *app) error {
+	if c.Session == "" {
+		return wrong("the session is missing or empty")
+	}
 	since, err := moment("--since", c.Since, time.Now())
 	if err != nil {
 		return err
@@ -204,11 +207,10 @@ func (w *watchedSession) forget(gone *watchedBatch) {
 }
 
 // lines is the boards of all that run, each below the id of its batch.
-func (w *watchedSession) lines(now time.Time, width int) []string {
-	var lines []string
+func (w *watchedSession) lines() []boardLine {
+	var lines []boardLine
 	for _, b := range w.batches {
-		lines = append(lines, clip(clean(string(b.id), width-1), width-1))
-		lines = append(lines, b.board.lines(now, width)...)
+		lines = append(append(lines, boardLine{title: string(b.id)}), b.board.lines()...)
 	}
 	return lines
 }
