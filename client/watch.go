@@ -141,8 +141,8 @@ func (f *follower) askForPast(ctx context.Context, now time.Time) {
 		ask.After = new(p.place)
 	case !p.since.IsZero():
 		ask.Since = p.since
-	case p.wait > 0: // something may have ended since the first try
-		ask.Since = p.began
+	default: // something may have ended before the next try
+		p.since = p.began
 	}
 	p.due, p.asking = false, true
 	go func() {

@@ -199,6 +199,38 @@ func TestWatchTellsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	})
 }
 
+// The connection breaks before the watcher has its first answer: what ended since it began is told.
+func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := watchable(t, srv, nil)
+		defer f.close()
+		f.run(canonical("s", "before", call{"echo", ""}))
+		time.Sleep(time.Second)
+		l := newLink(t, srv)
+		c, conn := f.follower(l)
+		defer conn.Close()
+		l.set(weather{silent: true}, weather{silent: true})
+		told, end := watchWith(f, c, time.Time{})
+		defer end()
+		time.Sleep(time.Second)
+		f.run(canonical("s", "meanwhile", call{"echo", ""}))
+		var times atomic.Int32
+		conn.OnReconnect(func() {
+			if times.Add(1) == 1 {
+				l.cut()
+			}
+		})
+		l.cut()
+		l.set(weather{}, weather{})
+		time.Sleep(time.Minute)
+		f.run(canonical("s", "after", call{"echo", ""}))
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"meanwhile", "after"}, batchNames(told.all())); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // What comes over the new connection may be heard before the news that there is one: it hides nothing that was missed.
 func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
