@@ -230,6 +230,33 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 	})
 }
 
+// Messages that nobody takes are dropped, and whoever waits for them can know.
+func TestDroppedMessagesAreLosses(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c, other := connect(t, srv), connect(t, srv)
+		open := make(chan struct{})
+		stop, err := c.Subscribe("flood", "", func(bus.Msg) { <-open })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		time.Sleep(time.Second)
+		if n := c.Losses(); n != 0 {
+			t.Errorf("%d losses before there is any", n)
+		}
+		for range 150 { // 75 MB: more than a subscription holds
+			if err := other.Publish("flood", nil, make([]byte, 1<<19)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		if n := c.Losses(); n != 1 {
+			t.Errorf("%d losses, want 1", n)
+		}
+		close(open)
+	})
+}
+
 func TestAnUnansweredWriteIsUnknown(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)
