@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"regexp"
@@ -40,6 +41,8 @@ type link struct {
 	ahead int
 }
 
+var errSilent = errors.New("the link is silent")
+
 // newLink is a link to a server that works. It ends with the test.
 func newLink(t *testing.T, srv *devserver.Server) *link {
 	l := &link{srv: srv, calm: make(chan struct{})}
@@ -69,8 +72,15 @@ func (l *link) set(up, down weather) {
 	}
 }
 
-// InProcessConn makes a connection to the server over the link.
+// InProcessConn makes a connection to the server over the link. While the link is silent it makes none, at once: who waits for the first
+// words of a server holds the lock of its connection, and whoever wants that lock stops simulated time.
 func (l *link) InProcessConn() (net.Conn, error) {
+	l.mu.Lock()
+	silent := l.up.silent || l.down.silent
+	l.mu.Unlock()
+	if silent {
+		return nil, errSilent
+	}
 	far, err := l.srv.InProcessConn()
 	if err != nil {
 		return nil, err
