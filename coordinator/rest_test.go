@@ -313,7 +313,7 @@ func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRe
 	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(messages.VerbAudit))
 	o.must(err)
 	for _, m := range msgs {
-		if strings.HasSuffix(m.Subject, ".ended") {
+		if strings.HasSuffix(m.Subject, ".lines") {
 			continue
 		}
 		var line messages.AuditRecord

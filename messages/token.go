@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 var (
@@ -140,12 +141,17 @@ func (n Names) Notify(coordinator string) string {
 // batches they drive.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// Ended is where the lines about the calls of a session's batches are kept for people: <prefix>.audit.<t>.<s>.ended.
-func (n Names) Ended(tenant, session string) string {
-	return n.OfSession(VerbAudit, tenant, session) + ".ended"
+// span is how long the batches of a session share a subject of the record for people, by when they were accepted.
+const span = 10 * time.Minute
+
+// Ended is where the lines about the calls of a session's batches are kept for people: those that were accepted in the same
+// ten minutes of the log's clock as this one. <prefix>.audit.<t>.<s>.ended.<n>.lines, where n counts ten minutes since 1970.
+func (n Names) Ended(tenant, session string, accepted time.Time) string {
+	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
 }
 
-// Aside is where it is kept for people that a batch was refused which may not stand in the order of its session's batches:
+// Aside is where what was put on record of a batch is kept that does not stand in its place among those of its session: that
+// it was refused because its id was used before, or the lines that somebody found missing when later batches had theirs.
 // <prefix>.audit.<t>.<s>.<b>.refused.aside.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -41,7 +42,7 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
 		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
 		string(messages.VerbList): n.OfTenant(messages.VerbList, batch.Tenant),
-		"auditEnded":              n.Ended(batch.Tenant, batch.Session), "auditAside": n.Aside(batch),
+		"auditEnded":              n.Ended(batch.Tenant, batch.Session, time.Unix(index*600, 0)), "auditAside": n.Aside(batch),
 		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
 	}
 	for _, v := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbGet, messages.VerbReply, messages.VerbRefused,
@@ -68,6 +69,7 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 	}
 	for name := range want {
 		want[name] = strings.ReplaceAll(want[name], fmt.Sprint(index), "{index}")
+		want[name] = strings.ReplaceAll(want[name], ".ended.{index}", ".ended.{span}")
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("subjects of messages.Names and addresses:\n%s", diff)

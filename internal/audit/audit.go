@@ -1,14 +1,17 @@
 // Package audit is the record for people: who asked for a call, who allowed it, what ran where, and how it ended.
 //
 //	audit.<t>.<s>.<b>.<i>              one line about a call on its way: a question, a decision, a start that needed one
-//	audit.<t>.<s>.ended                the lines of a session's batches, a message for each batch: one for each of its calls,
-//	                                   or that it was refused, and once what they have in common
-//	audit.<t>.<s>.<b>.refused.aside    that a batch was refused which did not wait for its turn in the session
+//	audit.<t>.<s>.ended.<n>.lines      the lines of a session's batches, a message for each batch: one for each of its calls,
+//	                                   or that it was refused, and once what they have in common; n is of the ten minutes
+//	                                   in which the batches were accepted
+//	audit.<t>.<s>.<b>.refused.aside    that a batch was refused which did not wait for its turn in the session, or the lines
+//	                                   of one that were missing when later batches had theirs
 //
 // The lines about the calls of a batch are stored together, before the batch leaves the log, by compare-and-set: of any
 // number of coordinators that bring a batch to its end one writes them. A subject costs the server memory for as long as
-// lines are kept, so a session has one for all its batches. Nothing is ever changed or taken away; the stream forgets by
-// age alone.
+// lines are kept, so the batches of a session share one; and to look at its newest message makes the server load what lies
+// around it, so a session has another one after ten minutes. Nothing is ever changed or taken away; the stream forgets by age
+// alone.
 //
 // A line holds no arguments and no results, but for the fields that the operator lists. What it holds is hashes of them,
 // made with a key of the tenant's: equal arguments of one tenant have equal hashes, and nobody without the key finds the

@@ -201,7 +201,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		if first.Last {
 			t.Error("all of it fits into one message")
 		}
-		_, err := conn.Append(t.Context(), conn.Names().Ended(k.Tenant, k.Session), nil, body)
+		_, err := conn.Append(t.Context(), conn.Names().Ended(k.Tenant, k.Session, accepted), nil, body)
 		if done, writtenErr := l.Written(t.Context(), k, 7, accepted, 0); done || writtenErr != nil {
 			t.Errorf("complete after the first part: %v", writtenErr)
 		}

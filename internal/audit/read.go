@@ -54,7 +54,7 @@ func (f Filter) key() messages.BatchKey {
 	return cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
 }
 
-// subject is the filter that the server applies. It knows nothing of batches: those of a session share a subject.
+// subject is the filter that the server applies. It knows nothing of batches: those of a session share subjects.
 func (f Filter) subject(n messages.Names) string {
 	key := f.key()
 	return n.OfSession(messages.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
@@ -110,7 +110,8 @@ func contains(data []byte, words [][]byte) bool {
 	return !slices.ContainsFunc(words, func(word []byte) bool { return !bytes.Contains(data, word) })
 }
 
-// entries is the lines of a message: one, or those of a batch.
+// entries is the lines of a message: one about a call on its way, or those of a batch that has ended. Workers may write to the
+// subjects of the former, so what is said there of an end counts for nothing.
 func (l *Log) entries(msg bus.Msg) []Entry {
 	var one struct {
 		messages.AuditRecord
@@ -119,15 +120,20 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 		Lines []messages.AuditRecord `json:"lines"`
 	}
 	err := json.Unmarshal(msg.Data, &one)
-	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: l.keyOf(msg.Subject)}
-	e.Key.Batch = cmp.Or(one.Token, e.Key.Batch)
-	if err != nil || one.Type == "" && len(one.Lines) == 0 {
+	key, onItsWay := l.keyOf(msg.Subject)
+	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: key}
+	lines := messages.AuditLines{About: one.About, Lines: one.Lines}.Whole()
+	switch ends := one.Type == "" || one.Type == messages.AuditCall || one.Type == messages.AuditBatchRefused; {
+	case !onItsWay:
+		e.Key.Batch = cmp.Or(one.Token, e.Key.Batch)
+	case ends:
+		lines = nil
+	default:
+		lines = []messages.AuditRecord{one.AuditRecord}
+	}
+	if err != nil || len(lines) == 0 {
 		e.Err = fmt.Errorf("message %d at %.200s is no line of the record", msg.Seq, msg.Subject)
 		return []Entry{e}
-	}
-	lines := messages.AuditLines{About: one.About, Lines: one.Lines}.Whole()
-	if one.Type != "" {
-		lines = []messages.AuditRecord{one.AuditRecord}
 	}
 	found := make([]Entry, len(lines))
 	for i, line := range lines {
@@ -137,13 +143,14 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf is the address in a subject of the record. In that of a session no batch stands, but what says so.
-func (l *Log) keyOf(subject string) (key messages.BatchKey) {
+// keyOf is the address in a subject of the record, and whether that is of a call on its way: it has four tokens, and no other
+// subject has as many. In that of a session no batch stands, but what says so.
+func (l *Log) keyOf(subject string) (key messages.BatchKey, onItsWay bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(messages.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
 		key.Tenant, key.Session, key.Batch = tokens[0], tokens[1], tokens[2]
 	}
-	return key
+	return key, len(tokens) == 4
 }
 
 // Read calls each for every line that is wanted, in the order in which they were stored, until each says that it needs no

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,7 +57,8 @@ func (l *Log) tally(t *testing.T) map[string]int {
 	return tally
 }
 
-// Batches of a session come one after another, and each is put on record by several at once. All of them share a subject.
+// Batches of a session come one after another, and each is put on record by several at once. Those that were accepted in the
+// same ten minutes share a subject.
 func TestASessionHasOneSubject(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -72,7 +75,7 @@ func TestASessionHasOneSubject(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().Ended("_", "s"))
+	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().Ended("_", "s", accepted))
 	if err != nil || len(msgs) != batches {
 		t.Errorf("%d messages at the session's subject, %v", len(msgs), err)
 	}
@@ -107,6 +110,172 @@ func TestAWriterThatComesLate(t *testing.T) {
 	}
 }
 
+// A batch left the log before all of it was on record, and later ones of its session are. Whoever still knows of it adds what is
+// missing, once, and nobody takes those that come for late.
+func TestWhatALaterBatchHides(t *testing.T) {
+	for name, parts := range map[string]int{"nothing is stored": 0, "one part is stored": 1} {
+		t.Run(name, func(t *testing.T) {
+			conn := connect(t, natstest.Server(t, natstest.Fast))
+			l := open(t, conn, Config{})
+			b := turn{id: "b", seq: 2, at: time.Second, who: "w", many: 512, size: 4000}
+			l.put(t, turn{id: "a", seq: 1, who: "w"})
+			subject := conn.Names().Ended("_", "s", accepted)
+			if parts > 0 {
+				all := b.lines()
+				all.Token, all.Seq = b.key().Batch, b.seq
+				_, part := fitting(all, conn.MaxPayload()-headroom)
+				if _, err := conn.Append(t.Context(), subject, nil, part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.put(t, turn{id: "c", seq: 3, at: 2 * time.Second, who: "w"})
+			if done, err := l.Written(t.Context(), b.key(), b.seq, accepted.Add(b.at), 512); done || err != nil {
+				t.Errorf("taken to be on record: %v", err)
+			}
+			var writers sync.WaitGroup
+			errs := make([]error, 4)
+			for i := range errs {
+				late := b
+				late.size += 500 * i
+				writers.Go(func() { errs[i] = l.Append(t.Context(), late.key(), late.seq, late.lines()) })
+			}
+			writers.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			l.put(t, b)
+			newest, err := conn.Last(t.Context(), conn.Names().Stream(bus.Audit), subject)
+			if part, partErr := partOf(newest); err != nil || partErr != nil || part.Token != "c" {
+				t.Errorf("the newest at the session's subject is of %s, %v %v", part.Token, err, partErr)
+			}
+			l.put(t, turn{id: "d", seq: 4, at: 3 * time.Second, who: "w"})
+			if diff := cmp.Diff(map[string]int{"a by w": 3, "b by w": 512, "c by w": 3, "d by w": 3}, l.tally(t)); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// An id that was used again is on record at the same subject as what is missing of the batch that had it before.
+func TestWhatIsMissingBesideAConflict(t *testing.T) {
+	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
+	again := turn{id: "b", seq: 5, at: 5 * time.Second, who: "again"}
+	if err := l.AppendAside(t.Context(), again.key(), again.seq, again.lines()); err != nil {
+		t.Fatal(err)
+	}
+	l.put(t, turn{id: "c", seq: 3, at: 3 * time.Second, who: "w"})
+	for range 2 {
+		l.put(t, turn{id: "b", seq: 2, at: 2 * time.Second, who: "w"})
+		if err := l.AppendAside(t.Context(), again.key(), again.seq, again.lines()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"b by again": 3, "b by w": 3, "c by w": 3}, l.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// Writers put the head of the log on record, or come late, or are let go in the middle: every line is there once.
+func TestWritersInAnyOrder(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	const batches, many = 8, 30
+	var on atomic.Int64 // the last batch that has left the log
+	var writers sync.WaitGroup
+	for w := range 6 {
+		l := open(t, connect(t, srv), Config{})
+		writers.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 99))
+			for done := on.Load(); done < batches && t.Context().Err() == nil; done = on.Load() {
+				n := done + 1
+				if late := done > 0 && random.IntN(3) == 0; late {
+					n = 1 + random.Int64N(done)
+				}
+				b := turn{id: fmt.Sprint("b", n), seq: uint64(n), at: time.Duration(n) * time.Second, who: fmt.Sprint(w), many: many, size: 20000 + 10000*random.IntN(6)}
+				ctx, cancel := context.WithCancel(t.Context())
+				if random.IntN(2) == 0 {
+					time.AfterFunc(time.Duration(random.IntN(12000))*time.Microsecond, cancel)
+				}
+				if err := l.Append(ctx, b.key(), b.seq, b.lines()); err == nil {
+					on.CompareAndSwap(n-1, n)
+				}
+				cancel()
+			}
+		})
+	}
+	writers.Wait()
+	got := map[string]int{}
+	for _, line := range open(t, connect(t, srv), Config{}).all(t, Filter{Session: "s"}) {
+		got[fmt.Sprint(line.Batch, " ", line.Index)]++
+	}
+	for n := range batches {
+		for i := range many {
+			if at := fmt.Sprint("b", n+1, " ", i); got[at] != 1 {
+				t.Fatalf("%d lines of call %s", got[at], at)
+			}
+		}
+	}
+}
+
+// What is old is not looked at: a session that comes back after a while has another subject.
+func TestASessionComesBack(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	want := map[string]int{}
+	for n := range 6 {
+		b := turn{id: fmt.Sprint("b", n), seq: uint64(n + 1), at: time.Duration(n) * 5 * time.Minute, who: "w"}
+		l.put(t, b)
+		want[b.id+" by w"] = 3
+	}
+	subjects := map[string]int{}
+	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().All(messages.VerbAudit))
+	for _, m := range msgs {
+		subjects[m.Subject]++
+	}
+	if err != nil || len(subjects) != 3 || len(msgs) != 6 {
+		t.Errorf("%v, %v", subjects, err)
+	}
+	if diff := cmp.Diff(want, l.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// Workers may write lines about calls. What they say there of an end, whoever's it is, is no line of the record.
+func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	l.put(t, turn{id: "b", seq: 1, who: "w"})
+	forged := turn{id: "b", many: 1, who: "forger"}.lines()
+	forged.Token, forged.Seq, forged.Last = "b", 1, true
+	line := forged.Whole()[0]
+	refused := line
+	refused.Type = messages.AuditBatchRefused
+	mine := messages.KeyOf("_", "s", "mine")
+	n := 0
+	for _, subject := range []string{conn.Names().OfCall(messages.VerbAudit, mine.Call(0)), conn.Names().Of(messages.VerbAudit, mine) + ".lines", conn.Names().Of(messages.VerbAudit, mine) + ".aside"} {
+		for _, body := range []any{forged, line, refused} {
+			n++
+			if _, err := conn.Append(t.Context(), subject, nil, messages.MustMarshal(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	asked := line
+	asked.Type, asked.Batch = messages.AuditAsked, "mine"
+	if err := l.Write(t.Context(), asked); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	if err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool {
+		got[fmt.Sprint(e.Key.Batch, " ", e.Line.Type, " ", e.Err != nil)]++
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int{"b call false": 3, "mine approval_asked false": 1, "mine  true": n}, got); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+}
+
 // A writer is killed between two of its parts, and the next one after its first, and the third knows what both have stored.
 func TestPartsOfSeveralWriters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
@@ -115,10 +284,10 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 	b := turn{id: "b", seq: 7, many: 512}
 	killed := func(who string, size, parts int) {
 		b.who, b.size = who, size
-		all, subject := b.lines(), conn.Names().Ended("_", "s")
+		all, subject := b.lines(), conn.Names().Ended("_", "s", accepted)
 		all.Token, all.Seq = b.key().Batch, b.seq
 		for range parts {
-			found, err := l.look(t.Context(), subject, b.seq, all.About.Accepted)
+			found, err := l.inTurn(t.Context(), b.key(), placeOf(all))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +360,7 @@ func TestForeignBytesInTheRecord(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
 	for n, body := range []string{"", "{", "null", "[]", `{}`, `{"seq":"x"}`, "\xff\x00"} {
-		if _, err := conn.Append(t.Context(), conn.Names().Ended("_", "s"), nil, []byte(body)); err != nil {
+		if _, err := conn.Append(t.Context(), conn.Names().Ended("_", "s", accepted), nil, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 		l.put(t, turn{id: fmt.Sprint("b", n), seq: uint64(n + 1), at: time.Duration(n), who: "w"})

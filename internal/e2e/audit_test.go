@@ -223,7 +223,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 				t.Errorf("what a call was about is on record at %s: %s", m.Subject, m.Data)
 			}
 			schema := line
-			if strings.HasSuffix(m.Subject, ".ended") || strings.HasSuffix(m.Subject, ".aside") {
+			if strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside") {
 				schema = several
 			}
 			if err := schema.Validate(m.Data); err != nil {
@@ -234,13 +234,16 @@ func TestEveryCallHasItsLine(t *testing.T) {
 }
 
 // fullRecord is a coordinator whose fleet has a record that takes nothing, and the way to let it take again.
-func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) {
-	cfg.Provision.MaxBytes = map[string]int64{bus.Audit: 1}
+func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) { return full(f, bus.Audit) }
+
+// full is fullRecord for any stream.
+func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
+	cfg.Provision.MaxBytes = map[string]int64{name: 1}
 	return cfg, func() {
 		f.t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		stream := f.conn.Names().Stream(bus.Audit)
+		stream := f.conn.Names().Stream(name)
 		var info struct {
 			Config map[string]any `json:"config"`
 		}
@@ -253,7 +256,7 @@ func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) {
 			m, err = f.conn.Request(ctx, "$JS.API.STREAM.UPDATE."+stream, nil, messages.MustMarshal(info.Config))
 		}
 		if err != nil || bytes.Contains(m.Data, []byte(`"error"`)) {
-			f.t.Fatalf("make room in the record: %v, %s", err, m.Data)
+			f.t.Fatalf("make room in %s: %v, %s", stream, err, m.Data)
 		}
 	}
 }

@@ -489,7 +489,7 @@ func TestAWorkerCannotEndARecord(t *testing.T) {
 		w := f.fleet.connect("worker")
 		defer w.Close()
 		key := messages.KeyOf("acme", "s", "b")
-		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session), w.Names().Aside(key)} {
+		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session, time.Now()), w.Names().Aside(key)} {
 			if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
 				t.Errorf("a worker has put the end of a batch on record at %s", subject)
 			}

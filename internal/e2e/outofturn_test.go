@@ -2,12 +2,19 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -41,6 +48,158 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 		lines := f.onRecord(audit.Filter{Session: "s"})
 		if len(lines) != 4 || lines[1].Type != messages.AuditBatchRefused || lines[1].Refusal.Class != messages.BatchConflict {
 			t.Errorf("on record: %+v", lines)
+		}
+	})
+}
+
+// slowAndFast are two writes, one of which takes 20 seconds.
+func (f *fleet) slowAndFast() {
+	for name, wait := range map[string]time.Duration{"slow": 20 * time.Second, "put": 0} {
+		f.tool(schemas.Tool{Name: name, Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+			time.Sleep(wait) // simulated
+			return tool.Text("done"), nil
+		})
+	}
+}
+
+// The log is made anew and gives its places out again, and what was replied is still there. A batch that is submitted again and
+// comes to the place that it had is not taken for one that is in the log still: nothing is put on record before its turn.
+func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.slowAndFast()
+		f.worker(worker.Config{})
+		first := f.coordinator(coordinator.Config{})
+		a, b := canonical("s", "a", call{"put", ""}), canonical("s", "b", call{"put", ""})
+		f.run(a)
+		f.run(b)
+		f.gone(b)
+		first.stop()
+		batches := f.conn.Names().Stream(bus.Batches)
+		made := jetStream(t, f.conn, "STREAM.INFO."+batches, nil)["config"]
+		jetStream(t, f.conn, "STREAM.DELETE."+batches, nil)
+		jetStream(t, f.conn, "STREAM.CREATE."+batches, made)
+		f.coordinator(coordinator.Config{})
+		n := canonical("s", "n", call{"slow", ""})
+		f.submit(n)
+		time.Sleep(2 * time.Second)
+		f.submit(b)
+		time.Sleep(2 * time.Second)
+		f.wantOnRecord(n, f.reply(n, time.Minute))
+		f.gone(n)
+		f.gone(b)
+		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// Somebody takes a batch out of the log while it runs, and the next one of its session has its end first. Both are on record.
+func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.slowAndFast()
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		n, m := canonical("s", "n", call{"put", ""}, call{"slow", ""}), canonical("s", "m", call{"put", ""})
+		f.submit(n)
+		time.Sleep(2 * time.Second)
+		if err := f.conn.Delete(context.Background(), f.conn.Names().Stream(bus.Batches), 1); err != nil {
+			t.Fatal(err)
+		}
+		f.wantOnRecord(m, f.run(m))
+		time.Sleep(time.Minute)
+		f.wantOnRecord(n, f.reply(n, time.Minute))
+		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 || got[0].Batch != "m" {
+			t.Errorf("on record: %+v", got)
+		}
+		story, err := journal.New(f.conn).Story(context.Background(), messages.KeyOf("_", "s", "n"))
+		if err != nil || len(story.Lines.Lines) != 2 {
+			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
+		}
+	})
+}
+
+// A reply finds no room for a quarter of an hour, its lines do. What is told of the batch afterwards has them.
+func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.slowAndFast()
+		f.worker(worker.Config{})
+		cfg, makeRoom := full(f, bus.Replies)
+		f.coordinator(cfg)
+		n := canonical("s", "n", call{"put", ""})
+		f.submit(n)
+		time.Sleep(15 * time.Minute)
+		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 1 {
+			t.Fatalf("on record without a reply: %+v", got)
+		}
+		makeRoom()
+		f.wantOnRecord(n, f.reply(n, 5*time.Minute))
+		f.gone(n)
+		story, err := journal.New(f.conn).Story(context.Background(), messages.KeyOf("_", "s", "n"))
+		if err != nil || len(story.Lines.Lines) != 1 {
+			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
+		}
+	})
+}
+
+// Two coordinators are cut off in turn, again and again, while several batches of each session are behind each other, some of
+// which have lines for more than one message. Each line is on record once.
+func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+			time.Sleep(7 * time.Second) // simulated
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{Slots: 50})
+		links := []*link{newLink(t, srv), newLink(t, srv)}
+		for _, l := range links {
+			f.coordinatorOver(l)
+		}
+		var batches []messages.Batch
+		var want []string
+		for s := range 4 {
+			for n := range 4 {
+				calls := []call{{"put", ""}, {"nothing_like_that", ""}}
+				if n == 1 {
+					for range 500 {
+						calls = append(calls, call{strings.Repeat("x", 1000), ""})
+					}
+				}
+				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), calls...)
+				for i := range calls {
+					want = append(want, fmt.Sprint(b.Session, b.ID, " ", i))
+				}
+				batches = append(batches, b)
+				f.submit(b)
+			}
+		}
+		for n := range 16 {
+			l := links[n%2]
+			l.set(weather{silent: true}, weather{silent: true})
+			time.Sleep(time.Duration(3+n%7) * time.Second)
+			l.cut() // what it waits for never comes
+			l.set(weather{}, weather{})
+		}
+		for _, b := range batches {
+			f.reply(b, 10*time.Minute)
+			f.gone(b)
+		}
+		time.Sleep(time.Minute)
+		var got []string
+		for _, line := range f.onRecord(audit.Filter{}) {
+			got = append(got, fmt.Sprint(line.Session, line.Batch, " ", line.Index))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("lines (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
 		mu.Lock()
 		defer mu.Unlock()
 		verb := messages.Verb(strings.Split(m.Subject, ".")[1])
-		if verb == messages.VerbAudit && (strings.HasSuffix(m.Subject, ".ended") || strings.HasSuffix(m.Subject, ".aside")) {
+		if verb == messages.VerbAudit && (strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside")) {
 			verb = auditEnded
 		}
 		seen[verb]++

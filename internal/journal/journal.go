@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -282,9 +283,26 @@ func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back 
 	return nil
 }
 
-// acceptedHeader of a stored reply is the place in the log of the batch that it answers. One that is submitted again later has
-// another.
+// acceptedHeader of a stored reply is the place in the log of the batch that it answers, and when that was stored there. One
+// that is submitted again later has another place, and in a log that was made anew another time.
 const acceptedHeader = "Toolfleet-Accepted"
+
+func (a Accepted) mark() string {
+	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
+}
+
+// answered is the place and the time of the batch that a stored reply answers.
+func answered(reply bus.Msg) (seq uint64, stored time.Time) {
+	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
+	seq, err := strconv.ParseUint(place, 10, 64)
+	if err == nil {
+		stored, err = time.Parse(time.RFC3339Nano, at)
+	}
+	if err != nil {
+		return 0, time.Time{}
+	}
+	return seq, stored
+}
 
 // WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were
 // first. The server publishes them on the reply subject by itself.
@@ -298,7 +316,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
 		body = messages.MustMarshal(reply)
 	}
-	header := bus.Header{acceptedHeader: {strconv.FormatUint(a.Seq, 10)}}
+	header := bus.Header{acceptedHeader: {a.mark()}}
 	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), header, body, 0)
 	if err == nil {
 		return body, nil
@@ -320,7 +338,7 @@ func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, boo
 // the same id.
 func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (stored []byte, own, found bool, err error) {
 	msg, found, err := j.replyTo(ctx, a.Key)
-	return msg.Data, found && msg.Header.Get(acceptedHeader) == strconv.FormatUint(a.Seq, 10), found, err
+	return msg.Data, found && msg.Header.Get(acceptedHeader) == a.mark(), found, err
 }
 
 func (j *Journal) replyTo(ctx context.Context, key messages.BatchKey) (bus.Msg, bool, error) {

@@ -20,6 +20,8 @@ type Story struct {
 	Reply    *messages.Reply     // whole; nil while there is none
 	Replied  time.Time           // when it was stored
 	Lines    messages.AuditLines // about the calls, from the record for people
+
+	answers Accepted // the batch in the log that the reply is to, of which place and time are known
 }
 
 // StoredResult is the result of a call that does not claim.
@@ -126,26 +128,37 @@ func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Stor
 		return fmt.Errorf("stored reply of batch %s: %w", key, err)
 	}
 	s.Reply, s.Replied = &reply.Reply, msg.Time
+	s.answers.Seq, s.answers.Stored = answered(msg)
 	return nil
 }
 
-// beforeReply is how much earlier than the reply the lines about a batch may have been stored, and be told of: both are
-// stored at the same time, but the one may have found no room.
-const beforeReply = time.Minute
+// clocks is how much those of two servers may differ.
+const clocks = time.Minute
 
-// storyLines finds the lines about a batch that has its reply, among those of its session.
+// storyLines finds the lines about the batch that a stored reply answers: among those of its session, or what was put aside of
+// them. All were stored after the batch was, however long before the reply.
 func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Story) error {
-	since := bus.From{Time: s.Replied.Add(-beforeReply)}
-	err := j.conn.Scan(ctx, j.names.Stream(bus.Audit), j.names.Ended(key.Tenant, key.Session), since, func(msg bus.Msg) bool {
-		var part messages.AuditLines
-		if json.Unmarshal(msg.Data, &part) != nil || part.Token != key.Batch {
-			return true
+	if s.answers.Seq == 0 {
+		return nil
+	}
+	whole := false
+	for _, subject := range []string{j.names.Ended(key.Tenant, key.Session, s.answers.Stored), j.names.Aside(key)} {
+		if whole {
+			break
 		}
-		s.Lines.Lines = append(s.Lines.Lines, part.Whole()...)
-		return !part.Last
-	})
-	if err != nil {
-		return fmt.Errorf("read the lines about batch %s: %w", key, err)
+		since := bus.From{Time: s.answers.Stored.Add(-clocks)}
+		err := j.conn.Scan(ctx, j.names.Stream(bus.Audit), subject, since, func(msg bus.Msg) bool {
+			var part messages.AuditLines
+			if json.Unmarshal(msg.Data, &part) != nil || part.Seq != s.answers.Seq || !part.About.Accepted.Equal(s.answers.Stored) {
+				return true
+			}
+			s.Lines.Lines = append(s.Lines.Lines, part.Whole()...)
+			whole = part.Last
+			return !whole
+		})
+		if err != nil {
+			return fmt.Errorf("read the lines about batch %s: %w", key, err)
+		}
 	}
 	return nil
 }
