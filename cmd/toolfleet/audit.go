@@ -21,7 +21,7 @@ type auditCmd struct {
 	Call     string   `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
 	Session  string   `placeholder:"ID" help:"Calls of this session."`
 	Batch    string   `placeholder:"ID" help:"Calls of this batch."`
-	Round    int      `placeholder:"N" help:"Calls of this round of their session, where its agent said which round it was."`
+	Round    *int     `placeholder:"N" help:"Calls of this round of their session, where its agent said which round it was."`
 	Tool     string   `placeholder:"NAME" help:"Calls of this tool."`
 	Status   []string `xor:"ended" placeholder:"STATUS" help:"Calls that ended so: ok, denied, outcome_unknown... Several separated by commas."`
 	Failed   bool     `xor:"ended" help:"Calls that did not end ok."`
@@ -93,8 +93,8 @@ func (c auditCmd) check() error {
 	if c.Follow && c.Until != "" {
 		return wrong("--follow goes on for ever, and --until ends: give one of them")
 	}
-	if c.Round < 0 {
-		return wrong("--round %d: rounds count from 1", c.Round)
+	if c.Round != nil && *c.Round < 1 {
+		return wrong("--round %d: rounds count from 1", *c.Round)
 	}
 	return known("--type", messages.AuditType(c.Type), types)
 }
@@ -116,7 +116,10 @@ func known[T ~string](flag string, word T, words []T) error {
 func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error) {
 	f := audit.Filter{
 		Session: messages.SessionID(c.Session), Batch: messages.BatchID(c.Batch), Call: messages.CallID(c.Call), Tool: c.Tool,
-		Type: messages.AuditType(c.Type), Effect: c.Effect, Approver: c.Approver, Worker: c.Worker, Trace: c.Trace, Round: c.Round,
+		Type: messages.AuditType(c.Type), Effect: c.Effect, Approver: c.Approver, Worker: c.Worker, Trace: c.Trace,
+	}
+	if c.Round != nil {
+		f.Round = *c.Round
 	}
 	if cfg.Given("tenant") {
 		f.Tenant = cfg.Tenant
