@@ -146,7 +146,7 @@ type outage struct {
 }
 
 // fail copies the disk as it is, without what the operating system has not written yet. The server stands still
-// meanwhile, as nothing else does: a copy takes time, a power failure does not.
+// from then on, as nothing else does: a copy takes time, a power failure does not.
 func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	t.Helper()
 	dir := t.TempDir()
@@ -162,9 +162,6 @@ func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	l.mu.Unlock()
 	copyFile(t, ledger, o.ledger)
 	copyFile(t, image, o.image)
-	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
 	return o
 }
 
@@ -217,6 +214,9 @@ func outages(t *testing.T, count int, sync string) []outage {
 		until := l.replies() + 10 + moments.IntN(60)
 		p.until("some batches have ended", func() bool { return l.replies() >= until })
 		all = append(all, l.fail(t, server, image, ledger))
+		if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
 	}
 	stop()
 	<-ended
@@ -302,7 +302,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	go func() { defer close(ended); l.run(ctx, t, p.bus(), 4) }()
 	p.until("some batches have ended", func() bool { return l.replies() >= 20 })
 	o := l.fail(t, server, image, ledger)
-	server.kill()
+	server.kill() // what it acknowledged from now on would not be on that disk
 	stop()
 	<-ended
 	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")
