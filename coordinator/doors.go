@@ -38,8 +38,7 @@ type visit struct {
 	msg      bus.Msg
 	digest   string
 	progress bool         // the events are wanted too
-	events   chan bus.Msg // dropped when they are too many
-	replies  chan bus.Msg // replies and refusals; one that is dropped is found in the journal
+	news     chan bus.Msg // events, replies and refusals as they come; a reply that found no room is found in the journal
 }
 
 func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
@@ -49,15 +48,15 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 		return
 	}
 	v := &visit{
-		Coordinator: c, request: key, msg: m, digest: messages.Digest(m.Data), replies: make(chan bus.Msg, 4),
+		Coordinator: c, request: key, msg: m, digest: messages.Digest(m.Data), news: make(chan bus.Msg, 256),
 		progress: m.Header.Get(messages.ProgressHeader) != "",
 	}
 	unsubscribe, err := v.listen()
-	defer unsubscribe()
 	if err != nil {
 		v.busy("Not connected. Try again.")
 		return
 	}
+	defer unsubscribe()
 	// A visit outlives no batch, whatever is missed.
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.BatchTTL+time.Minute)
 	defer cancel()
@@ -78,32 +77,19 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// listen hears of the batch: its reply, refusals under its id, and its events if they are wanted.
+// listen hears of the batch: its reply, refusals under its id, and its events if they are wanted. What was told before the reply was
+// stored comes before the reply.
 func (v *visit) listen() (unsubscribe func(), err error) {
-	subjects := map[messages.Verb]chan bus.Msg{messages.VerbReply: v.replies, messages.VerbRefused: v.replies}
+	subjects := []string{v.names.Of(messages.VerbReply, v.request), v.names.Of(messages.VerbRefused, v.request)}
 	if v.progress {
-		v.events = make(chan bus.Msg, 256)
-		subjects[messages.VerbEvent] = v.events
+		subjects = append(subjects, v.names.Of(messages.VerbEvent, v.request))
 	}
-	var ends []func()
-	unsubscribe = func() {
-		for _, end := range ends {
-			end()
+	return v.conn.SubscribeInOrder(subjects, func(news bus.Msg) {
+		select {
+		case v.news <- news:
+		default:
 		}
-	}
-	for verb, into := range subjects {
-		end, err := v.conn.Subscribe(v.names.Of(verb, v.request), "", func(news bus.Msg) {
-			select {
-			case into <- news:
-			default:
-			}
-		})
-		if err != nil {
-			return unsubscribe, err
-		}
-		ends = append(ends, end)
-	}
-	return unsubscribe, nil
+	})
 }
 
 // aliveEvery is how often whoever asked for events hears that the batch is still open.
@@ -119,10 +105,10 @@ func (v *visit) wait(ctx context.Context) {
 	defer alive.Stop()
 	for {
 		select {
-		case event := <-v.events:
-			v.pass(event)
-		case news := <-v.replies:
-			if v.answer(ctx, news.Data) {
+		case news := <-v.news:
+			if v.isEvent(news) {
+				v.pass(news)
+			} else if v.answer(ctx, news.Data) {
 				return
 			}
 		case <-looks.C:
@@ -138,6 +124,11 @@ func (v *visit) wait(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// isEvent goes by the subject: workers may say what they like on that of events.
+func (v *visit) isEvent(news bus.Msg) bool {
+	return news.Subject == v.names.Of(messages.VerbEvent, v.request)
 }
 
 func (v *visit) pass(event bus.Msg) {
@@ -199,8 +190,10 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 		body = stored
 	}
 	if v.progress {
-		for len(v.events) > 0 {
-			v.pass(<-v.events)
+		for len(v.news) > 0 { // where the reply was found and not heard
+			if news := <-v.news; v.isEvent(news) {
+				v.pass(news)
+			}
 		}
 		v.tell(messages.Event{Type: messages.EventReply, Index: -1, Counter: 1, Status: reply.Status})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -85,6 +86,38 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 		return nil, fmt.Errorf("subscribe to %s: %w", subject, sendError(err))
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
+}
+
+// SubscribeInOrder calls handle for every message of all subjects, one after another and in the order in which they come, on a
+// goroutine of its own. Of more than 1,024 that wait for it the newest are dropped. Unsubscribe is as Subscribe's.
+func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscribe func(), err error) {
+	news, over := make(chan *nats.Msg, 1024), make(chan struct{})
+	var subs []*nats.Subscription
+	unsubscribe = sync.OnceFunc(func() {
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+		close(over)
+	})
+	for _, subject := range subjects {
+		sub, err := c.nc.ChanSubscribe(subject, news)
+		if err != nil {
+			unsubscribe()
+			return nil, fmt.Errorf("subscribe to %s: %w", subject, sendError(err))
+		}
+		subs = append(subs, sub)
+	}
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case m := <-news:
+				handle(received(m))
+			}
+		}
+	}()
+	return unsubscribe, nil
 }
 
 // Request asks and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected, ErrTooLarge, the context's.

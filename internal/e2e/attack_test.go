@@ -73,6 +73,11 @@ func (s *siege) asked() (q messages.Approval) {
 		q, err = s.approver.Show(s.t.Context(), s.victim().Call(0))
 		return err == nil
 	})
+	s.until("its job is settled, and the question on record", func() bool {
+		jobs, err := s.operator.All(s.t.Context(), "TOOLFLEET_JOBS", ">")
+		lines, err2 := s.operator.All(s.t.Context(), "TOOLFLEET_AUDIT", "toolfleet.audit.acme.victim.open.>")
+		return err == nil && len(jobs) == 0 && err2 == nil && len(lines) == 1
+	})
 	return q
 }
 
