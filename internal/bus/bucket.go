@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -81,21 +80,6 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 		return b.failed("delete", key, err)
 	}
 	return nil
-}
-
-// Keys lists the keys that have a value, sorted.
-func (b *Bucket) Keys(ctx context.Context) ([]string, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	keys, err := b.kv.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, b.failed("list", "the keys", err)
-	}
-	slices.Sort(keys)
-	return keys, nil
 }
 
 // Watch calls each for every key that has a value, then ready once, then each for every change; a nil value means that

@@ -39,8 +39,9 @@ func TestBucket(t *testing.T) {
 			}
 		}
 	}
-	if keys, err := b.Keys(t.Context()); err != nil || len(keys) != 0 {
-		t.Errorf("keys of an empty bucket: %v, %v", keys, err)
+	name := c.Names().Stream(bus.BucketTools)
+	if values, err := c.Values(t.Context(), name); err != nil || len(values) != 0 {
+		t.Errorf("values of an empty bucket: %s, %v", values, err)
 	}
 	check("grep", "", false)
 	for _, kv := range [][2]string{{"read", "1"}, {"grep", "1"}, {"grep", "2"}, {"empty", ""}} {
@@ -56,8 +57,8 @@ func TestBucket(t *testing.T) {
 		}
 	}
 	check("read", "", false)
-	if keys, err := b.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"empty", "grep"}) {
-		t.Errorf("keys: %v, %v", keys, err)
+	if values, err := c.Values(t.Context(), name); err != nil || len(values) != 2 || string(values["grep"]) != "2" || values["empty"] == nil {
+		t.Errorf("values: %s, %v", values, err)
 	}
 	if err := b.Put(t.Context(), "a key", nil); err == nil {
 		t.Error("put under a key with a space")
@@ -199,8 +200,9 @@ func TestPresenceAgesOut(t *testing.T) {
 				t.Errorf("w2 is there: %v, %v", ok, err)
 			}
 		}
-		if keys, err := b.Keys(t.Context()); err != nil || !slices.Equal(keys, []string{"w1"}) {
-			t.Errorf("keys: %v, %v", keys, err)
+		values, err := c.Values(t.Context(), c.Names().Stream(bus.BucketWorkers))
+		if _, there := values["w1"]; err != nil || len(values) != 1 || !there {
+			t.Errorf("values: %s, %v", values, err)
 		}
 	})
 }

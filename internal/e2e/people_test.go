@@ -171,21 +171,13 @@ func (f *fleet) present() (all []messages.Presence) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	bucket, err := f.conn.Bucket(ctx, f.conn.Names().Stream(bus.BucketWorkers))
-	if err != nil {
-		f.t.Fatal(err)
+	values, err := f.conn.Values(ctx, f.conn.Names().Stream(bus.BucketWorkers))
+	if err != nil || len(values) == 0 {
+		f.t.Fatalf("%d workers are there, err %v", len(values), err)
 	}
-	keys, err := bucket.Keys(ctx)
-	if err != nil || len(keys) == 0 {
-		f.t.Fatalf("%d workers are there, err %v", len(keys), err)
-	}
-	for _, key := range keys {
+	for _, body := range values {
 		var w messages.Presence
-		body, _, err := bucket.Get(ctx, key)
-		if err == nil {
-			err = json.Unmarshal(body, &w)
-		}
-		if err != nil {
+		if err := json.Unmarshal(body, &w); err != nil {
 			f.t.Fatal(err)
 		}
 		all = append(all, w)
