@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,12 +53,13 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 
 	const input = `{"id":"A-1001","other":1}`
 	b := canonical("s", "b", call{"chosen", input}, call{"fails", input}, call{"rejected", input}, call{"steps", input}, call{"hooked", input})
-	f.submit(b)
 	var told feed
-	if err := f.client.Follow(t.Context(), "s", "b", told.take); err != nil {
-		t.Fatal(err)
-	}
+	listen(t, f.conn, &told) // from before it begins: progress and news of hooks are told to whoever listens then
+	f.submit(b)
 	reply := f.reply(b, time.Minute)
+	f.until("every end is told", func() bool {
+		return len(slices.DeleteFunc(told.all(), func(e messages.Event) bool { return e.Type != messages.EventEnd })) == 5
+	})
 	lines := f.wantOnRecord(b, reply)
 
 	type outcome struct {
@@ -104,6 +106,7 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 		t.Errorf("on record (-want +got):\n%s", diff)
 	}
 
+	f.until("the coordinator has counted it", func() bool { return counts(t, coordinators)["toolfleet_batch_duration_seconds"] == 1 })
 	got := counts(t, workers, coordinators)
 	for series, n := range map[string]float64{
 		`toolfleet_calls_total read ok chosen`:                 1,
