@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -90,15 +91,7 @@ func newProcesses(t *testing.T, env ...string) *processes {
 	return p
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+func freeAddr(t *testing.T) string { return natstest.FreeAddr(t) }
 
 // start runs a daemon until the test ends or it is killed.
 func (p *processes) start(args ...string) *daemon {

@@ -41,25 +41,24 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 		set(&o)
 	}
 	c := &Cluster{tb: tb}
-	meet := freeAddr(tb)
+	meet := freePort(tb)
 	for i := range c.nodes {
 		opts := &server.Options{
 			ServerName: fmt.Sprint("n", i), JetStream: true, StoreDir: tb.TempDir(), SyncAlways: o.SyncInterval == 0, SyncInterval: o.SyncInterval,
 			MaxPayload: server.MAX_PAYLOAD_SIZE, MaxControlLine: server.MAX_CONTROL_LINE_SIZE, NoSigs: true, NoLog: true,
-			Host: "127.0.0.1", Port: server.RANDOM_PORT,
-			Cluster: server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: server.RANDOM_PORT},
-			Routes:  []*url.URL{{Scheme: "nats", Host: meet.String()}},
+			Host: "127.0.0.1", Port: freePort(tb),
+			Cluster: server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: freePort(tb)},
+			Routes:  []*url.URL{{Scheme: "nats", Host: fmt.Sprint("127.0.0.1:", meet)}},
 		}
 		if i == 0 {
-			opts.Cluster.Port = meet.Port
+			opts.Cluster.Port = meet
 		}
 		c.nodes[i] = &node{opts: opts}
 		c.begin(i)
 		tb.Cleanup(func() { c.Stop(i) })
 	}
-	for i, n := range c.nodes {
+	for i := range c.nodes {
 		c.ready(i)
-		n.opts.Port = n.srv.Addr().(*net.TCPAddr).Port // a node that comes back is where it was
 	}
 	c.until("the cluster has a leader", func() bool {
 		for _, n := range c.nodes {
@@ -72,14 +71,14 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	return c
 }
 
-func freeAddr(tb testing.TB) *net.TCPAddr {
+// freePort is a port that stays the test's: a node that comes back is where it was.
+func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := net.ResolveTCPAddr("tcp", FreeAddr(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr)
+	return addr.Port
 }
 
 // begin starts a node and does not wait for it.

@@ -20,6 +20,9 @@ func Server(tb testing.TB, options ...Option) *devserver.Server {
 	for _, set := range options {
 		set(&o)
 	}
+	if o.Listen == anyPort {
+		o.Listen = FreeAddr(tb) // a server that comes back finds it free
+	}
 	srv, err := devserver.Start(o)
 	if err != nil {
 		tb.Fatalf("start a NATS server: %v", err)
@@ -36,4 +39,6 @@ type Option func(*devserver.Options)
 func Fast(o *devserver.Options) { o.SyncInterval = time.Hour }
 
 // Listening opens a port on the loopback interface: for tests with subprocesses. Not inside a bubble.
-func Listening(o *devserver.Options) { o.Listen = "127.0.0.1:0" }
+func Listening(o *devserver.Options) { o.Listen = anyPort }
+
+const anyPort = "127.0.0.1:0"

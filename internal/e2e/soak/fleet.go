@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
 // fleet is the processes of a run: the server, coordinators and workers.
 type fleet struct {
 	dir, url     string
+	release      func() // the address
 	server       *member
 	coordinators []*member
 	workers      []*member
@@ -80,11 +82,11 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o700); err != nil {
 		return nil, err
 	}
-	addr, err := freeAddr()
+	addr, release, err := natstest.HoldAddr()
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{dir: dir, url: "nats://" + addr, log: log, people: people}
+	f := &fleet{dir: dir, url: "nats://" + addr, release: release, log: log, people: people}
 	env := append(os.Environ(), quick...)
 	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules, "TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
@@ -172,15 +174,7 @@ func (f *fleet) stop() {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
 	f.server.term(10 * time.Second)
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	f.release()
 }
 
 // start starts the next process of the member. The caller holds mu.

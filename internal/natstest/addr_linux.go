@@ -1,0 +1,34 @@
+package natstest
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// HoldAddr is [FreeAddr] for a program: the address is the caller's until it is released.
+//
+// A socket holds it that is bound to it and does not listen. Linux lets others who name the port listen on it, as long as both
+// allow the address to be used again, which Go does for every listener; a port that somebody is bound to is none that it chooses itself.
+func HoldAddr() (addr string, release func(), err error) {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, os.NewSyscallError("socket", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = syscall.Close(fd)
+		}
+	}()
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return "", nil, os.NewSyscallError("setsockopt", err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return "", nil, os.NewSyscallError("bind", err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		return "", nil, os.NewSyscallError("getsockname", err)
+	}
+	return fmt.Sprint("127.0.0.1:", name.(*syscall.SockaddrInet4).Port), func() { _ = syscall.Close(fd) }, nil
+}
