@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// flushIn bounds how long spans that are not sent yet may hold up the end of the process, whatever the collector does.
-const flushIn = 2 * time.Second
+// flushIn bounds how long spans that are not sent yet may hold up the end of the process, whatever the collector does. Tests change it.
+var flushIn = 2 * time.Second
 
 // Traces builds the tracer of this process from the OTEL_* variables of OpenTelemetry's specification, and the function that
 // sends what is left at its end. Where none of them asks for traces there is no tracer: nil, and silence. An error is about a

@@ -172,6 +172,7 @@ func (s *sink) resource() map[string]string {
 }
 
 func TestTheProcessInTraces(t *testing.T) {
+	telemetry.FlushAsLongAsItTakes(t)
 	for name, tc := range map[string]struct {
 		env  []string
 		want string
@@ -213,11 +214,6 @@ func TestTheProcessInTraces(t *testing.T) {
 // bad are collectors that take nothing, each in its way.
 func bad(t *testing.T) map[string]string {
 	t.Helper()
-	refused, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused.Close()
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +235,7 @@ func bad(t *testing.T) map[string]string {
 	}))
 	t.Cleanup(killed.Close)
 	return map[string]string{
-		"refused": "http://" + refused.Addr().String(), "black hole": "http://" + hole.Addr().String(),
+		"refused": "http://127.0.0.1:1", "black hole": "http://" + hole.Addr().String(),
 		"never answers": never.URL, "unavailable": away.URL, "killed in its answer": killed.URL,
 	}
 }
@@ -282,6 +278,7 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 }
 
 func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
+	telemetry.FlushAsLongAsItTakes(t)
 	got := &sink{}
 	var hurried atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -311,6 +308,7 @@ func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 
 // TestFlushAfterTheEnd flushes with a context that has ended: that is when a process does.
 func TestFlushAfterTheEnd(t *testing.T) {
+	telemetry.FlushAsLongAsItTakes(t)
 	got := &sink{}
 	srv := httptest.NewServer(got)
 	defer srv.Close()
@@ -331,6 +329,7 @@ func TestFlushAfterTheEnd(t *testing.T) {
 
 // TestComplaintsHoldNoSecrets has a collector that says what it was sent, in every way it can.
 func TestComplaintsHoldNoSecrets(t *testing.T) {
+	telemetry.FlushAsLongAsItTakes(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		said := fmt.Sprintf("no entry for %v", r.Header)
@@ -363,6 +362,7 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 
 // TestVariablesThatStopNobody: what the specification allows starts, and where it cannot be done the log names it once.
 func TestVariablesThatStopNobody(t *testing.T) {
+	telemetry.FlushAsLongAsItTakes(t)
 	const to = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
 	for _, tc := range []struct {
 		env   []string
