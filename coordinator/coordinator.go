@@ -171,11 +171,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 // Run drives batches until ctx ends, then lets the live ones end for Config.Drain and hands back the rest.
 // It makes the streams that are missing, and refuses to start on ones that would break a promise.
 func (c *Coordinator) Run(ctx context.Context) error {
-	err := c.conn.Provision(ctx, c.cfg.Provision)
-	if err == nil {
-		err = c.conn.EnsureConsumer(ctx, c.conn.BatchesConsumer(c.cfg.AckWait))
-	}
-	if err != nil {
+	if err := c.conn.Provision(ctx, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}

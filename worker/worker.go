@@ -189,15 +189,10 @@ func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
 	}
-	if err := w.conn.Provision(ctx, w.cfg.Provision); err != nil {
+	if err := w.conn.Provision(ctx, w.cfg.Provision, consumers...); err != nil {
 		return err
 	}
-	for _, consumer := range consumers {
-		if err := w.conn.EnsureConsumer(ctx, consumer); err != nil {
-			return err
-		}
-	}
-	return w.announce(ctx)
+	return bus.Patiently(ctx, func() error { return w.announce(ctx) })
 }
 
 // Ready reports whether calls are taken: the connection is up and the tools are announced.

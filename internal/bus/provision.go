@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,24 +63,25 @@ func (p Provision) withDefaults() Provision {
 	return p
 }
 
-// Provision makes the streams and buckets that are missing and checks those that are there. One that would break a
+// Provision makes the streams, buckets and durables that are missing and checks those that are there. One that would break a
 // promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an operator may set without our asking: limits (every
 // stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
 // we would not. An age that is too short is lengthened, and a bound that is asked for is set where there is none.
 //
-// A server that is still starting is waited for, until ctx ends or for 15 s; and so is, for what this user may not make,
-// somebody who may.
-func (c *Conn) Provision(ctx context.Context, p Provision) error {
-	if _, has := ctx.Deadline(); !has {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, provisionTimeout)
-		defer cancel()
-	}
-	if err := patiently(ctx, func() error { return c.Lost(ctx) }); err != nil {
+// A server that is still starting is waited for, as [Patiently] does; and so is, for what this user may not make, somebody who may.
+func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer) error {
+	ctx, cancel := waiting(ctx)
+	defer cancel()
+	if err := Patiently(ctx, func() error { return c.Lost(ctx) }); err != nil {
 		return err
 	}
 	for _, want := range c.streams(p.withDefaults()) {
-		if err := patiently(ctx, func() error { return c.ensureStream(ctx, want) }); err != nil {
+		if err := Patiently(ctx, func() error { return c.ensureStream(ctx, want) }); err != nil {
+			return err
+		}
+	}
+	for _, want := range consumers {
+		if err := Patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }); err != nil {
 			return err
 		}
 	}
@@ -87,8 +89,27 @@ func (c *Conn) Provision(ctx context.Context, p Provision) error {
 	return nil
 }
 
-// provisionTimeout bounds Provision when its context has no deadline.
-const provisionTimeout = 15 * time.Second
+// Patiently repeats, until ctx ends or for 15 s when that has no deadline, what a server does not do yet that is starting, or whose
+// cluster has no leader at this moment.
+func Patiently(ctx context.Context, try func() error) error {
+	ctx, cancel := waiting(ctx)
+	defer cancel()
+	err := try()
+	for notReady(err) && pause(ctx, jitter(minBackoff)) {
+		err = try()
+	}
+	return err
+}
+
+func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, startTimeout)
+}
+
+// startTimeout bounds the wait for a server when the caller has no deadline.
+const startTimeout = 15 * time.Second
 
 // notReady reports whether err is what a server says that has just started, or whose cluster has.
 func notReady(err error) bool {
@@ -96,7 +117,7 @@ func notReady(err error) bool {
 	if errors.As(err, &api) {
 		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
 	}
-	return errors.Is(err, errNotOurs) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, context.DeadlineExceeded) || errors.Is(sendError(err), ErrDisconnected)
+	return slices.ContainsFunc([]error{errNotOurs, ErrNoResponders, ErrDisconnected, context.DeadlineExceeded}, func(t error) bool { return errors.Is(sendError(err), t) })
 }
 
 // streams is the table of DESIGN part 3.

@@ -1,11 +1,15 @@
 package bus_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -295,5 +300,56 @@ func TestBoundsAreSetLater(t *testing.T) {
 	}
 	if _, err := c.Append(t.Context(), "toolfleet.call._.s.b.1", nil, make([]byte, 100_000)); !errors.Is(err, bus.ErrFull) {
 		t.Errorf("more records than there is room for: %v", err)
+	}
+}
+
+// hushed is a server that does not hear some questions, as one whose cluster has no leader.
+type hushed struct {
+	*devserver.Server
+	question string
+	unheard  atomic.Int32 // how many more
+}
+
+func (h *hushed) InProcessConn() (net.Conn, error) {
+	conn, err := h.Server.InProcessConn()
+	return &hushedConn{conn, h}, err
+}
+
+type hushedConn struct {
+	net.Conn
+	server *hushed
+}
+
+func (c *hushedConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.server.question)) && c.server.unheard.Add(-1) >= 0 {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// A daemon that starts while a cluster elects a leader waits for it, whatever it was about to ask.
+func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
+	for _, question := range []string{"$JS.API.STREAM.INFO.TOOLFLEET_AUDIT", "$JS.API.CONSUMER.INFO.TOOLFLEET_BATCHES.coordinators", "$JS.API.CONSUMER.CREATE.TOOLFLEET_BATCHES.coordinators"} {
+		t.Run(question, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				h := &hushed{Server: srv, question: question}
+				h.unheard.Store(1)
+				c, err := bus.Connect(t.Context(), bus.Options{InProcess: h})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if err := c.Provision(t.Context(), bus.Provision{}, c.BatchesConsumer(0)); err != nil {
+					t.Error(err)
+				}
+				if h.unheard.Load() > 0 {
+					t.Error("nobody asked")
+				}
+				h.unheard.Store(1 << 30)
+				if err := c.Provision(t.Context(), bus.Provision{}, c.BatchesConsumer(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("of a cluster that has no leader for long: %v", err)
+				}
+			})
+		})
 	}
 }

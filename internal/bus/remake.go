@@ -33,25 +33,16 @@ func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consume
 }
 
 func (c *Conn) remake(ctx context.Context, p Provision, consumers []Consumer) error {
-	ctx, cancel := context.WithTimeout(ctx, provisionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var errs []error
 	for _, want := range c.streams(p.withDefaults()) {
 		if want.PersistMode == jetstream.AsyncPersistMode {
-			errs = append(errs, patiently(ctx, func() error { return c.ensureStream(ctx, want) }))
+			errs = append(errs, Patiently(ctx, func() error { return c.ensureStream(ctx, want) }))
 		}
 	}
 	for _, want := range consumers {
-		errs = append(errs, patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }))
+		errs = append(errs, Patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }))
 	}
 	return errors.Join(errs...)
-}
-
-// patiently repeats what a server that is still starting does not do yet.
-func patiently(ctx context.Context, try func() error) error {
-	err := try()
-	for notReady(err) && pause(ctx, jitter(minBackoff)) {
-		err = try()
-	}
-	return err
 }
