@@ -259,6 +259,7 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 		f.submit(b)
 		f.hasRun(l, 1)
 		w.stop()
+		f.until("the job of the first attempt is gone", func() bool { return f.left(bus.Jobs) == 0 })
 		jobs := f.conn.Names().Stream(bus.Jobs)
 		var job bus.Msg
 		f.until("the job is published again", func() bool {

@@ -140,7 +140,12 @@ func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
 		f.start(door, lost.Run)
 		f.until("the first coordinator is ready", lost.Ready)
 		stored := make(chan time.Time, 1)
-		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) { stored <- time.Now() }); err != nil {
+		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) {
+			select {
+			case stored <- time.Now():
+			default: // it may be published again, for whoever asks again
+			}
+		}); err != nil {
 			t.Fatal(err)
 		}
 		replied := make(chan time.Time)

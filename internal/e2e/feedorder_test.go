@@ -67,7 +67,7 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	}
 }
 
-// listen takes every event as it comes, without any help of the client's.
+// listen takes every event as it comes from now on, without any help of the client's.
 func listen(t *testing.T, conn *bus.Conn, into *feed) {
 	t.Helper()
 	stop, err := conn.Subscribe("toolfleet.event._.>", "", func(m bus.Msg) {
@@ -81,6 +81,9 @@ func listen(t *testing.T, conn *bus.Conn, into *feed) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
+	if err := conn.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A tool tells three times how far it is, on a worker that is far from the server, to somebody who is far from it too. What

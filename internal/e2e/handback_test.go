@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -126,10 +127,15 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 		f.submit(b)
 		f.atGate(look, 1)
 		// The very job of the read lane, to be published once more when it is stale.
-		job, err := f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
-		if err != nil {
-			t.Fatal(err)
+		queued := func() (bus.Msg, error) {
+			return f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
 		}
+		var job bus.Msg
+		f.until("it is queued", func() bool {
+			var err error
+			job, err = queued()
+			return err == nil
+		})
 		f.worker(worker.Config{Hooks: hooks(t, harden)})
 		key := messages.KeyOf("_", "s", "b").Call(1)
 		f.until("it is handed back", func() bool {
@@ -138,6 +144,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 		})
 		die()
 		stale := func() {
+			f.until("its place in the queue is free", func() bool { _, err := queued(); return errors.Is(err, bus.ErrNotFound) })
 			if _, err := f.conn.Append(context.Background(), job.Subject, nil, job.Data); err != nil {
 				t.Error(err)
 			}

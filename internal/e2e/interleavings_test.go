@@ -486,9 +486,9 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 		never.Store(0)
 		first := canonical("s", "first", call{"never", ""}, call{"put", `{"ms":5000}`})
 		second := canonical("s", "second", call{"put", `{"ms":5000}`}, call{"put", `{"ms":1}`})
+		began := time.Now()
 		f.submit(first)
 		f.submit(second)
-		began := time.Now()
 		reply, err := f.await(first, 10*time.Minute)
 		if err != nil {
 			t.Fatal(err)
@@ -574,7 +574,8 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Whatever was stored and not heard to be stored is found again: no write runs twice, and none is called lost.
+// Whatever was stored and not heard to be stored is found again: no write runs twice, and none is called lost. What is waited for
+// to cut the connection is the publish itself: whoever makes a stream or reads from it names its subjects too.
 func TestALostPubAck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		what   string
@@ -583,10 +584,10 @@ func TestALostPubAck(t *testing.T) {
 		"of a claim":       {`"state":"claimed"`, true},
 		"of a renewal":     {`"state":"renewed"`, true},
 		"of a result":      {`"state":"ended"`, true},
-		"of a read result": {"toolfleet.result.", true},
-		"of a plan":        {"toolfleet.plan.", false},
-		"of a job":         {"toolfleet.write.", false},
-		"of a reply":       {"toolfleet.final.", false},
+		"of a read result": {"PUB toolfleet.result.", true},
+		"of a plan":        {"PUB toolfleet.plan.", false},
+		"of a job":         {"PUB toolfleet.write.", false},
+		"of a reply":       {"PUB toolfleet.final.", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -692,6 +693,7 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 		c := f.coordinator(coordinator.Config{})
 		ran := canonical("s", "ran", call{"put", `{"ms":1}`}, call{"put", `{"ms":1}`})
 		f.run(ran)
+		f.until("both jobs were seen", func() bool { mu.Lock(); defer mu.Unlock(); return len(jobs) == 2 })
 		again := func(when string) {
 			mu.Lock()
 			old := jobs
