@@ -40,6 +40,7 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		f.run(batchIn(p, "s", "mixed "+string(p), call{"echo", `{"n":1}`}, call{"count", ""}, call{"nope", ""}, call{"count", ""}, call{"echo", ""}))
 	}
 	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
+	f.gone(conflict) // while the first is in the log the run door refuses by itself, and nobody is told at the subject of refusals
 	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil {
 		t.Error("another body under an id that was used was not refused")
 	}
