@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -163,7 +162,8 @@ func (p *processes) client() *client.Client {
 	return c
 }
 
-// tools writes a tools file with sleep (read), nap (a write that sleeps) and note (a write that adds a line to a file).
+// tools writes a tools file with sleep and echo (reads), hold (a read that waits until there is a file with the name of the ledger
+// and ".go" behind it) and note (a write that adds a line to the ledger).
 func (p *processes) tools() (file, ledger string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -172,6 +172,12 @@ func (p *processes) tools() (file, ledger string) {
 	body := `tools:
   - {name: sleep, kind: read, timeout: 60s, input_schema: {type: object}, builtin: sleep}
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
+  - name: hold
+    kind: read
+    timeout: 60s
+    input_schema: {type: object}
+    env: [LEDGER]
+    exec: {command: [sh, -c, 'while [ ! -e "$LEDGER.go" ]; do sleep 0.05; done']}
   - name: note
     kind: write
     input_schema: {type: object}
@@ -187,19 +193,22 @@ func (p *processes) tools() (file, ledger string) {
 
 func TestTwoWorkersShareABatch(t *testing.T) {
 	p := newProcesses(t)
-	file, _ := p.tools()
+	file, dir := p.effects()
 	p.ready("coordinator")
-	p.ready("worker", "--tools", file, "--name", "w1", "--slots", "4")
-	p.ready("worker", "--tools", file, "--name", "w2", "--slots", "4")
+	p.worker(file, "w1", "--slots", "4")
+	p.worker(file, "w2", "--slots", "4")
 	c := p.client()
 	calls := make([]call, 8)
 	for i := range calls {
-		calls[i] = call{"sleep", `{"ms":200}`}
+		calls[i].name = "look"
 	}
-	reply, err := c.Run(t.Context(), canonical("s", "shared", calls...), nil)
-	if err != nil {
+	b := canonical("s", "shared", calls...)
+	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
+	p.started(dir, 8) // none of them ends before
+	p.goOn(dir)
+	reply := p.reply(c, b)
 	by := map[string]int{}
 	for _, r := range reply.Results {
 		by[r.Worker]++
@@ -214,42 +223,25 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 
 func TestAWorkerIsKilledDuringARead(t *testing.T) {
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
-	file, _ := p.tools()
+	file, dir := p.effects()
 	p.ready("coordinator")
-	victim := p.ready("worker", "--tools", file, "--name", "victim")
+	victim := p.worker(file, "victim")
 	c := p.client()
-	running := make(chan struct{})
-	var once sync.Once
-	type answer struct {
-		reply messages.Reply
-		err   error
+	b := canonical("s", "read", call{"look", ""}, call{"look", ""})
+	if err := c.Submit(t.Context(), b); err != nil {
+		t.Fatal(err)
 	}
-	answers := make(chan answer, 1)
-	go func() {
-		reply, err := c.Run(t.Context(), canonical("s", "read", call{"sleep", `{"ms":2000}`}, call{"echo", `{"n":1}`}), func(e messages.Event) {
-			if e.Type == messages.EventRunning && e.Tool == "sleep" {
-				once.Do(func() { close(running) })
-			}
-		})
-		answers <- answer{reply, err}
-	}()
-	select {
-	case <-running:
-	case a := <-answers:
-		t.Fatalf("ended before it ran: %+v", a)
-	}
-	p.ready("worker", "--tools", file, "--name", "heir")
+	p.started(dir, 2)
+	p.worker(file, "heir")
 	victim.kill()
-	a := <-answers
-	if a.err != nil {
-		t.Fatal(a.err)
-	}
-	for _, r := range a.reply.Results {
+	p.goOn(dir)
+	reply := p.reply(c, b)
+	for _, r := range reply.Results {
 		if r.Status != messages.StatusOK {
 			t.Errorf("result %+v", r)
 		}
 	}
-	if r := a.reply.Results[0]; r.Worker != "heir" || r.Attempt < 2 {
+	if r := reply.Results[0]; r.Worker != "heir" || r.Attempt < 2 {
 		t.Errorf("the read was ended by %s in attempt %d, want the heir in a later one", r.Worker, r.Attempt)
 	}
 }
@@ -291,19 +283,17 @@ func TestACoordinatorIsKilledDuringABatch(t *testing.T) {
 	victim := p.ready("coordinator")
 	p.ready("worker", "--tools", file)
 	c := p.client()
-	b := canonical("s", "survivor", call{"echo", `{"n":0}`}, call{"note", ""}, call{"sleep", `{"ms":1500}`}, call{"note", ""}, call{"echo", `{"n":4}`})
+	b := canonical("s", "survivor", call{"echo", `{"n":0}`}, call{"note", ""}, call{"hold", ""}, call{"note", ""}, call{"echo", `{"n":4}`})
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	p.until("the first write is done", func() bool { b, _ := os.ReadFile(ledger); return len(b) > 0 })
 	p.ready("coordinator")
 	victim.kill()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	reply, err := c.Await(ctx, b.Session, b.ID)
-	if err != nil {
+	if err := os.WriteFile(ledger+".go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	reply := p.reply(c, b)
 	for _, r := range reply.Results {
 		if r.Status != messages.StatusOK {
 			t.Errorf("result %+v", r)
