@@ -19,7 +19,7 @@ import (
 
 // endsWithin is how long a process may take to end after it was told to and has nothing in hand. Its own bound is 2 s for
 // the traces; the rest is for machines under load.
-const endsWithin = 15 * time.Second
+const endsWithin = 30 * time.Second
 
 // badCollectors take no traces, each in its way.
 func badCollectors(t *testing.T) map[string]string {
@@ -66,6 +66,7 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 	for name, url := range badCollectors(t) {
 		t.Run(name, func(t *testing.T) {
 			p := newProcesses(t, "OTEL_BSP_MAX_QUEUE_SIZE=32", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=8", "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_EXPORTER_OTLP_ENDPOINT="+url)
+			began := time.Now()
 			tools, _ := p.tools()
 			daemons := []*daemon{p.ready("coordinator"), p.ready("worker", "--tools", tools)}
 			c := p.client()
@@ -95,8 +96,9 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 			for _, d := range daemons {
 				p.ends(d)
 				complaints := strings.Count(d.log.String(), "traces are not sent") + strings.Count(d.log.String(), "the last traces are not sent")
-				if complaints > 3 || complaints == 0 && name != "slow" {
-					t.Errorf("%d lines about traces in a few seconds:\n%s", complaints, d.log)
+				took := time.Since(began)
+				if most := 3 + int(took/time.Minute); complaints > most || complaints == 0 && name != "slow" {
+					t.Errorf("%d lines about traces in %v:\n%s", complaints, took, d.log)
 				}
 			}
 		})
@@ -120,7 +122,8 @@ func (p *processes) ends(d *daemon) {
 func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	urls := badCollectors(t)
 	for _, name := range []string{"down", "never answers"} {
-		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name]}}
+		// However long the batch takes, nothing is sent before its end.
+		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name], "OTEL_BSP_SCHEDULE_DELAY=600000"}}
 		stdout, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../..")
 		if code != 0 || !strings.HasPrefix(stdout, "{") || !endsWithTraces(stderr, "completed: 5 calls") {
 			t.Errorf("%s: run ends with %d\n%s\n%s", name, code, stdout, stderr)
