@@ -132,7 +132,10 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	p.env = append(p.env, "TOOLFLEET_UNSAFE_SYNC=true")
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
 		d := p.ready(args...)
-		says(t, args[0], d.log.String(), "unsafe_sync accepts that", "interval")
+		p.until("the "+args[0]+" says what is accepted", func() bool { // what it has said may still be in the pipe
+			said := d.log.String()
+			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")
+		})
 	}
 	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""}), nil); err != nil || reply.Status != messages.Completed {
 		t.Errorf("a batch on a server that is accepted: %s, %v", reply.Status, err)
