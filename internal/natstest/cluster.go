@@ -1,11 +1,11 @@
 package natstest
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +31,28 @@ type Cluster struct {
 type node struct {
 	opts *server.Options
 	srv  *server.Server
+	log  *lastError // of srv
+}
+
+// lastError is the log of a server, as far as it says why that does not come up.
+type lastError struct {
+	server.Logger // what nobody asks for: left nil
+	last          atomic.Pointer[string]
+}
+
+func (l *lastError) Noticef(string, ...any) {}
+func (l *lastError) Warnf(string, ...any)   {}
+func (l *lastError) Errorf(text string, of ...any) {
+	said := fmt.Sprintf(text, of...)
+	l.last.Store(&said)
+}
+func (l *lastError) Fatalf(text string, of ...any) { l.Errorf(text, of...) }
+
+func (l *lastError) String() string {
+	if said := l.last.Load(); said != nil {
+		return *said
+	}
+	return "it reports no error"
 }
 
 // StartCluster starts a cluster that ends with the test and has a leader.
@@ -88,14 +110,15 @@ func (c *Cluster) begin(i int) {
 	if err != nil {
 		c.tb.Fatalf("configure node %d: %v", i, err)
 	}
-	c.nodes[i].srv = srv
+	c.nodes[i].srv, c.nodes[i].log = srv, &lastError{}
+	srv.SetLoggerV2(c.nodes[i].log, false, false, false)
 	srv.Start()
 }
 
 func (c *Cluster) ready(i int) {
 	c.tb.Helper()
 	if !c.nodes[i].srv.ReadyForConnections(within) {
-		c.tb.Fatalf("node %d does not come up", i)
+		c.tb.Fatalf("node %d does not come up: %v", i, c.nodes[i].log)
 	}
 }
 
@@ -116,15 +139,20 @@ func (c *Cluster) Leader(stream string) int {
 	c.tb.Helper()
 	leader := -1
 	c.until("stream "+stream+" has a leader", func() bool {
-		for i, n := range c.nodes {
-			if n.srv != nil && n.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
-				leader = i
-				return true
-			}
-		}
-		return false
+		leader = c.leader(stream)
+		return leader >= 0
 	})
 	return leader
+}
+
+// leader is the node that leads a stream at this moment; -1: none does.
+func (c *Cluster) leader(stream string) int {
+	for i, n := range c.nodes {
+		if n.srv != nil && n.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
+			return i
+		}
+	}
+	return -1
 }
 
 // Follower is a node that holds a stream and does not lead it.
@@ -140,26 +168,24 @@ func (c *Cluster) Follower(stream string) int {
 	return -1
 }
 
-// StepDown makes the leader of a stream give up, and returns when the stream is led again.
-func (c *Cluster) StepDown(stream string) {
+// StepDown makes the leader of a stream give up, and returns when another node leads it. One that is voted back at once, because
+// the others were behind, is asked again. It tells which node led before.
+func (c *Cluster) StepDown(stream string) (leader int) {
 	c.tb.Helper()
-	leader := c.Leader(stream)
-	nc, err := nats.Connect(c.URLOf(leader))
+	leader = c.Leader(stream)
+	nc, err := nats.Connect(c.URLOf(leader), nats.Timeout(within))
 	if err != nil {
 		c.tb.Fatal(err)
 	}
 	defer nc.Close()
-	answer, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, within)
-	if err != nil {
-		c.tb.Fatalf("step down the leader of %s: %v", stream, err)
-	}
-	var said struct {
-		Error *server.ApiError `json:"error"`
-	}
-	if err := json.Unmarshal(answer.Data, &said); err != nil || said.Error != nil {
-		c.tb.Fatalf("step down the leader of %s: %s", stream, answer.Data)
-	}
-	c.Leader(stream)
+	c.until(fmt.Sprintf("another node than %d leads stream %s", leader, stream), func() bool {
+		now := c.leader(stream)
+		if now == leader { // who answers, and what, does not matter: it is seen in who leads
+			_, _ = nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, time.Second)
+		}
+		return now >= 0 && now != leader
+	})
+	return leader
 }
 
 // Stop takes a node down and waits until it is gone. Its folder stays.

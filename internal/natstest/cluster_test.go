@@ -2,6 +2,7 @@ package natstest_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,9 +44,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	publish()
-	before := c.Leader("S")
-	c.StepDown("S")
-	if after := c.Leader("S"); after == before {
+	if before := c.StepDown("S"); c.Leader("S") == before {
 		t.Errorf("node %d stepped down and still leads", before)
 	}
 	publish()
@@ -62,7 +61,17 @@ func TestCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := s.Info(ctx); err != nil || info.State.LastSeq != stored || info.State.Msgs < 4 || len(info.Cluster.Replicas) != natstest.Nodes-1 {
-		t.Errorf("%+v of %+v, %v; want every message up to %d", info.State, info.Cluster, err, stored)
+	for {
+		info, err := s.Info(ctx)
+		if err == nil && (info.State.LastSeq != stored || info.State.Msgs < 4 || len(info.Cluster.Replicas) != natstest.Nodes-1) {
+			t.Fatalf("%+v of %+v; want every message up to %d", info.State, info.Cluster, stored)
+		}
+		behind := func(p *jetstream.PeerInfo) bool { return !p.Current || p.Offline || p.Lag > 0 }
+		if err == nil && !slices.ContainsFunc(info.Cluster.Replicas, behind) {
+			return
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			t.Fatalf("%+v, %v; want every node to catch up", info, err)
+		}
 	}
 }
