@@ -228,6 +228,8 @@ func TestRefusedDecisions(t *testing.T) {
 		f.submit(b)
 		f.submit(other)
 		q, q2 := f.question(b, 0), f.question(other, 0)
+		// A question can be answered from when it is stored, and its coordinator puts it on record a moment later.
+		f.until("both questions are on record", func() bool { return f.audited()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
 			d := approval.Answer(q, messages.Approve, name)
 			if change != nil {
@@ -572,6 +574,11 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		f.coordinator(p.coordinator())
 		var mu sync.Mutex
 		var heard []string // by the agent
+		agentHeard := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Join(heard, "\n")
+		}
 		for _, verb := range []messages.Verb{messages.VerbEvent, messages.VerbReply} {
 			unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(verb), "", func(m bus.Msg) {
 				mu.Lock()
@@ -589,6 +596,8 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		if !strings.Contains(q.Line, "CANARY") {
 			t.Errorf("the person reads %s", q.Line)
 		}
+		// One that is answered right away may be over before its coordinator tells of it.
+		f.until("the agent hears of the question", func() bool { return strings.Contains(agentHeard(), "awaiting_approval") })
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))
 		}
@@ -600,10 +609,9 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		if runs := ledger.all(); len(runs) != 1 || !strings.Contains(runs[0].input, "CANARY") {
 			t.Errorf("runs: %+v", runs)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		all := strings.Join(append(heard, string(reply.Reinjection)), "\n")
-		if strings.Contains(all, "CANARY") || !strings.Contains(all, "awaiting_approval") || !strings.Contains(all, "changed the arguments") {
+		f.until("the agent hears of the end", func() bool { return strings.Contains(agentHeard(), `"type":"reply"`) })
+		all := agentHeard() + "\n" + string(reply.Reinjection)
+		if strings.Contains(all, "CANARY") || !strings.Contains(all, "changed the arguments") {
 			t.Errorf("the agent heard:\n%s", all)
 		}
 	})

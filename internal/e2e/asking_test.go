@@ -471,6 +471,7 @@ func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 				b := canonical("s", "b", refund("149.99"))
 				f.submit(b)
 				q := f.question(b, 0)
+				f.until("the question is on record", func() bool { return f.audited()["approval_asked"] == 1 }) // a moment after it is stored
 				f.approve(p, "alice", q)
 				f.hasRun(ledger, 1)
 				f.worker(cfg)
