@@ -165,8 +165,9 @@ func TestAbortOfRunningCalls(t *testing.T) {
 					f.wantWords(reply.Results[0], row.words...)
 				}
 				f.wantWords(reply.Results[1], "Not run", "by ops", "wrong account")
-				if reply.Status != messages.Aborted || do.stopped.Load() != 1 || after.runs.Load() != 0 {
-					t.Errorf("the reply is %s; %d runs were stopped, and %d were started after the abort", reply.Status, do.stopped.Load(), after.runs.Load())
+				f.until("the run is stopped", func() bool { return do.stopped.Load() == 1 }) // which the reply to a read does not wait for
+				if reply.Status != messages.Aborted || after.runs.Load() != 0 {
+					t.Errorf("the reply is %s; %d runs were started after the abort", reply.Status, after.runs.Load())
 				}
 			})
 		})
@@ -310,6 +311,7 @@ func TestAbortOutlivesItsCoordinator(t *testing.T) {
 		f.atGate(pay, 1)
 		f.abort("s", "b")
 		kill()
+		time.Sleep(time.Second) // simulated: the server has seen that its connection is gone
 		if _, err := f.client.Abort(context.Background(), "s", "b", byOps); !errors.Is(err, client.ErrNoFleet) {
 			t.Errorf("an abort that nobody can store was answered with %v", err)
 		}

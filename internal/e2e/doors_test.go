@@ -101,34 +101,29 @@ func TestGetKnowsHowABatchStands(t *testing.T) {
 }
 
 func TestEventsComeInOrder(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
-	defer f.close()
-	var mu sync.Mutex
-	var watched []messages.Event
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() {
-		_ = f.client.Watch(ctx, "s", func(e messages.Event) { mu.Lock(); defer mu.Unlock(); watched = append(watched, e) })
-	}()
-	var events []string
-	_, err := f.client.Run(ctx, canonical("s", "b", call{"echo", ""}, call{"count", ""}, call{"nope", ""}, call{"echo", ""}),
-		func(e messages.Event) { events = append(events, fmt.Sprint(e.Type, e.Index)) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	starts := []string{"start0", "start1", "start2", "start3"}
-	if len(events) < 4 || !slices.Equal(events[:4], starts) {
-		t.Errorf("first events %v, want %v", events, starts)
-	}
-	last := []string{"result0", "result1", "result2", "result3", "reply-1"}
-	if n := len(events) - len(last); n < 0 || !slices.Equal(events[n:], last) {
-		t.Errorf("last events of %v, want %v", events, last)
-	}
-	for i := range 4 {
-		if !slices.Contains(events, fmt.Sprint("end", i)) {
-			t.Errorf("no end of call %d in %v", i, events)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f, _ := counted(t, srv)
+		defer f.close()
+		var events []string
+		_, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", ""}, call{"count", ""}, call{"nope", ""}, call{"echo", ""}),
+			func(e messages.Event) { events = append(events, fmt.Sprint(e.Type, e.Index)) })
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		starts := []string{"start0", "start1", "start2", "start3"}
+		if len(events) < 4 || !slices.Equal(events[:4], starts) {
+			t.Errorf("first events %v, want %v", events, starts)
+		}
+		last := []string{"result0", "result1", "result2", "result3", "reply-1"}
+		if n := len(events) - len(last); n < 0 || !slices.Equal(events[n:], last) {
+			t.Errorf("last events of %v, want %v", events, last)
+		}
+		for i := range 4 {
+			if !slices.Contains(events, fmt.Sprint("end", i)) {
+				t.Errorf("no end of call %d in %v", i, events)
+			}
+		}
+	})
 }
 
 // Ids are opaque: whatever is in them, sessions are independent and nothing of them is in a subject.
@@ -139,7 +134,18 @@ func TestHostileIds(t *testing.T) {
 	var subjects []string
 	watcher := f.connect("watcher")
 	defer watcher.Close()
-	if _, err := watcher.Subscribe("toolfleet.>", "", func(m bus.Msg) { mu.Lock(); defer mu.Unlock(); subjects = append(subjects, m.Subject) }); err != nil {
+	batches := 0
+	if _, err := watcher.Subscribe("toolfleet.>", "", func(m bus.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		subjects = append(subjects, m.Subject)
+		if strings.HasPrefix(m.Subject, "toolfleet.batch.") {
+			batches++
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := watcher.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ids := []string{"a.b", "a.>", "*", ">", "two words", "emoji 🙂", "a\tb\r\nc", "\x00", strings.Repeat("k", 4096), "=x", "..", "$JS.API.>", "plain"}
@@ -152,6 +158,7 @@ func TestHostileIds(t *testing.T) {
 			t.Errorf("after session %q the write has run %d times, want %d", session, n, i+1)
 		}
 	}
+	f.until("every batch was seen", func() bool { mu.Lock(); defer mu.Unlock(); return batches >= len(ids) })
 	mu.Lock()
 	defer mu.Unlock()
 	var names messages.Names
@@ -231,6 +238,10 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 		return tool.Text(strings.Repeat("x", in.N)), nil
 	})
 	f.worker(worker.Config{})
+	f.until("the worker has announced it", func() bool {
+		values, err := f.conn.Values(t.Context(), f.conn.Names().Stream(bus.BucketTools))
+		return err == nil && len(values) == len(f.tools.Promises())
+	})
 	many := make([]call, 128)
 	for i := range many {
 		many[i] = call{"echo", fmt.Sprintf(`{"n":%d}`, i)}
@@ -298,7 +309,8 @@ func TestNobodyTakesTheCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, runs := counted(t, srv)
 		defer f.close()
-		f.stops[0]() // the worker goes; its tools stay known
+		f.run(canonical("warm", "b", call{"echo", ""})) // whoever runs calls has announced its tools
+		f.stops[0]()                                    // the worker goes; its tools stay known
 		began := time.Now()
 		reply := f.run(canonical("s", "b", call{"echo", ""}, call{"count", ""}))
 		for _, r := range reply.Results {

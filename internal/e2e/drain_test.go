@@ -47,10 +47,10 @@ func TestADrainGivesItsCallsUp(t *testing.T) {
 					do := f.gated(row.tool)
 					do.applied.Store(row.applied)
 					hurry := make(chan struct{})
-					cfg := worker.Config{Drain: 30 * time.Second, Hurry: hurry}
-					patience := 30 * time.Second
+					cfg := worker.Config{Drain: 20 * time.Second, Hurry: hurry}
+					const patience = 20 * time.Second
 					if hurried {
-						cfg.Drain, patience = 3*time.Hour, 20*time.Second
+						cfg.Drain = 3 * time.Hour
 						time.AfterFunc(15*time.Second, func() { close(hurry) })
 					}
 					going := f.worker(cfg)
