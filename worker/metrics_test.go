@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -119,7 +121,7 @@ func TestWhatAWorkerCounts(t *testing.T) {
 		}
 		var first string
 		for _, s := range spans.Ended() {
-			if s.Name() == tracing.ProcessCall && first == "" { // of the first call
+			if s.Name() == tracing.ProcessCall && slices.Contains(s.Attributes(), attribute.String(string(tracing.CallStatus), "ok")) { // of the call that ran
 				first = s.SpanContext().TraceID().String()
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -418,6 +419,7 @@ func TestEventsHaveNoTrail(t *testing.T) {
 			t.Error("the coordinator is not told")
 		}
 		y.noJobs()
+		synctest.Wait() // events come on a goroutine of their own
 		mu.Lock()
 		defer mu.Unlock()
 		if len(told) == 0 || strings.Contains(strings.Join(told, ""), "trail") {
