@@ -734,6 +734,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.colleague)
 		o.must(err)
 		defer unsubscribe()
+		o.must(other.conn.Flush(t.Context())) // what is said over another connection may be faster than the subscription
 		consumer := o.conn.BatchesConsumer(one.cfg.AckWait)
 		o.must(o.conn.EnsureConsumer(t.Context(), consumer))
 		came := make(chan *bus.Delivery, 1)

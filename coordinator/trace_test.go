@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -376,6 +377,7 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 		o.must(err)
 		o.decide(key.Call(0), o.decision(q, messages.Approve, "agent"))
 		o.reply(key, 2*time.Minute)
+		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 }) // that is after the reply
 		ended, _, err := o.journal.Newest(t.Context(), key.Call(0))
 		o.must(err)
 		if ended.Record.State != messages.Ended || ended.Record.Span != parked.Record.Span || ended.Record.Span == "" {
@@ -413,6 +415,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		o.coordinator(Config{})
 		h := o.helper(nil)
 		o.reply(o.submitWith("s", "b", 2, bus.Header{"TraceParent": {agents}, "tracestate": {"vendor=1"}}), soon)
+		o.until("the first is told of", soon, func() bool { return len(log.lines("replied")) == 1 }) // which another drive does not wait for
 		o.reply(o.submitWith("s", "c", 3, nil), soon)
 		b := messages.Batch{V: 1, ID: "d", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[{"id":"1","name":"refund","input":{"amount":1}}]}`)}
 		_, err := o.conn.Request(t.Context(), o.names.Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), bus.Header{"TRACEPARENT": {agents}}, messages.MustMarshal(b))
@@ -425,7 +428,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 				t.Errorf("a job came with %q, want %q", got, want)
 			}
 		}
-		o.until("both are told of", soon, func() bool { return len(log.lines("replied")) == 3 })
+		o.until("all are told of", soon, func() bool { return len(log.lines("replied")) == 3 })
 		for i, want := range []bool{true, false} {
 			if got := strings.Contains(log.lines("replied")[i], " trace_id="+agentTrace+" "); got != want {
 				t.Errorf("line %d with the trace: %v, want %v", i, got, want)
@@ -435,6 +438,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		o.must(err)
 		d := c.newDrive(journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
 		ctx := d.beginTrace(t.Context())
+		synctest.Wait() // allocations of all goroutines are counted
 		if n := testing.AllocsPerRun(100, func() { d.sendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {
 			t.Errorf("%v allocations for a job", n)
 		}
