@@ -29,7 +29,8 @@ import (
 // canary is what every planted secret looks like; the rest of it says where it was planted.
 var canary = regexp.MustCompile(`cnry-[a-z]+`)
 
-// canaryTools is tools that say secrets in every way a tool can.
+// canaryTools is tools that say secrets in every way a tool can. How fast a machine starts their programs is not what is looked at, so
+// only the one that hangs has little time.
 const canaryTools = `tools:
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: fails, kind: read, input_schema: {type: object}, builtin: fail}
@@ -40,11 +41,13 @@ const canaryTools = `tools:
   - name: talks
     kind: read
     input_schema: {type: object}
+    timeout: 1m
     env: [LISTED]
     exec: {command: [sh, -c, 'echo "cnry-result $LISTED"; echo cnry-stderr >&2']}
   - name: breaks
     kind: read
     input_schema: {type: object}
+    timeout: 1m
     exec: {command: [sh, -c, 'echo cnry-result; echo cnry-stderr >&2; exit 3']}
   - name: hangs
     input_schema: {type: object}
@@ -65,11 +68,11 @@ approvers: [{name: alice, key: %s}]
 deny: [{tool: forbidden, name: never}]
 ask: [{tool: refund, name: refunds}]
 hooks:
-  - {name: guard, match: guarded, before: {command: [sh, -c, 'echo cnry-hook >&2; exit 2']}}
-  - {name: gate, match: gated, before: {command: [sh, -c, 'printf %%s "{\"hookSpecificOutput\":{\"permissionDecision\":\"token=cnry-answer\"}}"']}}
-  - {name: look, match: gated, class: observe, priority: -1, before: {command: [sh, -c, 'printf %%s "{\"cnry-answer\":1}"']}}
-  - {name: wants, match: observed, class: observe, before: {command: [sh, -c, 'echo cnry-hook; echo cnry-hook >&2; exit 7']}}
-  - {name: tidy, match: rewritten, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
+  - {name: guard, match: guarded, budget: 1m, before: {command: [sh, -c, 'echo cnry-hook >&2; exit 2']}}
+  - {name: gate, match: gated, budget: 1m, before: {command: [sh, -c, 'printf %%s "{\"hookSpecificOutput\":{\"permissionDecision\":\"token=cnry-answer\"}}"']}}
+  - {name: look, match: gated, budget: 1m, class: observe, priority: -1, before: {command: [sh, -c, 'printf %%s "{\"cnry-answer\":1}"']}}
+  - {name: wants, match: observed, budget: 1m, class: observe, before: {command: [sh, -c, 'echo cnry-hook; echo cnry-hook >&2; exit 7']}}
+  - {name: tidy, match: rewritten, budget: 1m, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
 `
 
 // canaries is a fleet of processes full of secrets, and everything that leaves them for whoever operates it.
