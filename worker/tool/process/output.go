@@ -160,7 +160,7 @@ func (p *pipes) begin(c Command) {
 func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	p.wg.Go(func() {
 		buf := make([]byte, 32<<10)
-		for {
+		for late := false; ; {
 			n, err := from.Read(buf)
 			if n > 0 {
 				to(buf[:n])
@@ -168,14 +168,20 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 					observe(buf[:n])
 				}
 			}
-			if err != nil && !errors.Is(err, io.ErrNoProgress) {
+			switch {
+			case err == nil, errors.Is(err, io.ErrNoProgress):
+			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
+				// The machine may have stood still, so the time says nothing about what is in the pipe.
+				late = true
+				_ = from.SetReadDeadline(time.Now().Add(drain))
+			default:
 				return
 			}
 		}
 	})
 }
 
-// finish reads what is left, for at most the given time, and ends all goroutines.
+// finish reads what is left, for at most the given time and drain, and ends all goroutines.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
 	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {

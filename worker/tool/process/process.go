@@ -67,7 +67,7 @@ const (
 	defaultLimit = 1 << 20
 	maxLimit     = 16 << 20
 	// drain is how long output may still be on its way once the whole tree was killed. Only a process
-	// that escaped can use it up.
+	// that escaped can use it up, twice.
 	drain = time.Second
 )
 

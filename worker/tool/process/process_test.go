@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,6 +202,39 @@ func TestFloodIsBounded(t *testing.T) {
 	})
 	if err != nil || seen != 5_000_000 || len(r.Stdout.Head)+len(r.Stdout.Tail) != 1000 || r.Stdout.Dropped != 4_999_000 {
 		t.Errorf("got %v, %d seen, %d dropped", err, seen, r.Stdout.Dropped)
+	}
+}
+
+// What is in a pipe when the command ends is read, also where nobody gets to it in the time that there is for that.
+func TestAReaderThatIsLateLosesNothing(t *testing.T) {
+	begun, late := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	c := Command{Merge: true, OnStdout: func([]byte) {
+		once.Do(func() { close(begun) })
+		<-late
+	}}
+	p, err := connect(exec.Command("true"), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := p.theirs[0] // held by a command that goes on
+	p.theirs = nil
+	p.begin(c)
+	say := func(text string) {
+		if _, err := far.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("first ")
+	<-begun
+	say("and last")
+	if err := errors.Join(far.Close(), p.stdout.SetReadDeadline(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	close(late)
+	p.wg.Wait()
+	if stdout, _ := p.finish(0); string(stdout.Bytes()) != "first and last" {
+		t.Errorf("read %q", stdout.Bytes())
 	}
 }
 
