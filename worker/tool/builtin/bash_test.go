@@ -179,11 +179,31 @@ func TestBashWithoutAnyShell(t *testing.T) {
 	}
 }
 
+// timesUp is a context whose end is that of its time, as soon as it is ended.
+type timesUp struct{ context.Context }
+
+func (timesUp) Value(any) any { return nil } // hides what would tell how it was ended
+
+func (c timesUp) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 func TestBashTimeoutSaysWhatWasPrinted(t *testing.T) {
 	root := bashRoot(t)
 	runner, _ := New("Bash", root)
-	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "echo begun; sleep 1000", "timeout_ms": 2000}))
 	var told *messages.Error
+	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "sleep 1000", "timeout_ms": 20}))
+	if !errors.As(err, &told) || told.Code != messages.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) || !strings.HasSuffix(told.Message, "killed") {
+		t.Errorf("timeout_ms: got %v", err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	call := callOf(t, "Bash", in{"command": "echo begun; sleep 1000"})
+	call.Progress = func(messages.Progress) { end() } // once it has printed
+	_, err = runner.Run(timesUp{ctx}, call)
 	if !errors.As(err, &told) || told.Code != messages.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) || !strings.HasSuffix(told.Message, "killed\nbegun") {
 		t.Errorf("got %v", err)
 	}
