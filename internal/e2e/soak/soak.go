@@ -21,6 +21,7 @@ import (
 // Config says how a run goes. The zero value of a field is its default.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
+	Kills        int           // after that faults go on until so many processes were killed, but for no more than two minutes
 	Seed         uint64        // of batches and faults; 0 is a seed like any other
 	Mix          Mix           // default DefaultMix
 	Every        time.Duration // mean time between two faults; default 2 s
@@ -107,8 +108,6 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	defer unsubscribe()
 
 	r := &Report{Config: cfg, Began: time.Now()}
-	breaking, stopBreaking := context.WithTimeout(ctx, cfg.Duration)
-	defer stopBreaking()
 	submitting, stopSubmitting := context.WithCancel(whole)
 	defer stopSubmitting()
 	waiting, giveUp := context.WithCancel(whole)
@@ -127,10 +126,19 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	for i, name := range messages.SortedKeys(f.people) {
 		people.Go(func() { l.person(deciding, name, rand.New(rand.NewPCG(cfg.Seed, 1<<33+uint64(i)))) })
 	}
-	if err := l.warm(breaking); err != nil {
+	if err := l.warm(ctx); err != nil {
 		giveUp()
 		return History{}, nil, err
 	}
+	breaking, stopBreaking := context.WithCancel(ctx)
+	defer stopBreaking()
+	telling.Go(func() { // from now on, however long the fleet took to come up
+		defer stopBreaking()
+		pause(breaking, cfg.Duration)
+		for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
+			pause(breaking, 100*time.Millisecond)
+		}
+	})
 	f.inflict(breaking, cfg.Seed, cfg.Mix, cfg.Every)
 
 	mended := time.Now()
@@ -181,7 +189,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	slices.SortFunc(l.arrived, time.Time.Compare)
 	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace, Said: l.said}
 	var err error
-	for tries := 0; tries < 50; tries++ { // what has its reply may be in the log for a moment more
+	for tries := 0; tries < 150; tries++ { // what has its reply may be in the log for a moment more
 		if h.Left, err = l.left(ctx); err == nil && len(h.Left) == 0 {
 			break
 		}
