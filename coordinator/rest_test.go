@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -440,6 +441,9 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 					o.rests(key.Call(0), all...)
 					o.say("s", say)
 					r := o.reply(key, soon)
+					if len(r.Results) != 2 {
+						t.Fatalf("replied %+v, want a result of each call", r)
+					}
 					want := messages.StatusAborted
 					if len(say.Steer) > 0 {
 						want = messages.StatusSkipped
@@ -515,12 +519,11 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 		q := o.rests(key.Call(0), all...)
 		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
 		o.until("the call runs", soon, func() bool { return o.runs.Load() == 1 })
-		for _, c := range all {
-			if c.driving(key) != nil {
-				stops[c]()
-				break
-			}
+		driver := slices.IndexFunc(all, func(c *Coordinator) bool { return c.driving(key) != nil })
+		if driver < 0 {
+			t.Fatal("a call runs of a batch that nobody drives")
 		}
+		stops[all[driver]]()
 		if r := o.reply(key, o.hold+10*time.Second); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
 			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
 		}
