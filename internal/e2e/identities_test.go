@@ -301,7 +301,7 @@ func TestRevokedCredentials(t *testing.T) {
 	if err := f.srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	f.worker(soon)
+	f.worker(worker.Config{AckWait: soon.AckWait}) // whose own claims hold as long as any
 	f.wantStatuses(f.reply(read, time.Minute), "ok")
 	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
 	if runs.Load() != 3 {
