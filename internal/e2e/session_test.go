@@ -400,6 +400,9 @@ func TestTheBatchesOfASession(t *testing.T) {
 			f.run(canonical("s", fmt.Sprint("b", i), call{"echo", ""}))
 		}
 		f.run(canonical("s.", "*", call{"echo", ""}))
+		for _, b := range []messages.Batch{canonical("s", "b99"), canonical("s.", "*")} {
+			f.gone(b) // until then it has its reply and is open too
+		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		for i := range 100 {
 			f.submit(canonical("s", fmt.Sprint("queued", i)))
