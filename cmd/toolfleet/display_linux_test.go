@@ -86,12 +86,12 @@ func TestLinesStandAboveTheBoard(t *testing.T) {
 			t.Error("a line of the log stands between the question and the answer")
 		}
 		term.types("y\n")
-		term.expect("y")
+		term.expect("y\r\n")
 	})
 	d.take(ended(1, messages.StatusOK, 12, nil))
 	d.close()
 	fmt.Fprintln(d, "below")
-	term.expect("below")
+	term.expect("below\r\n")
 	want := []string{
 		`level=ERROR msg="hook broken" err="no such file"`,
 		`level=ERROR msg="hook broken again" err="permission denied"`,

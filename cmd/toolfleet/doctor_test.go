@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -125,7 +124,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 // Whoever may not look is told so, and not that the server is broken.
 func TestDoctorWithoutRights(t *testing.T) {
 	ids := natstest.NewIdentities(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)
 	defer cancel()
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
 	for who, want := range map[string]string{"worker": "rights", "coordinator": "rights", "operator": "streams"} {

@@ -17,6 +17,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
+// manyStarts bounds the waits of a test that starts one process after another, which a busy machine does slowly.
+const manyStarts = 5 * time.Minute
+
 // members is a fleet of processes, each with its own identity at the server.
 type members struct {
 	t   *testing.T
@@ -45,11 +48,27 @@ func (m *members) start(who string, args ...string) (cmd *exec.Cmd, out *bytes.B
 	return cmd, out
 }
 
+// questions is those of acme that are open, by a coordinator that is waited for.
+func (m *members) questions() (list messages.PendingList) {
+	m.t.Helper()
+	for {
+		out, err := m.command("approver", "approvals", "ls", "--tenant", "acme", "-o", "json").Output()
+		if err == nil {
+			if err = json.Unmarshal(out, &list); err == nil {
+				return list
+			}
+		}
+		if m.ctx.Err() != nil {
+			m.t.Fatalf("nobody tells which questions are open: %v", err)
+		}
+	}
+}
+
 // A person with the approver's identity, whose key signs the decisions too, answers an agent with its own.
 func TestApprovalsWithIdentities(t *testing.T) {
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
 	policy := approvedBy(t, dir, ids.Seed("approver")) // one file for both
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
@@ -58,20 +77,11 @@ func TestApprovalsWithIdentities(t *testing.T) {
 		cancel()
 		_, _ = worker.Wait(), coordinator.Wait() // how they end is not the subject
 	})
+	m.questions() // an agent does not wait long for a fleet that is not there
 	agent, reply := m.start("acme", "run", filepath.Join(dir, "batch.json"))
-
-	var list messages.PendingList
+	list := m.questions()
 	for len(list.Pending) == 0 {
-		out, err := m.command("approver", "approvals", "ls", "--tenant", "acme", "-o", "json").Output()
-		if ctx.Err() != nil {
-			t.Fatal("no question is open")
-		}
-		if err == nil { // else the coordinator is not there yet
-			err = json.Unmarshal(out, &list)
-		}
-		if err != nil {
-			list = messages.PendingList{}
-		}
+		list = m.questions()
 	}
 	if p := list.Pending[0]; p.Requester != "acme" || p.Tenant != "acme" {
 		t.Errorf("the requester is %q of tenant %q, want acme", p.Requester, p.Tenant)

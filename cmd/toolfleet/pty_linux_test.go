@@ -266,6 +266,8 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			if status := <-ended; status != done {
 				t.Fatalf("the command ends with %d", status)
 			}
+			fmt.Fprintln(term.tool, "below")
+			term.expect("below\r\n") // so that all of it is there
 			var reply messages.Reply
 			if err := json.Unmarshal(out.Bytes(), &reply); err != nil || len(reply.Results) != 3 || reply.Results[1].Status != tc.status {
 				t.Errorf("the reply: %v, want the refund %s\n%s", err, tc.status, out)
