@@ -42,6 +42,11 @@ func (natsCmd) Run(a *app) error {
 		return err
 	}
 	defer srv.Shutdown()
+	again := make(chan os.Signal, 1)
+	if o.Config != "" { // who reads that it is ready may send one
+		signal.Notify(again, syscall.SIGHUP)
+		defer signal.Stop(again)
+	}
 	log.Info("NATS server is ready", "url", srv.URL(), "data", srv.DataDir(), "sync", syncs(o))
 	if !srv.SyncAlways() {
 		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", syncs(o))
@@ -52,7 +57,7 @@ func (natsCmd) Run(a *app) error {
 		return nil
 	}
 	a.say("NATS at %s, as %s says. Others name who they are, with --nkey or --creds, and --inbox-prefix where they may not listen everywhere.", srv.URL(), o.Config)
-	reloads(a.ctx, srv, log)
+	reloads(a.ctx, again, srv, log)
 	return nil
 }
 
@@ -64,11 +69,8 @@ func syncs(o devserver.Options) string {
 	return o.SyncInterval.String()
 }
 
-// reloads has the server read its file again at each SIGHUP, until ctx ends. One that it cannot read changes nothing.
-func reloads(ctx context.Context, srv *devserver.Server, log *slog.Logger) {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGHUP)
-	defer signal.Stop(asked)
+// reloads has the server read its file again at each signal, until ctx ends. One that it cannot read changes nothing.
+func reloads(ctx context.Context, asked <-chan os.Signal, srv *devserver.Server, log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():
