@@ -144,6 +144,8 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 			}}
 		}
 	}
+	over := make(chan struct{})
+	defer close(over)
 	for name, open := range map[string]func(*testing.T) hook.Hook{
 		"missing file":           missing(exechook.Config{Name: "h", Before: []string{"./gone"}}),
 		"missing in PATH":        missing(exechook.Config{Name: "h", Before: []string{"no-such-program-anywhere"}}),
@@ -159,7 +161,7 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 		"exit 1":                 script(`echo '{"decision":"approve"}'; exit 1`),
 		"exit 2 without a word":  script(`echo '{"decision":"approve"}'; exit 2`),
 		"killed":                 script(`kill -9 $$`),
-		"Go: hangs, deaf to all": golang(func(context.Context) error { time.Sleep(time.Second); return nil }),
+		"Go: hangs, deaf to all": golang(func(context.Context) error { <-over; return nil }),
 		"Go: errs":               golang(func(context.Context) error { return errors.New("SECRET") }),
 		"Go: panics":             golang(func(context.Context) error { panic("SECRET") }),
 		"hangs": func(t *testing.T) hook.Hook {
