@@ -83,7 +83,7 @@ class ToolfleetTest(unittest.TestCase):
 
     def test_a_lost_connection(self):
         cut = Cut(os.environ["NATS_URL"])
-        reply = self.run_batch("b", ("sleep", {"ms": 500}), url=cut.url, on_event=lambda _: cut.now())
+        reply = self.run_batch("b", ("sleep", {"ms": 500}), url=cut.url, on_event=lambda _: None)
         self.assertEqual(reply["results"][0]["status"], "ok")
         self.assertEqual(cut.connections, 2)
 
@@ -103,34 +103,36 @@ class ToolfleetTest(unittest.TestCase):
 
 
 class Cut:
-    """A way to the server that can be cut, once."""
+    """A way to the server that is cut in the middle of the first event, once."""
 
     def __init__(self, url):
         self._server = urllib.parse.urlsplit(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
-        self._first = None
         threading.Thread(target=self._accept, daemon=True).start()
-
-    def now(self):
-        if self.connections == 1:
-            self._first.shutdown(socket.SHUT_RDWR)
 
     def _accept(self):
         while True:
             client, _ = self._listener.accept()
             self.connections += 1
-            self._first = self._first or client
             server = socket.create_connection((self._server.hostname, self._server.port))
-            for source, sink in [(client, server), (server, client)]:
-                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+            mark = b"Toolfleet-Event" if self.connections == 1 else None
+            for source, sink, until in [(client, server, None), (server, client, mark)]:
+                threading.Thread(target=self._pass_on, args=(source, sink, until), daemon=True).start()
 
     @staticmethod
-    def _pass_on(source, sink):
+    def _pass_on(source, sink, until):
+        passed = b""
         try:
             while data := source.recv(1 << 16):
+                at = (passed + data).find(until) if until else -1
+                if at >= 0:  # however much has come by now, nobody gets more
+                    sink.sendall(data[:max(0, at - len(passed))])
+                    break
                 sink.sendall(data)
+                if until:
+                    passed += data
             sink.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # one of the two is gone
