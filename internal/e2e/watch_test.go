@@ -21,9 +21,16 @@ func TestWatchingABatch(t *testing.T) {
 	p := newProcesses(t)
 	p.ready("coordinator")
 	p.ready("worker", "--tools", "../../examples/tools.yaml")
-	lines, events := p.watcher("watch", "s"), p.watcher("watch", "s", "-o", "json")
+	c := p.client()
+	if _, err := c.Run(t.Context(), canonical("s", "before"), nil); err != nil {
+		t.Fatal(err)
+	}
+	lines, events := p.watcher("watch", "s", "--since", "1h"), p.watcher("watch", "s", "--since", "1h", "-o", "json")
+	p.until("the watchers tell what was before, and so listen", func() bool {
+		return strings.Contains(lines.out.String(), "before  completed") && strings.Contains(events.out.String(), `"reply"`)
+	})
 	b := canonical("s", "turn-7", call{"lookup_order", `{"order_id":"A-1001"}`}, call{"import", `{"rows":4}`}, call{"nope", ""})
-	if err := p.client().Submit(t.Context(), b); err != nil {
+	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	bar := exec.Command("go", "run", "../../examples/progress-bar", "s", "turn-7")
@@ -36,7 +43,7 @@ func TestWatchingABatch(t *testing.T) {
 		t.Errorf("the bar ends with %q, want %q", shown, last)
 	}
 	p.until("the watchers have seen the end", func() bool {
-		return strings.Contains(lines.out.String(), "turn-7  completed") && strings.Contains(events.out.String(), `"reply"`)
+		return strings.Contains(lines.out.String(), "nope: unknown_tool") && strings.Count(events.out.String(), `"reply"`) == 2
 	})
 	for _, w := range []*watcher{lines, events} {
 		if err := w.Process.Signal(syscall.SIGINT); err != nil {
@@ -57,7 +64,9 @@ func TestWatchingABatch(t *testing.T) {
 		if err := decoder.Decode(&e); err != nil {
 			t.Fatal(err)
 		}
-		told = append(told, e)
+		if e.Batch == b.ID {
+			told = append(told, e)
+		}
 	}
 	checkFeed(t, told, 3)
 	var fractions []float64
