@@ -16,13 +16,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // serverOn is a fleet whose server keeps its data in a folder of the caller's, with further flags.
 func serverOn(t *testing.T, data string, flags []string, env ...string) (*processes, *daemon) {
 	t.Helper()
-	addr := freeAddr(t)
+	addr := natstest.FreeAddr(t)
 	p := &processes{t: t, env: env, url: "nats://" + addr}
 	server := p.start(append([]string{"nats", "--listen", addr, "--data", data}, flags...)...)
 	p.until("the server listens", func() bool {

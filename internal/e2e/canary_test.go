@@ -23,6 +23,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -90,7 +91,7 @@ type canaries struct {
 // newCanaries starts a server with a password, a coordinator and a worker.
 func newCanaries(t *testing.T, env ...string) *canaries {
 	t.Helper()
-	dir, addr := t.TempDir(), freeAddr(t)
+	dir, addr := t.TempDir(), natstest.FreeAddr(t)
 	alice, err := approval.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +149,7 @@ func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 // serves runs a daemon and has what it logs and counts searched.
 func (c *canaries) serves(args ...string) {
 	c.t.Helper()
-	addr := freeAddr(c.t)
+	addr := natstest.FreeAddr(c.t)
 	d := c.start(append(args, "--http", addr)...)
 	c.daemons = append(c.daemons, d)
 	c.sinks["the log of the "+args[0]] = d.log.String

@@ -272,7 +272,7 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 // A worker whose key is taken away is cut off in the middle of its calls. The others go on, and its calls end as those of a
 // worker that is lost.
 func TestRevokedCredentials(t *testing.T) {
-	if raceDetector {
+	if raceDetector { // nats-server compares the counters of its accounts in a reload, and counts on meanwhile
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)
@@ -335,7 +335,7 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 
 // The same of a coordinator: it ends with an error by itself, in the middle of a batch, and another goes on with that.
 func TestARevokedCoordinatorEnds(t *testing.T) {
-	if raceDetector {
+	if raceDetector { // nats-server compares the counters of its accounts in a reload, and counts on meanwhile
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)

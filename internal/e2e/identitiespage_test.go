@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
 // page is a reader of docs/identities.md, who goes on in a shell whose variables stay.
@@ -36,11 +37,8 @@ func TestIdentitiesPage(t *testing.T) {
 		t.Fatalf("%d commands, %v", len(all), err)
 	}
 	dependOn(t, "../../cmd", "../../internal")
-	command, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := page{&reader{t: t, dir: t.TempDir(), server: freeAddr(t)}}
+	command := binary(t)
+	p := page{&reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}}
 	if err := errors.Join(
 		os.CopyFS(filepath.Join(p.dir, "examples"), os.DirFS("../../examples")),
 		os.CopyFS(filepath.Join(p.dir, "deploy"), os.DirFS("../../deploy")),

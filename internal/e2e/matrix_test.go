@@ -514,10 +514,7 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 // starts calls again when there is room.
 func TestAWorkerHasNoFilesLeft(t *testing.T) {
 	p := newProcesses(t)
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := binary(t)
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	body := `tools:
   - name: hold

@@ -20,6 +20,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -121,7 +122,7 @@ func (f *observed) file(t *testing.T, name, text string) string {
 // serve starts a daemon whose metrics are scraped.
 func (f *observed) serve(args ...string) *daemon {
 	f.t.Helper()
-	addr := freeAddr(f.t)
+	addr := natstest.FreeAddr(f.t)
 	d := f.start(append(args, "--http", addr)...)
 	f.until(args[0]+" is ready", func() bool {
 		resp, err := http.Get("http://" + addr + "/readyz")
@@ -287,7 +288,7 @@ func (f *observed) scrape() *scraper {
 	if jobs != len(f.served) {
 		f.t.Fatalf("the settings scrape %d jobs, want %d:\n%s", jobs, len(f.served), settings)
 	}
-	addr := freeAddr(f.t)
+	addr := natstest.FreeAddr(f.t)
 	log := &lockedBuffer{}
 	cmd := exec.Command("prometheus", "--config.file="+f.file(f.t, "prometheus.yml", text), "--storage.tsdb.path="+filepath.Join(f.dir, "tsdb"),
 		"--web.listen-address="+addr, "--enable-feature=exemplar-storage")

@@ -22,8 +22,8 @@ import (
 // built is the folder of the binary, once there is one.
 var built string
 
-// binary is the command, built once for all tests of the package.
-var binary = sync.OnceValues(func() (string, error) {
+// build builds the command, once for all tests of the package.
+var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-e2e-")
 	if err != nil {
 		return "", err
@@ -35,6 +35,19 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	return path, nil
 })
+
+// binary is the path of the command. Of processes of their own the race detector sees nothing: under it their tests are skipped.
+func binary(t *testing.T) string {
+	t.Helper()
+	if raceDetector {
+		t.Skip("what runs in processes of its own is not seen by the race detector")
+	}
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -77,7 +90,7 @@ type processes struct {
 func newProcesses(t *testing.T, env ...string) *processes {
 	t.Helper()
 	p := &processes{t: t, env: env}
-	addr := freeAddr(t)
+	addr := natstest.FreeAddr(t)
 	p.url = "nats://" + addr
 	p.start("nats", "--listen", addr, "--data", t.TempDir())
 	p.until("the server listens", func() bool {
@@ -89,8 +102,6 @@ func newProcesses(t *testing.T, env ...string) *processes {
 	})
 	return p
 }
-
-func freeAddr(t *testing.T) string { return natstest.FreeAddr(t) }
 
 // start runs a daemon until the test ends or it is killed.
 func (p *processes) start(args ...string) *daemon {
@@ -110,11 +121,7 @@ func (p *processes) start(args ...string) *daemon {
 
 // launch starts a daemon, which is then the caller's to end.
 func (p *processes) launch(args ...string) (*daemon, error) {
-	path, err := binary()
-	if err != nil {
-		return nil, err
-	}
-	d := &daemon{cmd: exec.Command(path, args...), log: &lockedBuffer{}}
+	d := &daemon{cmd: exec.Command(binary(p.t), args...), log: &lockedBuffer{}}
 	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	return d, d.cmd.Start()
@@ -123,7 +130,7 @@ func (p *processes) launch(args ...string) (*daemon, error) {
 // ready runs a daemon with an HTTP address and waits until it says that it is ready.
 func (p *processes) ready(args ...string) *daemon {
 	p.t.Helper()
-	addr := freeAddr(p.t)
+	addr := natstest.FreeAddr(p.t)
 	d := p.start(append(args, "--http", addr)...)
 	p.until(args[0]+" is ready", func() bool {
 		resp, err := http.Get("http://" + addr + "/readyz")

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
 // A snippet is a fenced block of README.md. The comment on the line before says what the test does with it:
@@ -123,11 +125,8 @@ func TestReadme(t *testing.T) {
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	dependOn(t, "../../cmd", "../../internal")
-	r := &reader{t: t, dir: t.TempDir(), server: freeAddr(t)}
-	command, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := &reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}
+	command := binary(t)
 	if err := errors.Join(
 		os.CopyFS(filepath.Join(r.dir, "examples"), os.DirFS("../../examples")),
 		os.Mkdir(filepath.Join(r.dir, ".built"), 0o700),

@@ -23,10 +23,7 @@ import (
 // tell runs a command to its end and returns what it printed on stdout and on stderr.
 func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
 	p.t.Helper()
-	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	path := binary(p.t)
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	var out, talk strings.Builder

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
 // endsWithin is how long a process may take to end after it was told to and has nothing in hand. Its own bound is 2 s for
@@ -39,7 +41,7 @@ func badCollectors(t *testing.T) map[string]string {
 		return srv.URL
 	}
 	urls := map[string]string{
-		"down":          "http://" + freeAddr(t),
+		"down":          "http://" + natstest.FreeAddr(t),
 		"black hole":    "http://" + hole.Addr().String(),
 		"never answers": collector(func(http.ResponseWriter, *http.Request) { <-ended }),
 		"slow": collector(func(http.ResponseWriter, *http.Request) {
@@ -154,7 +156,7 @@ func refusedMessage(t *testing.T) string {
 
 // TestACollectorThatComesBack is killed with spans on their way, and gets those of later batches when it is there again.
 func TestACollectorThatComesBack(t *testing.T) {
-	addr := freeAddr(t)
+	addr := natstest.FreeAddr(t)
 	var taken lockedBuffer
 	open := func() *http.Server {
 		l, err := net.Listen("tcp", addr)

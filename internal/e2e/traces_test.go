@@ -20,6 +20,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -87,10 +88,7 @@ func (p *processes) runREADMEsBatch() {
 	}
 	p.ready("coordinator")
 	p.ready("worker", "--root", root)
-	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	path := binary(p.t)
 	run := exec.Command(path, "run", filepath.Join(root, "examples/anthropic.json"))
 	run.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	if out, err := run.CombinedOutput(); err != nil {
@@ -353,10 +351,7 @@ const (
 // command runs a command of the binary to its end and returns what it printed.
 func (p *processes) command(args ...string) string {
 	p.t.Helper()
-	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	path := binary(p.t)
 	var out, talk bytes.Buffer
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
@@ -372,11 +367,11 @@ type jaeger struct{ query, otlp string }
 
 func startJaeger(t *testing.T, path string) *jaeger {
 	t.Helper()
-	j := &jaeger{query: freeAddr(t), otlp: freeAddr(t)}
+	j := &jaeger{query: natstest.FreeAddr(t), otlp: natstest.FreeAddr(t)}
 	var log lockedBuffer
-	cmd := exec.Command(path, "--query.http-server.host-port="+j.query, "--query.grpc-server.host-port="+freeAddr(t),
-		"--collector.otlp.http.host-port="+j.otlp, "--collector.otlp.grpc.host-port="+freeAddr(t), "--collector.http-server.host-port="+freeAddr(t),
-		"--collector.grpc-server.host-port="+freeAddr(t), "--admin.http.host-port="+freeAddr(t))
+	cmd := exec.Command(path, "--query.http-server.host-port="+j.query, "--query.grpc-server.host-port="+natstest.FreeAddr(t),
+		"--collector.otlp.http.host-port="+j.otlp, "--collector.otlp.grpc.host-port="+natstest.FreeAddr(t), "--collector.http-server.host-port="+natstest.FreeAddr(t),
+		"--collector.grpc-server.host-port="+natstest.FreeAddr(t), "--admin.http.host-port="+natstest.FreeAddr(t))
 	cmd.Env = append(os.Environ(), "SPAN_STORAGE_TYPE=memory")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {

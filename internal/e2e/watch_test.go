@@ -102,10 +102,7 @@ type watcher struct {
 
 func (p *processes) watcher(args ...string) *watcher {
 	p.t.Helper()
-	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	path := binary(p.t)
 	w := &watcher{exec.Command(path, args...), &lockedBuffer{}, &lockedBuffer{}}
 	w.Env = append(w.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none")
 	w.Stdout, w.Stderr = w.out, w.talk
