@@ -3,6 +3,7 @@ package natstest
 import (
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 )
 
@@ -30,5 +31,5 @@ func HoldAddr() (addr string, release func(), err error) {
 	if err != nil {
 		return "", nil, os.NewSyscallError("getsockname", err)
 	}
-	return fmt.Sprint("127.0.0.1:", name.(*syscall.SockaddrInet4).Port), func() { _ = syscall.Close(fd) }, nil
+	return fmt.Sprint("127.0.0.1:", name.(*syscall.SockaddrInet4).Port), sync.OnceFunc(func() { _ = syscall.Close(fd) }), nil
 }

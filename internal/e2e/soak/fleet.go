@@ -86,7 +86,7 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 	if err != nil {
 		return nil, err
 	}
-	f := &fleet{dir: dir, url: "nats://" + addr, release: sync.OnceFunc(release), log: log, people: people}
+	f := &fleet{dir: dir, url: "nats://" + addr, release: release, log: log, people: people}
 	env := append(os.Environ(), quick...)
 	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules, "TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
