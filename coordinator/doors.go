@@ -62,8 +62,12 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	defer cancel()
 	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), passOn(ctx, m.Header), m.Data)
 	switch {
-	case err == nil, errors.Is(err, bus.ErrExists), errors.Is(err, bus.ErrUnknown):
-		v.wait(ctx) // one that runs already answers for this one, if it has the same body
+	case err == nil, errors.Is(err, bus.ErrUnknown):
+		v.wait(ctx)
+	case errors.Is(err, bus.ErrExists): // it runs, and answers for this one if it has the same body; or it has its reply and is about to leave the log
+		if !v.look(ctx, notStored) {
+			v.wait(ctx)
+		}
 	case errors.Is(err, bus.ErrFull): // which it also says of a batch that it holds, or that has its reply
 		if !v.look(ctx, "Too many batches are waiting. Try again.") {
 			v.wait(ctx)
@@ -112,7 +116,7 @@ func (v *visit) wait(ctx context.Context) {
 				return
 			}
 		case <-looks.C:
-			if v.look(ctx, "The batch is not stored. Send it again.") {
+			if v.look(ctx, notStored) {
 				return
 			}
 		case <-alive.C:
@@ -125,6 +129,8 @@ func (v *visit) wait(ctx context.Context) {
 		}
 	}
 }
+
+const notStored = "The batch is not stored. Send it again."
 
 // isEvent goes by the subject: workers may say what they like on that of events.
 func (v *visit) isEvent(news bus.Msg) bool {

@@ -66,6 +66,35 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 	}
 }
 
+// A batch that has its reply and is still in the log is answered at once.
+func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		open, running := f.behindGate("gate", messages.Read)
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Slots: 1})
+		b := canonical("s", "b", call{"echo", ""})
+		first := f.run(b)
+		f.gone(b)
+		held := canonical("other", "b", call{"gate", ""})
+		f.submit(held) // takes the only slot, so that what is put into the log stays there
+		f.until("it runs", func() bool { return running.Load() == 1 })
+		f.submit(b)
+		began := time.Now()
+		again := f.run(b)
+		if string(messages.MustMarshal(again)) != string(messages.MustMarshal(first)) {
+			t.Errorf("the second reply is %+v, the first was %+v", again, first)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("its reply comes after %v", took)
+		}
+		open()
+		f.reply(held, time.Minute)
+	})
+}
+
 func TestGetKnowsHowABatchStands(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, _ := counted(t, srv)
