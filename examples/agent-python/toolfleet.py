@@ -65,19 +65,20 @@ def _attempt(wire, body, session, id, on_event, deadline):
     for verb in ["reply", "refused"] + (["event"] if on_event else []):
         wire.subscribe(subject(verb, session, id))
     inbox = wire.inbox()
-    accepted = None
+    accepted, soon = None, 1
     while time.monotonic() < deadline:
         if accepted is None:
             wire.publish(subject("batch", session, id), body, inbox)
-            accepted = False
-        news = wire.next(min(PATIENCE, deadline - time.monotonic()))
+            accepted, patience = False, PATIENCE
+        news = wire.next(min(patience, deadline - time.monotonic()))
         if news is None:
             if not accepted:
                 raise ConnectionError("the server does not answer")
             accepted = None  # submit again: who has replied already replies once more
         elif news.subject == inbox:
-            _check(news)
             accepted = True  # and durable: from here on it survives a crash of anything
+            if not _stored(news):  # it runs, or had its reply before we listened and is just being put away
+                patience, soon = min(soon, PATIENCE), 2 * soon
         elif "toolfleet-event" in news.headers:
             on_event(json.loads(news.data))
         else:
@@ -91,13 +92,13 @@ def _attempt(wire, body, session, id, on_event, deadline):
     raise TimeoutError(f"no reply to batch {id} yet")
 
 
-def _check(ack):
-    """Says whether JetStream took a batch."""
+def _stored(ack):
+    """Whether JetStream took the batch, or has it already."""
     if ack.status == "503":
         raise ConnectionError("no stream takes batches; is a coordinator running?")
     error = json.loads(ack.data).get("error")
     if error is None or "per subject" in error["description"]:
-        return  # stored, or running already
+        return error is None
     raise ConnectionError(f"the batch was not accepted: {error['description']}")
 
 
