@@ -192,7 +192,7 @@ func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
 	if err := w.conn.Provision(ctx, w.cfg.Provision, consumers...); err != nil {
 		return err
 	}
-	return bus.Patiently(ctx, func() error { return w.announce(ctx) })
+	return bus.Patiently(ctx, w.announce)
 }
 
 // Ready reports whether calls are taken: the connection is up and the tools are announced.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -64,24 +63,25 @@ func (p Provision) withDefaults() Provision {
 }
 
 // Provision makes the streams, buckets and durables that are missing and checks those that are there. One that would break a
-// promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an operator may set without our asking: limits (every
-// stream refuses when full), placement, compression, more replicas, longer ages, a stream that syncs where
-// we would not. An age that is too short is lengthened, and a bound that is asked for is set where there is none.
+// promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an
+// operator may set without our asking: limits (every stream refuses when full), placement, compression, more replicas,
+// longer ages, a stream that syncs where we would not. An age that is too short is lengthened, and a bound that is asked
+// for is set where there is none.
 //
 // A server that is still starting is waited for, as [Patiently] does; and so is, for what this user may not make, somebody who may.
 func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
-	if err := Patiently(ctx, func() error { return c.Lost(ctx) }); err != nil {
+	if err := Patiently(ctx, c.Lost); err != nil {
 		return err
 	}
 	for _, want := range c.streams(p.withDefaults()) {
-		if err := Patiently(ctx, func() error { return c.ensureStream(ctx, want) }); err != nil {
+		if err := Patiently(ctx, func(ctx context.Context) error { return c.ensureStream(ctx, want) }); err != nil {
 			return err
 		}
 	}
 	for _, want := range consumers {
-		if err := Patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }); err != nil {
+		if err := Patiently(ctx, func(ctx context.Context) error { return c.EnsureConsumer(ctx, want) }); err != nil {
 			return err
 		}
 	}
@@ -91,16 +91,17 @@ func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer
 
 // Patiently repeats, until ctx ends or for 15 s when that has no deadline, what a server does not do yet that is starting, or whose
 // cluster has no leader at this moment.
-func Patiently(ctx context.Context, try func() error) error {
+func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
-	err := try()
+	err := try(ctx)
 	for notReady(err) && pause(ctx, jitter(minBackoff)) {
-		err = try()
+		err = try(ctx)
 	}
 	return err
 }
 
+// waiting gives the wait for a server its deadline when the caller has none.
 func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -108,7 +109,7 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, startTimeout)
 }
 
-// startTimeout bounds the wait for a server when the caller has no deadline.
+// startTimeout is how long a server may take to come up.
 const startTimeout = 15 * time.Second
 
 // notReady reports whether err is what a server says that has just started, or whose cluster has.
@@ -117,7 +118,8 @@ func notReady(err error) bool {
 	if errors.As(err, &api) {
 		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
 	}
-	return slices.ContainsFunc([]error{errNotOurs, ErrNoResponders, ErrDisconnected, context.DeadlineExceeded}, func(t error) bool { return errors.Is(sendError(err), t) })
+	err = sendError(err)
+	return errors.Is(err, errNotOurs) || errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // streams is the table of DESIGN part 3.

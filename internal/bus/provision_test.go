@@ -353,3 +353,33 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 		})
 	}
 }
+
+// What is put into a bucket at the start waits for the stream behind it.
+func TestPatienceWithABucket(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		c, js := connect(t, srv), raw(t, srv)
+		provision(t, c)
+		bucket, err := c.Bucket(t.Context(), c.Names().Stream(bus.BucketTools))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := js.DeleteStream(t.Context(), "KV_TOOLFLEET_tools"); err != nil {
+			t.Fatal(err)
+		}
+		put := func(ctx context.Context) error { return bucket.Put(ctx, "pay", []byte("{}")) }
+		began := time.Now()
+		if err := bus.Patiently(t.Context(), put); !errors.Is(err, bus.ErrNoResponders) {
+			t.Errorf("without it: %v", err)
+		}
+		if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {
+			t.Errorf("patience of %v", took)
+		}
+		go func() {
+			time.Sleep(2 * time.Second)
+			provision(t, c)
+		}()
+		if err := bus.Patiently(t.Context(), put); err != nil {
+			t.Errorf("once it is there: %v", err)
+		}
+	})
+}

@@ -38,11 +38,11 @@ func (c *Conn) remake(ctx context.Context, p Provision, consumers []Consumer) er
 	var errs []error
 	for _, want := range c.streams(p.withDefaults()) {
 		if want.PersistMode == jetstream.AsyncPersistMode {
-			errs = append(errs, Patiently(ctx, func() error { return c.ensureStream(ctx, want) }))
+			errs = append(errs, Patiently(ctx, func(ctx context.Context) error { return c.ensureStream(ctx, want) }))
 		}
 	}
 	for _, want := range consumers {
-		errs = append(errs, Patiently(ctx, func() error { return c.EnsureConsumer(ctx, want) }))
+		errs = append(errs, Patiently(ctx, func(ctx context.Context) error { return c.EnsureConsumer(ctx, want) }))
 	}
 	return errors.Join(errs...)
 }
