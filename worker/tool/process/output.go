@@ -173,7 +173,7 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
 				// The machine may have stood still, so the time says nothing about what is in the pipe.
 				late = true
-				_ = from.SetReadDeadline(time.Now().Add(drain))
+				_ = from.SetReadDeadline(time.Now().Add(drain / 2))
 			default:
 				return
 			}
@@ -181,7 +181,7 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	})
 }
 
-// finish reads what is left, for at most the given time and drain, and ends all goroutines.
+// finish reads what is left, for at most the given time and half of drain, and ends all goroutines.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
 	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {

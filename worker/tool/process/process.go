@@ -67,7 +67,7 @@ const (
 	defaultLimit = 1 << 20
 	maxLimit     = 16 << 20
 	// drain is how long output may still be on its way once the whole tree was killed. Only a process
-	// that escaped can use it up, twice.
+	// that escaped can use it up.
 	drain = time.Second
 )
 
@@ -127,7 +127,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	}
 	result := Result{Duration: time.Since(started)}
 	tree.kill()
-	result.Stdout, result.Stderr = pipes.finish(drain)
+	result.Stdout, result.Stderr = pipes.finish(drain / 2)
 	result.ExitCode, result.Signal = ended(cmd.ProcessState)
 	if stopped && result.ExitCode != 0 {
 		return result, context.Cause(ctx)
