@@ -18,6 +18,7 @@ func TestBatchLsWithIdentities(t *testing.T) {
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
 	policy := approvedBy(t, dir, ids.Seed("approver"))
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
+	m.questions() // a worker does not wait long for streams that it may not make
 	worker, _ := m.start("worker", "worker", "--tools", filepath.Join(dir, "tools.yaml"), "--policy", policy)
 	t.Cleanup(func() {
 		cancel()

@@ -72,6 +72,7 @@ func TestApprovalsWithIdentities(t *testing.T) {
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
 	policy := approvedBy(t, dir, ids.Seed("approver")) // one file for both
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
+	m.questions() // a worker does not wait long for streams that it may not make
 	worker, _ := m.start("worker", "worker", "--policy", policy, "--tools", filepath.Join(dir, "tools.yaml"))
 	t.Cleanup(func() {
 		cancel()

@@ -34,6 +34,11 @@ func (natsCmd) Run(a *app) error {
 	if err != nil {
 		return usage{err}
 	}
+	again := make(chan os.Signal, 1)
+	if o.Config != "" { // one that comes while it starts is for later
+		signal.Notify(again, syscall.SIGHUP)
+		defer signal.Stop(again)
+	}
 	srv, err := devserver.Start(o)
 	if err != nil {
 		if o.Config != "" && o.DataDir != string(cfg.Server.Data) {
@@ -42,11 +47,6 @@ func (natsCmd) Run(a *app) error {
 		return err
 	}
 	defer srv.Shutdown()
-	again := make(chan os.Signal, 1)
-	if o.Config != "" { // who reads that it is ready may send one
-		signal.Notify(again, syscall.SIGHUP)
-		defer signal.Stop(again)
-	}
 	log.Info("NATS server is ready", "url", srv.URL(), "data", srv.DataDir(), "sync", syncs(o))
 	if !srv.SyncAlways() {
 		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", syncs(o))
