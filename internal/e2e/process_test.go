@@ -247,9 +247,9 @@ func TestAWorkerIsKilledDuringARead(t *testing.T) {
 		if r.Status != messages.StatusOK {
 			t.Errorf("result %+v", r)
 		}
-	}
-	if r := reply.Results[0]; r.Worker != "heir" || r.Attempt < 2 {
-		t.Errorf("the read was ended by %s in attempt %d, want the heir in a later one", r.Worker, r.Attempt)
+		if r.Worker != "heir" || r.Attempt < 2 {
+			t.Errorf("the read was ended by %s in attempt %d, want the heir in a later one", r.Worker, r.Attempt)
+		}
 	}
 }
 
