@@ -77,8 +77,8 @@ func slimmed(r messages.Result) messages.Result {
 	return r
 }
 
-// finish stores the reply and puts the calls on record, both at once, takes the batch out of the log and tells everybody. What is published is what
-// was stored: the server does it.
+// finish stores the reply and puts the calls on record, both at once, tells everybody and takes the batch out of the log. The
+// reply that is published is the one that was stored: the server does it.
 func (d *drive) finish(ctx context.Context) bool {
 	for _, r := range d.reply.Results {
 		d.tell(messages.EventResult, r)
@@ -97,10 +97,12 @@ func (d *drive) finish(ctx context.Context) bool {
 	if err := <-recorded; err != nil && d.fatal == nil {
 		d.fatal = err
 	}
+	if d.fatal == nil { // while the next batch of the session waits, so that nothing of it is told before
+		d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
+	}
 	if !d.leaveLog(ctx) {
 		return false
 	}
-	d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	took := d.sinceAccepted(ctx)
 	d.cfg.Metrics.replied(ctx, *d.reply, d.in.batch.Round, took, d.catalog.fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
