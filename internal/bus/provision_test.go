@@ -368,8 +368,8 @@ func TestPatienceWithABucket(t *testing.T) {
 		}
 		put := func(ctx context.Context) error { return bucket.Put(ctx, "pay", []byte("{}")) }
 		began := time.Now()
-		if err := bus.Patiently(t.Context(), put); !errors.Is(err, bus.ErrNoResponders) {
-			t.Errorf("without it: %v", err)
+		if err := bus.Patiently(t.Context(), put); err == nil { // what the last of many tries said, or that its time was up
+			t.Error("put into a bucket that is not there")
 		}
 		if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {
 			t.Errorf("patience of %v", took)

@@ -72,8 +72,9 @@ func (l *link) set(up, down weather) {
 	}
 }
 
-// InProcessConn makes a connection to the server over the link. While the link is silent it makes none, at once: who waits for the first
-// words of a server holds the lock of its connection, and whoever wants that lock stops simulated time.
+// InProcessConn makes a connection to the server over the link. Who waits for the first words of a server holds the lock of its
+// connection, and whoever wants that lock stops simulated time. So while the link is silent it makes none, at once; and
+// the two greet each other in any weather.
 func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	silent := l.up.silent || l.down.silent
@@ -89,18 +90,18 @@ func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ends = append(l.ends, far, middle)
-	go l.pass(middle, far, &l.up, -l.ahead)
-	go l.pass(far, middle, &l.down, l.ahead)
+	go l.pass(middle, far, &l.up, "PING\r\n", -l.ahead)
+	go l.pass(far, middle, &l.down, "PONG\r\n", l.ahead)
 	return near, nil
 }
 
-// pass carries one direction. The end of one side is heard of at the other once the link is not silent. It takes what is
-// said at once, however slow the link is: who writes may hold a lock, and then no simulated time would pass.
-func (l *link) pass(from, to net.Conn, now *weather, hours int) {
+// pass carries one direction, of which the given words end the greeting. The end of one side is heard of at the other once the link is
+// not silent. It takes what is said at once, however slow the link is: who writes may hold a lock, and then no simulated time would pass.
+func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 	pieces := make(chan piece, 1<<16)
 	go l.carry(pieces, to, now)
 	defer close(pieces)
-	for {
+	for greeting := true; ; {
 		said := make([]byte, 64<<10)
 		n, err := from.Read(said)
 		l.mu.Lock()
@@ -112,12 +113,19 @@ func (l *link) pass(from, to net.Conn, now *weather, hours int) {
 		l.mu.Unlock()
 		switch {
 		case err != nil:
-			<-calm
+			if !greeting {
+				<-calm
+			}
 			return
-		case silent:
+		case silent && !greeting:
 			continue
 		}
-		pieces <- piece{later(said[:n], hours), time.Now().Add(delay)}
+		p := piece{said: later(said[:n], hours), greeting: greeting}
+		if !greeting {
+			p.at = time.Now().Add(delay)
+		}
+		pieces <- p
+		greeting = greeting && !bytes.Contains(said[:n], []byte(last))
 		if blows {
 			_ = from.Close()
 			return
@@ -148,8 +156,9 @@ func later(said []byte, hours int) []byte {
 
 // piece is something that was said, and when it is heard at the earliest.
 type piece struct {
-	said []byte
-	at   time.Time
+	said     []byte
+	at       time.Time
+	greeting bool
 }
 
 func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
@@ -159,7 +168,7 @@ func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
 		l.mu.Lock()
 		rate := now.rate
 		l.mu.Unlock()
-		if rate > 0 {
+		if rate > 0 && !p.greeting {
 			time.Sleep(time.Duration(len(p.said)) * time.Second / time.Duration(rate))
 		}
 		if _, err := to.Write(p.said); err != nil {
