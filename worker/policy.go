@@ -3,6 +3,7 @@ package worker
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -11,25 +12,30 @@ import (
 type policyCheck struct {
 	version string // of the policy that this worker decides by; "": it has none
 	log     *slog.Logger
-	told    sync.Map // versions of coordinators' policies that were told
+	told    sync.Map    // versions of coordinators' policies that were told
+	idle    atomic.Bool // it was told that no call is taken, and not yet that some are
 }
 
 // fits reports whether a job may be taken. A fleet whose coordinators have a policy is governed, and a worker without any would
 // run what the policy asks people about. A worker that has another policy decides by its own.
 func (p *policyCheck) fits(job messages.Job) bool {
 	if job.Policy == messages.PlatformPolicy(p.version) {
+		if p.idle.CompareAndSwap(true, false) {
+			p.log.Warn("calls are taken, and nothing is denied: this coordinator has no policy, and this worker has none")
+		}
 		return true
 	}
 	if _, again := p.told.LoadOrStore(job.Policy, true); !again {
 		p.tell(job.Policy)
 	}
-	return p.version != "" || job.Policy == ""
+	return p.version != ""
 }
 
 func (p *policyCheck) tell(theirs string) {
 	const next = "give every coordinator and worker the same policy file (--policy)"
 	switch {
 	case p.version == "":
+		p.idle.Store(true)
 		p.log.Error("no call is taken: the coordinator has a policy, and this worker has none", "coordinator_policy", theirs, "next", next)
 	case theirs == "":
 		p.log.Warn("this worker has a policy, and the coordinator has none", "worker_policy", p.version, "next", next)

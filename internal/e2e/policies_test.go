@@ -26,22 +26,48 @@ func governed(t *testing.T, version string) worker.Config {
 	return worker.Config{Rules: rules}
 }
 
+// listening counts what the daemons that are started from now on say.
+func (f *fleet) listening() (said func(level, text string) int) {
+	var log lockedBuffer
+	f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return func(level, text string) (n int) {
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "level="+level) && strings.Contains(line, text) {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+// A coordinator that is started again without the policy of the fleet makes a worker without one take calls: it says so.
+func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		said := f.listening()
+		f.tool(schemas.Tool{Name: "pay"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("paid"), nil })
+		f.worker(worker.Config{})
+		governed := f.coordinator(coordinator.Config{Policy: "platform"})
+		f.wantStatuses(f.run(canonical("s", "first", call{"pay", ""})), "expired")
+		governed.stop()
+		f.coordinator(coordinator.Config{})
+		for _, id := range []string{"second", "third"} {
+			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
+		}
+		if n := said("WARN", "nothing is denied"); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+	})
+}
+
 // A worker without a policy runs nothing for a coordinator that has one, and says why, once. Those that have one take the
 // calls, whichever it is, and say that it is another.
 func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var log lockedBuffer
-		f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		said := func(level, text string) (n int) {
-			for line := range strings.Lines(log.String()) {
-				if strings.Contains(line, "level="+level) && strings.Contains(line, text) {
-					n++
-				}
-			}
-			return n
-		}
+		said := f.listening()
 		var runs atomic.Int32
 		f.tool(schemas.Tool{Name: "pay"}, func(context.Context, tool.Call) (tool.Output, error) {
 			runs.Add(1)
