@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type doctorCmd struct {
@@ -224,26 +225,41 @@ func (e *examination) consumers() {
 
 func (e *examination) workers() {
 	workers, err := readBucket[messages.Presence](e.ctx, e.conn, bus.BucketWorkers)
+	var tools []schemas.Tool
+	if err == nil {
+		tools, err = readBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
+	}
 	if err != nil {
 		e.fail("workers", "", "%v", err)
 		return
 	}
 	if len(workers) == 0 {
 		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
-		return
+	} else {
+		e.policies(workers)
+		e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(poolsOf(workers, nil)), "pool"))
 	}
-	served := map[string]bool{}
-	for _, w := range workers {
-		for _, name := range w.Pools {
-			served[name] = true
-		}
+	for _, p := range poolsOf(workers, tools) {
+		e.pool(p, tools)
 	}
-	e.policies(workers)
-	e.ok("workers", "%s in %s", count(len(workers), "worker"), count(len(served), "pool"))
-	for name := range served {
-		if _, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Jobs), name); err != nil {
+}
+
+// pool looks for calls that nobody will take. What is in flight counts: without workers it waits to be delivered again.
+func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
+	if p.Workers > 0 {
+		if _, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
 			e.fail("workers", "Restart a worker of the pool.", "%v", err)
 		}
+		return
+	}
+	queue, err := e.conn.AboutPool(e.ctx, p.Pool)
+	waiting := int(queue.Pending + queue.InFlight)
+	switch {
+	case err != nil:
+		e.fail("workers", "", "%v", err)
+	case waiting > 0:
+		e.fail("workers", "Start `toolfleet worker --tools FILE` with a file that has a tool of this pool: "+clean(namesOf(toolsIn(p.Pool, tools)), 200)+".",
+			"pool %s: %s waiting and no worker that serves it", p.Pool, count(waiting, "call"))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // The doctor compares what the members of a fleet decide by. A "+" begins what is of a worker's tools file alone.
@@ -68,7 +69,7 @@ func TestDoctorComparesPolicies(t *testing.T) {
 	})
 }
 
-// Streams are there or not, a pool has lost its consumer, somebody else has written into the bucket, and a stream is full.
+// Streams are there or not, calls wait for workers that are not there, a pool has lost its consumer, somebody else has written into the bucket, and a stream is full.
 func TestDoctorSaysWhatIsMissing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
@@ -108,8 +109,34 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 		want(e.server, "ok server: ", "ok jetstream: ", "ok clock: ")
 		want(e.consumers, "fail coordinators: ask about consumer coordinators of stream TOOLFLEET_BATCHES: not found")
 		want(e.workers, "fail workers: none is there")
+		tool := func(name, pool string) {
+			t.Helper()
+			bucket, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketTools))
+			if err == nil {
+				err = bucket.Put(t.Context(), name, messages.MustMarshal(schemas.Tool{Name: name, Pool: pool}))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		job := func(pool string, index int) {
+			t.Helper()
+			call := messages.CallKey{BatchKey: messages.KeyOf(messages.OneTenant, "s", "b"), Index: index}
+			if _, err := conn.Append(t.Context(), conn.Names().Lane(false, pool, call), nil, []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tool("far", "away")
+		want(e.workers, "fail workers: none is there")
+		job("away", 0)
+		want(e.workers, "fail workers: none is there", "fail workers: pool away: 1 call waiting and no worker that serves it")
 		put("w1", `{"worker":"w1","pools":["gpu"]}`)
-		want(e.workers, "ok policy: ", "ok workers: 1 worker in 1 pool", "fail workers: ask about consumer gpu of stream TOOLFLEET_JOBS: not found")
+		job("gpu", 1) // which a worker serves: it will come to it
+		job("away", 2)
+		want(e.workers, "ok policy: ", "ok workers: 1 worker in 1 pool", "fail workers: pool away: 2 calls waiting and no worker that serves it", "fail workers: ask about consumer gpu")
+		if next := e.findings[2].Next; !strings.HasSuffix(next, "a tool of this pool: far.") {
+			t.Errorf("what to do: %q", next)
+		}
 		put("w2", "{")
 		want(e.workers, "fail workers: w2 in bucket workers cannot be read: ")
 		want(e.dead, "ok set aside: nothing")

@@ -129,6 +129,10 @@ func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
 	return pools
 }
 
+func toolsIn(pool string, tools []schemas.Tool) []schemas.Tool {
+	return slices.DeleteFunc(slices.Clone(tools), func(t schemas.Tool) bool { return t.Pool != pool })
+}
+
 func (s fleetStatus) show(a *app) error {
 	now := time.Now()
 	workers := [][]string{{"WORKER", "BUSY", "SLOTS", "POOLS", "TOOLS", "UP", "HEARD", "VERSION"}}
@@ -140,10 +144,8 @@ func (s fleetStatus) show(a *app) error {
 	}
 	pools := [][]string{{"POOL", "WORKERS", "SLOTS", "PENDING", "IN FLIGHT", "TOOLS"}}
 	for _, p := range s.Pools {
-		tools := slices.Clone(s.Tools)
-		tools = slices.DeleteFunc(tools, func(t schemas.Tool) bool { return t.Pool != p.Pool })
 		pools = append(pools, []string{
-			p.Pool, fmt.Sprint(p.Workers), fmt.Sprint(p.Slots), fmt.Sprint(p.Pending), fmt.Sprint(p.InFlight), namesOf(tools),
+			p.Pool, fmt.Sprint(p.Workers), fmt.Sprint(p.Slots), fmt.Sprint(p.Pending), fmt.Sprint(p.InFlight), namesOf(toolsIn(p.Pool, s.Tools)),
 		})
 	}
 	for i, rows := range [][][]string{workers, pools} {
