@@ -81,7 +81,7 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
 		quiet.Reset(silence)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
-			var e messages.Event
+			var e messages.Event // a waiting one is a sign of life, and nothing to tell
 			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
 				each(e)
 			}

@@ -93,7 +93,8 @@ func (c *Client) key(s messages.SessionID, b messages.BatchID) messages.BatchKey
 
 // Run submits a batch, tells each of its events (each may be nil) and returns its reply. A refused batch
 // is a *messages.Refusal besides the reply. When the connection is lost on the way, or a coordinator goes,
-// Run finds out how the batch stands and waits on; when ctx ends first, the batch goes on without us.
+// Run finds out how the batch stands and waits on; when ctx ends first, the batch goes on without us. That nobody
+// answers any more is told, once for each time, as an event of the type waiting. Only where nobody ever did it is ErrNoFleet.
 func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.Event)) (messages.Reply, error) {
 	body, err := c.encode(&b)
 	if err != nil {
@@ -127,6 +128,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	}
 	defer stop()
 	var deserted time.Time // since when nobody listens
+	var met, told bool     // somebody was there, so the batch may be accepted; that nobody is any more was told
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), n, header, body, each)
 		var refusal *messages.Refusal
@@ -141,14 +143,19 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			if deserted.IsZero() {
 				deserted = time.Now()
 			}
-			if time.Since(deserted) > comingBack {
+			switch long := time.Since(deserted) > comingBack; {
+			case long && !met:
 				return reply, ErrNoFleet
+			case long && !told && each != nil:
+				told = true
+				each(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: b.Session, Batch: b.ID, Index: -1, Time: time.Now()})
 			}
 		case bus.IsTerminal(err):
 			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
 		}
 		if !errors.Is(err, bus.ErrNoResponders) {
-			deserted = time.Time{}
+			deserted, told = time.Time{}, false
+			met = met || !errors.Is(err, bus.ErrDisconnected) // then it was not even sent
 		}
 		if refusal != nil {
 			wait = time.Duration(refusal.RetryAfterMS) * time.Millisecond

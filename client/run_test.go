@@ -1,0 +1,84 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A batch that may have been accepted is waited for, however long nobody answers, and that nobody does is told once. The first
+// of two coordinators says that it goes, or takes its connection and the agent's along.
+func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
+	busy := messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.Busy, RetryAfterMS: 100}}
+	for name, answers := range map[string]bool{"it shuts down": true, "the connection is lost": false} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+				defer cancel()
+				coordinator := func(answer *messages.Reply) (came <-chan struct{}, goes func()) {
+					visits := make(chan struct{}, 100)
+					goes, err := s.conn.Subscribe(s.conn.Names().Of(messages.VerbRun, s.key), "", func(m bus.Msg) {
+						if answer != nil {
+							_ = s.conn.Respond(m, nil, messages.MustMarshal(answer))
+						}
+						visits <- struct{}{}
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return visits, goes
+				}
+				first := &busy
+				if !answers {
+					first = nil
+				}
+				came, goes := coordinator(first)
+				type outcome struct {
+					reply messages.Reply
+					err   error
+				}
+				ran := make(chan outcome, 1)
+				go func() {
+					reply, err := s.c.Run(ctx, batchB, s.take)
+					ran <- outcome{reply, err}
+				}()
+				<-came
+				goes()
+				if !answers {
+					srv.Stop()
+					if err := srv.Restart(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Hour)
+				if diff := cmp.Diff([]string{"waiting -1 #0"}, s.all()); diff != "" {
+					t.Errorf("after an hour with nobody: %s", diff)
+				}
+				_, goes = coordinator(&messages.Reply{V: 1, Status: messages.Completed})
+				defer goes()
+				if got := <-ran; got.err != nil || got.reply.Status != messages.Completed {
+					t.Errorf("got %+v, %v; want it completed", got.reply, got.err)
+				}
+			})
+		})
+	}
+}
+
+func TestRunWithoutAFleet(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		if _, err := s.c.Run(t.Context(), batchB, s.take); !errors.Is(err, client.ErrNoFleet) || len(s.all()) > 0 {
+			t.Errorf("got %v, and was told %v; want %v", err, s.all(), client.ErrNoFleet)
+		}
+	})
+}
