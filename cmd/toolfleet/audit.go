@@ -167,7 +167,7 @@ func (c auditCmd) ended(l messages.AuditRecord) bool {
 // list prints every line that is wanted: as it comes, where it is followed.
 func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
 	found, unread := 0, 0
-	table := &auditTable{a: a}
+	table := a.auditTable()
 	put := table.add
 	switch {
 	case c.json():
@@ -225,20 +225,29 @@ func (a *app) nothingOnRecord(call string) error {
 
 const orNone = "-"
 
-func auditRow(l messages.AuditRecord) []string {
+// uncut is more characters than any cell has.
+const uncut = 1 << 24
+
+func auditRow(l messages.AuditRecord, cuts bool) []string {
 	what, took, attempt := string(l.Status), orNone, orNone
 	if l.Type != messages.AuditCall {
 		what = string(l.Type)
 	}
-	if l.Type == messages.AuditCall && !l.Started.IsZero() {
+	if l.Type == messages.AuditCall && l.DurationMS > 0 { // else nobody has measured
 		took = took3(l.DurationMS)
 	}
 	if l.Attempt > 0 {
 		attempt = strconv.Itoa(l.Attempt)
 	}
+	cell := func(text string, most int) string {
+		if !cuts {
+			most = uncut
+		}
+		return orDash(text, most)
+	}
 	return []string{
-		at(l.Time), orDash(string(l.Session)+"/"+string(l.Batch), 80), orDash(callName(l), 80), orDash(l.Tool, 80), orDash(what, 40),
-		orDash(decided(l), 120), took, attempt, orDash(l.Worker, 80),
+		at(l.Time), cell(string(l.Session)+"/"+string(l.Batch), 80), cell(callName(l), 80), cell(l.Tool, 80), cell(what, 40),
+		cell(decided(l), 120), took, attempt, cell(l.Worker, 80),
 	}
 }
 

@@ -120,12 +120,7 @@ func read(a *app, log *audit.Log, want audit.Filter) (found []audit.Entry, err e
 
 // callStory is a page about one call, from its lines in the order in which they were stored.
 func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
-	end := lines[len(lines)-1] // that tells most: the call's own line, where there is one
-	for _, l := range lines {
-		if l.Type == messages.AuditCall {
-			end = l
-		}
-	}
+	end := headOf(lines)
 	page := &page{}
 	page.row("call", "%s of %s", orDash(callName(end), 200), orDash(end.Tool, 80))
 	page.row("asked by", "tenant %s, session %s, batch %s, call %d", clean(string(end.Tenant), 80), clean(string(end.Session), 200), clean(string(end.Batch), 200), end.Index)
@@ -139,11 +134,15 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	for _, l := range lines {
 		page.event(l)
 	}
-	ran := fmt.Sprintf("on %s, attempt %d, started %s", clean(end.Worker, 80), end.Attempt, at(end.Started))
+	label, began := "checked", " at "
+	if started(end) {
+		label, began = "ran", fmt.Sprintf(", attempt %d, started ", end.Attempt)
+	}
+	ran := "on " + clean(end.Worker, 80) + began + at(end.Started)
 	if end.DurationMS > 0 { // else its worker was lost, and nobody has measured
 		ran += fmt.Sprintf(", queued %s, took %s", took3(end.QueueMS), took3(end.DurationMS))
 	}
-	page.may("ran", end.Worker != "", "%s", ran)
+	page.may(label, end.Worker != "", "%s", ran)
 	page.may("", end.PhasesMS != messages.PhasesMS{}, "%s", phases(end.PhasesMS))
 	if end.Type == messages.AuditCall {
 		code := ""
@@ -159,6 +158,34 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	page.may("trace", end.TraceID != "", "%s", clean(end.TraceID, 80))
 	page.may("", cfg.TraceLink(end.TraceID) != "", "%s", clean(cfg.TraceLink(end.TraceID), 400))
 	return page.rows
+}
+
+// headOf is what is known of a call: its own line tells all of it, and of one that is open its newest line does. A decision that
+// was not taken tells nothing of the call, for anybody may have sent it.
+func headOf(lines []messages.AuditRecord) messages.AuditRecord {
+	head := lines[0]
+	for _, l := range lines {
+		switch l.Type {
+		case messages.AuditCall:
+			return l
+		case messages.AuditRefused:
+			continue
+		}
+		l.TraceID = cmp.Or(l.TraceID, head.TraceID) // which only workers know while a call is open
+		head = l
+	}
+	return head
+}
+
+// started reports whether a call was begun, by a line about it: what is denied has only been looked at.
+func started(l messages.AuditRecord) bool {
+	switch l.Type {
+	case messages.AuditCall:
+		return l.Attempt > 0 && l.Status != messages.StatusDenied
+	case messages.AuditAllowed, messages.AuditGranted:
+		return true
+	}
+	return false
 }
 
 // page is rows of a label and a text.
@@ -177,15 +204,25 @@ func (p *page) may(label string, is bool, format string, args ...any) {
 // permission is who or what decided that the call may run, or not, and by what.
 func (p *page) permission(l messages.AuditRecord) {
 	d := l.Permission
-	if d == nil {
-		p.row("allowed", "nobody was asked: the call did not come that far")
+	l.Refusal = nil // is about people's word, and stands below
+	switch {
+	case d == nil && l.Type == messages.AuditCall && !started(l):
+		p.row("decided", "nothing: the call did not come that far")
 		return
+	case d == nil:
+		p.row("decided", "nothing is on record")
+		return
+	case d.Effect == "deny", d.Effect == "ask" && l.Status == messages.StatusDenied:
+		p.row("denied", "%s", clean(decided(l), 200))
+	case l.Type == messages.AuditAsked:
+		p.row("waits", "for a person since %s", at(l.Time))
+	case d.Effect == "ask" && len(d.By) == 0:
+		p.row("undecided", "%s", clean(decided(l), 200))
+	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired): // where two have to agree, one may have
+		p.row("agreed", "%s", clean(strings.Join(d.By, ", "), 200))
+	default:
+		p.row("allowed", "%s", clean(decided(l), 200))
 	}
-	label := "allowed"
-	if d.Effect == "deny" {
-		label = "denied"
-	}
-	p.row(label, "%s", clean(decided(l), 200))
 	var why []string
 	for _, w := range [][2]string{{"rule", d.Rule}, {"of", d.Layer}, {"tier", string(d.Tier)}, {"policy", short(d.Policy)}, {"ticket", d.Ticket}} {
 		if w[1] != "" {

@@ -18,12 +18,16 @@ var auditWidths = []int{20, 36, 24, 20, 18, 24, 7, 7, 0}
 // were stored, and the first of them say how wide the columns are.
 const auditPage = 1000
 
-// auditTable prints lines in columns. What is too long for its column is cut.
+// auditTable prints lines in columns. What is too long for its column is cut where a person looks at it. Elsewhere nothing is: a
+// program that is given a part of an id finds nothing by it.
 type auditTable struct {
 	a      *app
+	cuts   bool
 	held   []messages.AuditRecord // by time
 	widths []int                  // nil until something is printed
 }
+
+func (a *app) auditTable() *auditTable { return &auditTable{a: a, cuts: isTerminal(a.stdout)} }
 
 // add takes a line. Whoever has added all calls end.
 func (t *auditTable) add(l messages.AuditRecord) error {
@@ -53,7 +57,7 @@ func (t *auditTable) let(n int) error {
 			t.widths[i] = len(name)
 		}
 		for _, l := range t.held {
-			for i, cell := range auditRow(l) {
+			for i, cell := range auditRow(l, t.cuts) {
 				t.widths[i] = max(t.widths[i], len([]rune(cell)))
 			}
 		}
@@ -63,7 +67,7 @@ func (t *auditTable) let(n int) error {
 		}
 	}
 	for _, l := range t.held[:n] {
-		if err := t.print(auditRow(l)); err != nil {
+		if err := t.print(auditRow(l, t.cuts)); err != nil {
 			return err
 		}
 	}
@@ -74,7 +78,7 @@ func (t *auditTable) let(n int) error {
 func (t *auditTable) print(row []string) error {
 	var out strings.Builder
 	for i, cell := range row {
-		if t.widths[i] > 0 {
+		if t.cuts && t.widths[i] > 0 {
 			cell = clip(cell, t.widths[i])
 		}
 		fmt.Fprintf(&out, "%-*s  ", t.widths[i], cell)
@@ -91,12 +95,12 @@ func (t *auditTable) now(l messages.AuditRecord) error {
 			return err
 		}
 	}
-	return t.print(auditRow(l))
+	return t.print(auditRow(l, t.cuts))
 }
 
 // auditLines prints a few lines.
 func (a *app) auditLines(lines []messages.AuditRecord) error {
-	t := &auditTable{a: a}
+	t := a.auditTable()
 	var err error
 	for _, l := range lines {
 		err = errors.Join(err, t.add(l))

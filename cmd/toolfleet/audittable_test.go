@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ func TestAuditTable(t *testing.T) {
 		return messages.AuditRecord{
 			Type: messages.AuditCall, Time: began.Add(time.Duration(second) * time.Second), Session: messages.SessionID(session), Batch: "turn-7",
 			CallID: "toolu_01A", Tool: "issue_refund", Status: messages.StatusOutcomeUnknown, Worker: "a-worker-with-a-rather-long-name",
+			Attempt: 1, Started: began, // by a worker that was lost: how long it took nobody knows
 		}
 	}
 	lines := []messages.AuditRecord{called(2, "s"), called(1, "a-session-"+strings.Repeat("long-", 8)), called(3, "s"), called(2, "second")}
@@ -27,7 +29,7 @@ func TestAuditTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&out, "== followed")
-	followed := &auditTable{a: a}
+	followed := &auditTable{a: a, cuts: true}
 	for _, l := range lines {
 		if err := followed.now(l); err != nil {
 			t.Fatal(err)
@@ -36,10 +38,36 @@ func TestAuditTable(t *testing.T) {
 	golden(t, "audittable.txt", out.String())
 }
 
+// What no person looks at is whole, however long it is: whatever reads it asks for what it has read.
+func TestAuditTableIsWholeElsewhere(t *testing.T) {
+	long := func(what string) string { return what + strings.Repeat("-", 200) + "end" }
+	l := messages.AuditRecord{
+		Type: messages.AuditCall, Session: messages.SessionID(long("session")), Batch: messages.BatchID(long("batch")), CallID: messages.CallID(long("call")),
+		Tool: long("tool"), Status: "ok", Worker: long("worker"), Permission: &messages.Permission{Effect: "allow", By: []string{long("person")}},
+	}
+	short := messages.AuditRecord{Type: messages.AuditCall, Time: l.Time.Add(-time.Second)}
+	for how, put := range map[string]func(t *auditTable, l messages.AuditRecord) error{
+		"a page":       (*auditTable).add,
+		"after a page": func(t *auditTable, l messages.AuditRecord) error { return errors.Join(t.add(short), t.end(), t.add(l)) },
+		"followed":     (*auditTable).now,
+	} {
+		var out bytes.Buffer
+		table := (&app{stdout: &out}).auditTable()
+		if err := errors.Join(put(table, l), table.end()); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{long("session") + "/" + long("batch"), long("call"), long("tool"), long("person"), long("worker")} {
+			if !strings.Contains(out.String(), want+" ") && !strings.Contains(out.String(), want+"\n") {
+				t.Errorf("%s: %.10s is cut:\n%s", how, want, out.String())
+			}
+		}
+	}
+}
+
 // Of any number of lines a page is held, and what is wider than that was does not move the columns.
 func TestAuditTableIsBounded(t *testing.T) {
 	var out bytes.Buffer
-	table := &auditTable{a: &app{stdout: &out}}
+	table := &auditTable{a: &app{stdout: &out}, cuts: true}
 	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
 	const all = 3 * auditPage
 	for i := range all {
