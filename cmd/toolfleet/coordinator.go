@@ -31,6 +31,9 @@ func (coordinatorCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if people := policy.Needs(); len(policy.Approvers) < people {
+		log.Warn("the policy asks for more approvers than it names: calls that need them are refused", "approvers", len(policy.Approvers), "needed", people)
+	}
 	reg := telemetry.Registry(build().release())
 	shown, err := a.instruments(coordinatorService, log, reg)
 	if err != nil {

@@ -14,10 +14,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
 type doctorCmd struct {
 	server
+	governed
 	shape
 }
 
@@ -87,6 +89,7 @@ func findingRows(findings []finding) (rows [][]string) {
 
 func (e *examination) examine() {
 	e.settings()
+	e.approvers()
 	conn, err := connect(e.ctx, e.cfg, "toolfleet doctor", nil)
 	if err != nil {
 		e.fail("connection", "", "%v", err)
@@ -114,6 +117,21 @@ func (e *examination) settings() {
 	}
 	for _, name := range e.cfg.Strange() {
 		e.warn("settings", "See `toolfleet config print` for the names.", "%s is set and is no setting", name)
+	}
+}
+
+// approvers looks for calls that are refused because nobody, or not enough people, can be asked.
+func (e *examination) approvers() {
+	policy, err := policyOf(e.cfg, schemas.Rules{})
+	if err != nil {
+		e.fail("policy", "", "%v", err)
+		return
+	}
+	j := judge{policy: policy}
+	people := policy.Needs()
+	asked := permission.Ruling{Permission: messages.Permission{Effect: string(permission.Ask)}, Approvers: people, Ticket: people > 1}
+	if lacks := j.lacks(asked); lacks != "" {
+		e.warn("policy", "Name approvers in the policy file (--policy): `toolfleet approvals key FILE` makes a key and prints the lines.", "a call that the policy asks about %s", lacks)
 	}
 }
 

@@ -96,6 +96,27 @@ func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
 	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
 }
 
+// Needs is how many people a call may need that agree, by the rules alone: 0 where none of them asks anybody.
+func (p *Policy) Needs() (people int) {
+	if p.Default == string(permission.Ask) {
+		people = 1
+	}
+	for _, l := range p.Layers {
+		if len(l.Rules.Ask) > 0 {
+			people = max(people, 1)
+		}
+		for _, r := range l.Rules.Risk {
+			switch r.Tier {
+			case messages.High:
+				people = max(people, 1)
+			case messages.Critical:
+				people = 2
+			}
+		}
+	}
+	return people
+}
+
 // Version is a digest of all that decides; "" where nothing does. A question is bound to it: under another policy it is
 // another one. Names of files and places in them are left out, since members of a fleet may keep one policy in several
 // places. The rules of the tools file have a digest of their own behind it: see [messages.PlatformPolicy].

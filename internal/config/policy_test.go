@@ -61,6 +61,21 @@ func TestLayersOfAPolicy(t *testing.T) {
 }
 
 // The version changes with whatever decides, wherever that is written, and with nothing else.
+func TestNeedsOfAPolicy(t *testing.T) {
+	for policy, want := range map[string]int{
+		"deny: [Bash]\nallow: [Read]": 0, "risk: [{tool: pay, tier: medium}]": 0,
+		"default: ask": 1, "ask: [Bash]": 1, "risk: [{tool: pay, tier: high}]": 1,
+		"risk: [{tool: pay, tier: critical}]": 2, "risk: [{tool: pay, tier: critical}, {tool: pay, tier: high}]\nask: [Bash]": 2,
+	} {
+		if got := policed(t, policy, "", schemas.Rules{}).Needs(); got != want {
+			t.Errorf("%q: %d people, want %d", policy, got, want)
+		}
+	}
+	if got := policed(t, "deny: [Rm]", "permissions: {ask: [Bash]}\n", schemas.Rules{}).Needs(); got != 1 {
+		t.Errorf("asked by the settings: %d people, want 1", got)
+	}
+}
+
 func TestVersionOfAPolicy(t *testing.T) {
 	base := policed(t, policyFile, "", schemas.Rules{}).Version()
 	for name, p := range map[string]*Policy{
