@@ -90,6 +90,8 @@ func (d *display) take(e messages.Event) {
 	d.board.apply(e, time.Now())
 	line := d.board.plain(e)
 	switch {
+	case e.Type == messages.EventWaiting:
+		d.above(fmt.Appendf(nil, "no coordinator answers any more: the batch goes on once one is back. Ctrl-C ends the waiting; later %s\n", fetches(e.Session, e.Batch)))
 	case d.asks && e.Type == messages.EventAwaiting: // the asking itself tells
 	case line != "" && (!d.live || e.Type == messages.EventAwaiting):
 		d.above([]byte(line + "\n"))

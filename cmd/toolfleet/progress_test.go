@@ -107,6 +107,18 @@ func TestPlainLines(t *testing.T) {
 	golden(t, "plain.txt", out.String())
 }
 
+// That nobody answers any more is told with all it takes to go away, and to have the reply all the same.
+func TestNobodyAnswersAnyMore(t *testing.T) {
+	var out strings.Builder
+	d := newDisplay(&app{stderr: &out}, false)
+	d.take(messages.Event{Type: messages.EventWaiting, Session: "conversation-1", Batch: "turn-7", Index: -1})
+	d.close()
+	want := "no coordinator answers any more: the batch goes on once one is back. Ctrl-C ends the waiting; later `toolfleet batch get turn-7 --session conversation-1` fetches its reply\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)

@@ -85,7 +85,7 @@ func (r runCmd) Run(a *app) error {
 func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (reply messages.Reply, traceID string, err error) {
 	quiet := "error"
 	if cfg.NATS.URL != "" {
-		quiet = "warn" // a connection that is lost, and found again
+		quiet = "info" // a connection that is lost, and found again
 	}
 	log, err := a.logger(cfg, d, quiet)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	c := client.Over(conn, cfg.Tenant).WithTracer(sending)
 	reply, err = c.RunBody(a.ctx, body, d.take)
 	if err != nil && a.ctx.Err() != nil {
-		err = fmt.Errorf("interrupted: the batch goes on without us; `toolfleet batch get %s --session %s` fetches its reply", clean(string(batch.ID), 80), clean(string(batch.Session), 80))
+		err = errors.New("interrupted: the batch goes on without us; " + fetches(batch.Session, batch.ID))
 	}
 	if err == nil && sending.traceID == "" && cfg.TraceURL != "" { // we keep no trace, and the fleet may
 		ctx, cancel := context.WithTimeout(a.ctx, looking)
@@ -143,6 +143,11 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		}
 	}
 	return reply, "", err
+}
+
+// fetches says which command fetches the reply of a batch.
+func fetches(s messages.SessionID, b messages.BatchID) string {
+	return fmt.Sprintf("`toolfleet batch get %s --session %s` fetches its reply", clean(string(b), 80), clean(string(s), 80))
 }
 
 // once runs the fleet for one batch.

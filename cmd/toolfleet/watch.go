@@ -45,7 +45,20 @@ func (c watchCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet watch", nil)
+	screen := *a // what is shown here is what was asked for, so it goes to stdout
+	screen.stderr = a.stdout
+	d := newDisplay(&screen, c.json())
+	d.quiet.Stop()
+	defer d.close()
+	var beside io.Writer = a.stderr
+	if d.live && isTerminal(a.stderr) { // the screen that the board is on
+		beside = d
+	}
+	log, err := a.logger(cfg, beside, "")
+	if err != nil {
+		return err
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet watch", log)
 	if err != nil {
 		return err
 	}
@@ -65,17 +78,13 @@ func (c watchCmd) Run(a *app) error {
 		if c.json() {
 			return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) { wrote(a.print(e)) })
 		}
-		screen := *a // what is shown here is what was asked for, so it goes to stdout
-		if screen.stderr = a.stdout; !isTerminal(a.stdout) {
+		if !isTerminal(a.stdout) {
 			screen.stderr = telling{a.stdout, wrote}
 		}
-		d := newDisplay(&screen, false)
-		d.quiet.Stop()
 		w := &watchedSession{colour: d.board.colour, live: d.live}
 		d.mu.Lock()
 		d.shows = w.lines
 		d.mu.Unlock()
-		defer d.close()
 		ctx, end := context.WithCancel(ctx)
 		listed := make(chan struct{})
 		var listing sync.WaitGroup
