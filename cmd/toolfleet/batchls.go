@@ -75,6 +75,9 @@ func (c batchLsCmd) Run(a *app) error {
 	} else if len(list) > 0 {
 		err = a.table(openRows(list, now))
 	}
+	if err == nil && l.mute {
+		a.say("%s, so how the batches stand is not known: start one with `toolfleet coordinator`", noCoordinator)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -97,7 +100,11 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	}
 	rows := [][]string{header}
 	for _, b := range list {
-		row := []string{span(now.Sub(b.Accepted)), clean(string(b.Session), 80), clean(string(b.Batch), 80), fmt.Sprint(b.Calls), b.text(now)}
+		state := b.text(now)
+		if b.Why == noCoordinator {
+			state = "not told" // and below the table why
+		}
+		row := []string{span(now.Sub(b.Accepted)), clean(string(b.Session), 80), clean(string(b.Batch), 80), fmt.Sprint(b.Calls), state}
 		if tenants {
 			row = slices.Insert(row, 1, b.Tenant)
 		}
@@ -118,8 +125,11 @@ type listing struct {
 	conn    *bus.Conn
 	journal *journal.Journal
 	heads   map[string]head // of the sessions that are listed
-	mute    error           // why no coordinator is asked any more
+	mute    bool            // no coordinator answers, so none is asked any more
 }
+
+// noCoordinator is why it is not told how a batch stands, of every one alike.
+const noCoordinator = "no coordinator answers"
 
 // head is the oldest open batch of a session.
 type head struct {
@@ -204,8 +214,8 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	case first.seq < b.seq:
 		b.standing = standing{State: isBehind, Behind: first.id}
 		return true, nil
-	case l.mute != nil:
-		b.standing = standing{State: isUntold, Why: l.mute.Error()}
+	case l.mute:
+		b.standing = standing{State: isUntold, Why: noCoordinator}
 		return true, nil
 	}
 	t, err := client.Over(l.conn, b.key.Tenant).Timeline(ctx, b.Session, b.Batch)
@@ -213,8 +223,9 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
 	case errors.Is(err, client.ErrNoFleet), errors.Is(err, context.DeadlineExceeded):
-		l.mute = err
-		fallthrough
+		l.mute = true
+		b.standing = standing{State: isUntold, Why: noCoordinator}
+		return true, nil
 	case err != nil:
 		b.standing = standing{State: isUntold, Why: err.Error()}
 		return true, nil

@@ -231,14 +231,19 @@ func (e *examination) streams() bool {
 
 func (e *examination) consumers() {
 	info, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Batches), bus.CoordinatorsConsumer)
-	switch {
-	case err != nil:
-		e.fail("coordinators", "Start `toolfleet coordinator`.", "%v", err)
-	case info.Waiting == 0:
-		e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches (%d wait)", info.Pending)
-	default:
+	if err == nil && info.Waiting > 0 {
 		e.ok("coordinators", "taking batches")
+		return
 	}
+	var held bus.StreamState
+	if err == nil || errors.Is(err, bus.ErrNotFound) { // the latter where the server has started anew, and no coordinator since
+		held, err = e.conn.AboutStream(e.ctx, e.conn.Names().Stream(bus.Batches))
+	}
+	if err != nil {
+		e.fail("coordinators", "", "%v", err)
+		return
+	}
+	e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches, %s", openBatches(held.Messages))
 }
 
 func (e *examination) workers() {

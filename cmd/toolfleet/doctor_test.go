@@ -107,7 +107,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(e.server, "ok server: ", "ok jetstream: ", "ok clock: ")
-		want(e.consumers, "fail coordinators: ask about consumer coordinators of stream TOOLFLEET_BATCHES: not found")
+		want(e.consumers, "fail coordinators: none is taking batches, no batch open")
 		want(e.workers, "fail workers: none is there")
 		tool := func(name, pool string) {
 			t.Helper()

@@ -166,15 +166,17 @@ func (s fleetStatus) open() string {
 	if s.Coordinators != nil {
 		text = count(*s.Coordinators, "coordinator") + ", "
 	}
-	switch s.Batches {
+	return text + openBatches(s.Batches) + ", " + count(int(s.Dead), "message") + " set aside"
+}
+
+func openBatches(n uint64) string {
+	switch n {
 	case 0:
-		text += "no batch open"
+		return "no batch open"
 	case 1:
-		text += "1 batch open (toolfleet batch ls)"
-	default:
-		text += fmt.Sprintf("%d batches open (toolfleet batch ls)", s.Batches)
+		return "1 batch open (toolfleet batch ls)"
 	}
-	return text + ", " + count(int(s.Dead), "message") + " set aside"
+	return fmt.Sprintf("%d batches open (toolfleet batch ls)", n)
 }
 
 // risk is what a server that is not known to sync always puts at risk.
