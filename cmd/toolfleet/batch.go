@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -46,7 +47,7 @@ func (b batchGetCmd) Run(a *app) error {
 	defer conn.Close()
 	c := client.Over(conn, cfg.Tenant)
 	if b.Timeline {
-		return b.timeline(a, conn, cfg.Tenant)
+		return b.timeline(a, cfg, conn)
 	}
 	get := c.Get
 	if b.Full {
@@ -75,8 +76,8 @@ func unknownBatch(a *app, err error) error {
 }
 
 // timeline shows what happened.
-func (b batchGetCmd) timeline(a *app, conn *bus.Conn, tenant string) error {
-	c := client.Over(conn, tenant)
+func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error {
+	c := client.Over(conn, cfg.Tenant)
 	t, err := c.Timeline(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
 	switch {
 	case errors.Is(err, client.ErrUnknown):
@@ -92,7 +93,7 @@ func (b batchGetCmd) timeline(a *app, conn *bus.Conn, tenant string) error {
 	now := time.Now()
 	switch t.Status {
 	case "running":
-		s := openStanding(a.ctx, conn, tenant, t)
+		s := openStanding(a.ctx, conn, cfg.Tenant, t)
 		state, note = s.heading(), s.text(now)
 	case string(messages.Refused):
 		var refusal *messages.Refusal
@@ -106,7 +107,7 @@ func (b batchGetCmd) timeline(a *app, conn *bus.Conn, tenant string) error {
 			width = min(w, 160)
 		}
 	}
-	_, err = fmt.Fprint(a.stdout, picture(t, state, note, now, width))
+	_, err = fmt.Fprint(a.stdout, picture(t, state, note, cfg.TraceLink(t.TraceID), now, width))
 	return err
 }
 

@@ -56,8 +56,8 @@ const (
 )
 
 // picture is a timeline as text of that width: a row for each call with a bar on a common axis, the stages one below the other.
-// Above stands the state of the batch, and what there is to note about that.
-func picture(t messages.Timeline, state, note string, now time.Time, width int) string {
+// Above stands the state of the batch, what there is to note about that, and a link to its trace.
+func picture(t messages.Timeline, state, note, link string, now time.Time, width int) string {
 	rows, x := rowsOf(t, now)
 	var out strings.Builder
 	fmt.Fprintf(&out, "batch %s of session %s: %s, %s, %s\n", clean(string(t.Batch), 40), clean(string(t.Session), 40), state, count(len(rows), "call"), brief(x.to.Sub(x.from)))
@@ -67,6 +67,9 @@ func picture(t messages.Timeline, state, note string, now time.Time, width int) 
 			fmt.Fprintf(&out, ", trace %s", clean(t.TraceID, 32))
 		}
 		out.WriteByte('\n')
+	}
+	if link != "" {
+		fmt.Fprintf(&out, "%s\n", clean(link, 400)) // whole, however narrow the screen is: it is there to be followed
 	}
 	if note != "" {
 		fmt.Fprintf(&out, "%s\n", clean(note, 400))

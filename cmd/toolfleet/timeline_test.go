@@ -56,17 +56,25 @@ func TestPicture(t *testing.T) {
 	all := history()
 	var out strings.Builder
 	for _, width := range []int{80, 60} {
-		fmt.Fprintln(&out, picture(all, all.Status, "", time.Now(), width))
+		fmt.Fprintln(&out, picture(all, all.Status, "", "", time.Now(), width))
 	}
 	now := all
 	now.Status, now.Events, now.TraceID = "running", all.Events[:11], ""
-	fmt.Fprintln(&out, picture(now, standingOf(now).heading(), standingOf(now).text(now.Accepted), now.Accepted.Add(3*time.Second), 80))
-	fmt.Fprintln(&out, picture(messages.Timeline{Session: "s", Batch: "\x1b[31m"}, "refused", "malformed_message: no\x1b[31m calls", time.Now(), 80))
+	fmt.Fprintln(&out, picture(now, standingOf(now).heading(), standingOf(now).text(now.Accepted), "", now.Accepted.Add(3*time.Second), 80))
+	fmt.Fprintln(&out, picture(messages.Timeline{Session: "s", Batch: "\x1b[31m"}, "refused", "malformed_message: no\x1b[31m calls", "", time.Now(), 80))
 	golden(t, "timeline.txt", out.String())
-	for _, line := range strings.Split(picture(all, all.Status, "", time.Now(), 80), "\n") {
+	for _, line := range strings.Split(picture(all, all.Status, "", "", time.Now(), 80), "\n") {
 		if n := len([]rune(line)); n > 80 {
 			t.Errorf("%d characters: %s", n, line)
 		}
+	}
+}
+
+// The link to a trace stands on a line of its own and whole, however narrow the picture is.
+func TestPictureLinks(t *testing.T) {
+	link := "http://traces.example/" + strings.Repeat("long/", 20) + "4bf92f3577b34da6a3ce929d0e0e4736"
+	if got := picture(history(), "completed", "", link, time.Now(), 60); !strings.Contains(got, ", trace 4bf92f3577b34da6a3ce929d0e0e4736\n"+link+"\n\n") {
+		t.Errorf("no link:\n%s", got)
 	}
 }
 
