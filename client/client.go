@@ -143,10 +143,11 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			if deserted.IsZero() {
 				deserted = time.Now()
 			}
-			switch long := time.Since(deserted) > comingBack; {
-			case long && !met:
+			long := time.Since(deserted) > comingBack
+			if long && !met {
 				return reply, ErrNoFleet
-			case long && !told && each != nil:
+			}
+			if long && !told && each != nil {
 				told = true
 				each(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: b.Session, Batch: b.ID, Index: -1, Time: time.Now()})
 			}

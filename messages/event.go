@@ -27,7 +27,8 @@ const (
 	// EventAwaiting says that the call waits for a person. EventHook tells of a hook.
 	EventAwaiting EventType = "awaiting_approval"
 	EventHook     EventType = "hook"
-	// EventWaiting says, at the run door only, that the batch is still open. Nothing for people.
+	// EventWaiting says, at the run door only, that the batch is still open: nothing for people. The Go client tells it when
+	// nobody answers at that door any more.
 	EventWaiting EventType = "waiting"
 )
 
