@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -51,12 +52,19 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 		governed := f.coordinator(coordinator.Config{Policy: "platform"})
 		f.wantStatuses(f.run(canonical("s", "first", call{"pay", ""})), "expired")
 		governed.stop()
-		f.coordinator(coordinator.Config{})
+		time.Sleep(time.Minute)
+		bare := f.coordinator(coordinator.Config{})
 		for _, id := range []string{"second", "third"} {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
 		}
 		if n := said("WARN", "nothing is denied"); n != 1 {
 			t.Errorf("told %d times", n)
+		}
+		bare.stop()
+		f.coordinator(coordinator.Config{Policy: "platform"})
+		f.wantStatuses(f.run(canonical("s", "fourth", call{"pay", ""})), "expired")
+		if n := said("ERROR", "no call is taken"); n != 2 {
+			t.Errorf("that no call is taken is told %d times, want once for each time that it is so", n)
 		}
 	})
 }
