@@ -159,7 +159,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			met = met || !errors.Is(err, bus.ErrDisconnected) // then it was not even sent
 		}
 		if refusal != nil {
-			wait = time.Duration(refusal.RetryAfterMS) * time.Millisecond
+			wait = max(100*time.Millisecond, time.Duration(refusal.RetryAfterMS)*time.Millisecond)
 		}
 		select { // lost on the way: submitting again answers for what runs or ran
 		case <-time.After(wait):

@@ -18,7 +18,7 @@ import (
 // A batch that may have been accepted is waited for, however long nobody answers, and that nobody does is told once. The first
 // of two coordinators says that it goes, or takes its connection and the agent's along.
 func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
-	busy := messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.Busy, RetryAfterMS: 100}}
+	busy := messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.Busy}}
 	for name, answers := range map[string]bool{"it shuts down": true, "the connection is lost": false} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
