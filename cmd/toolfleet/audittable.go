@@ -58,7 +58,7 @@ func (t *auditTable) let(n int) error {
 		}
 		for _, l := range t.held {
 			for i, cell := range auditRow(l, t.cuts) {
-				t.widths[i] = max(t.widths[i], len([]rune(cell)))
+				t.widths[i] = max(t.widths[i], min(len([]rune(cell)), 80)) // one that is longer sticks out
 			}
 		}
 		t.widths[len(t.widths)-1] = 0

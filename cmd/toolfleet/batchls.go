@@ -76,7 +76,7 @@ func (c batchLsCmd) Run(a *app) error {
 		err = a.table(openRows(list, now))
 	}
 	if err == nil && l.mute {
-		a.say("%s, so how the batches stand is not known: start one with `toolfleet coordinator`", noCoordinator)
+		a.say("%s, so how the batches stand is not known: `toolfleet doctor` looks why", noCoordinator)
 	}
 	switch {
 	case err != nil:

@@ -82,7 +82,7 @@ func (d *display) silent() bool {
 func (d *display) take(e messages.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.heard = d.heard || e.Type != messages.EventReply
+	d.heard = d.heard || e.Type != messages.EventReply && e.Type != messages.EventWaiting
 	if d.events {
 		d.app.say("%s", messages.MustMarshal(e))
 		return
