@@ -60,7 +60,6 @@ func TestLayersOfAPolicy(t *testing.T) {
 	}
 }
 
-// The version changes with whatever decides, wherever that is written, and with nothing else.
 func TestNeedsOfAPolicy(t *testing.T) {
 	for policy, want := range map[string]int{
 		"deny: [Bash]\nallow: [Read]": 0, "risk: [{tool: pay, tier: medium}]": 0,
@@ -76,6 +75,7 @@ func TestNeedsOfAPolicy(t *testing.T) {
 	}
 }
 
+// The version changes with whatever decides, wherever that is written, and with nothing else.
 func TestVersionOfAPolicy(t *testing.T) {
 	base := policed(t, policyFile, "", schemas.Rules{}).Version()
 	for name, p := range map[string]*Policy{
