@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"time"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/messages"
@@ -27,12 +26,10 @@ func main() {
 	for {
 		message := askModel(history) // the call of your provider's SDK goes here
 		history = append(history, message)
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a batch that takes longer goes on, and the same one again waits on
 		reply, err := fleet.Run(ctx, messages.Batch{
 			Session: session, ID: messages.BatchID(fmt.Sprint("turn-", len(history))),
 			Provider: messages.Anthropic, Message: message,
 		}, nil)
-		cancel()
 		if err != nil {
 			log.Fatal(err)
 		}
