@@ -12,9 +12,10 @@
 //
 // Calls that wait for a person are listed in a bucket of their own (approvals.go), which is made again from these.
 //
-// Every write is a compare-and-set on its own subject and carries a nonce. When the acknowledgement is
-// lost the newest record is read: ours, and the write happened; another's, and it decides. Callers see
-// only those two outcomes and errors worth retrying.
+// Every write is a compare-and-set on its own subject and carries a nonce. When it is not acknowledged the
+// newest record is read, and package outcome decides: own, and the write happened; another's, and that one
+// counts. Callers see those two outcomes, and errors. [bus.IsTerminal] is true only of errors that no retry
+// cures: a conflict whose newest record could not be read is not one of them.
 //
 // The log of what is accepted and not finished (the BATCHES stream) is read here too: the oldest batch of
 // a session is its head, and only heads are driven.
@@ -25,11 +26,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal/outcome"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -72,21 +75,43 @@ func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.
 	rec.V = messages.Version
 	began := time.Now()
 	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbCall, key), nil, messages.MustMarshal(rec), last)
-	if err == nil || bus.IsTerminal(err) && !errors.Is(err, bus.ErrConflict) {
+	answer := answerTo(err)
+	if answer.Final() {
 		return seq, err
 	}
 	reading, done := afterwards(ctx, time.Since(began))
 	defer done()
-	newest, found, readErr := j.Newest(reading, key)
-	switch {
-	case readErr != nil:
-		return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, errors.Join(err, readErr))
-	case found && newest.Record.Nonce == rec.Nonce:
+	newest, found, readErr := j.newest(reading, key)
+	seen := outcome.Newest{Read: readErr == nil, Seq: newest.Seq, Own: found && newest.Record.Nonce == rec.Nonce}
+	switch outcome.Of(answer, last, seen) {
+	case outcome.Won:
 		return newest.Seq, nil
-	case found && newest.Seq > last:
+	case outcome.Overtaken:
 		return 0, &Lost{newest}
 	}
-	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, err)
+	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, undecided(err, readErr))
+}
+
+// answerTo is the answer to a write that ended with err.
+func answerTo(err error) outcome.Answer {
+	switch {
+	case err == nil:
+		return outcome.Stored
+	case errors.Is(err, bus.ErrConflict):
+		return outcome.Conflict
+	case bus.IsTerminal(err):
+		return outcome.Impossible
+	}
+	return outcome.Unknown
+}
+
+// undecided is the error of a write that may be stored or not, with what the write and the read after it
+// said. A conflict is told as text only: an error chain that holds it would end the caller's retries.
+func undecided(write, read error) error {
+	if errors.Is(write, bus.ErrConflict) {
+		write = errors.New(write.Error())
+	}
+	return errors.Join(write, read)
 }
 
 // afterwards is a context for finding out what became of a write, also when the time for the write is up: it takes no
@@ -95,8 +120,17 @@ func afterwards(ctx context.Context, took time.Duration) (context.Context, conte
 	return context.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
-// Newest is the newest record of a call, from the stream's leader.
+// Newest is the newest record of a call, from the stream's leader. One that cannot be read is an error.
 func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
+	entry, found, err := j.newest(ctx, key)
+	if err == nil && entry.Record.State == Unreadable {
+		return CallEntry{}, false, fmt.Errorf("record %d of call %s cannot be read", entry.Seq, key)
+	}
+	return entry, found, err
+}
+
+// newest is Newest, where a record that cannot be read is [Unreadable].
+func (j *Journal) newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return CallEntry{}, false, nil
@@ -105,7 +139,10 @@ func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, 
 		return CallEntry{}, false, fmt.Errorf("read the journal of call %s: %w", key, err)
 	}
 	entry, err := j.callEntry(msg)
-	return entry, err == nil, err
+	if err != nil {
+		return unreadable(key, msg), true, nil
+	}
+	return entry, true, nil
 }
 
 func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
@@ -125,14 +162,25 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(messages.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, messages.MustMarshal(result), 0)
-	if err == nil {
+	answer := answerTo(err)
+	if answer == outcome.Stored {
 		return result, nil
 	}
 	stored, found, readErr := j.Result(ctx, key)
-	if readErr == nil && found {
+	if firstWins(answer, found, readErr) {
 		return stored, nil
 	}
-	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, errors.Join(err, readErr))
+	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
+}
+
+// firstWins reports whether a write as the first of its subject is decided by what a read found there.
+// Whose it is makes no difference: the first one counts.
+func firstWins(answer outcome.Answer, found bool, readErr error) bool {
+	newest := outcome.Newest{Read: readErr == nil}
+	if found {
+		newest.Seq = 1
+	}
+	return found && outcome.Of(answer, 0, newest) == outcome.Overtaken
 }
 
 // Result is the stored result of a call that does not claim.
@@ -158,19 +206,20 @@ func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec mess
 		return nil, err
 	}
 	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbPlan, key), nil, messages.MustMarshal(rec), last)
-	if err == nil {
+	answer := answerTo(err)
+	if answer == outcome.Stored {
 		return []PlanEntry{{seq, rec}}, nil
 	}
 	all, readErr := j.Plans(ctx, key)
-	if readErr != nil {
-		return nil, fmt.Errorf("store plan of batch %s: %w", key, errors.Join(err, readErr))
+	newer := slices.IndexFunc(all, func(entry PlanEntry) bool { return entry.Seq > last })
+	newest := outcome.Newest{Read: readErr == nil}
+	if newer >= 0 {
+		newest.Seq = all[newer].Seq
 	}
-	for n, entry := range all {
-		if entry.Seq > last {
-			return all[n:], nil
-		}
+	if outcome.Of(answer, last, newest) == outcome.Overtaken { // also by an earlier try of ours: its record is in the list
+		return all[newer:], nil
 	}
-	return nil, fmt.Errorf("store plan of batch %s: %w", key, err)
+	return nil, fmt.Errorf("store plan of batch %s: %w", key, undecided(err, readErr))
 }
 
 // Plans is every plan record of a batch, in order.
@@ -318,14 +367,15 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
 	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), header, body, 0)
-	if err == nil {
+	answer := answerTo(err)
+	if answer == outcome.Stored {
 		return body, nil
 	}
 	stored, found, readErr := j.Reply(ctx, key)
-	if readErr == nil && found {
+	if firstWins(answer, found, readErr) {
 		return stored, nil
 	}
-	return nil, fmt.Errorf("store the reply of batch %s: %w", key, errors.Join(err, readErr))
+	return nil, fmt.Errorf("store the reply of batch %s: %w", key, undecided(err, readErr))
 }
 
 // Reply is the stored reply of a batch as it was published; a large one is a ref.
