@@ -108,6 +108,8 @@ func (d *drive) ending() ending {
 		e.class = d.reply.Error.Class
 	}
 	switch {
+	case d.closed:
+		e.calls = func(ctx context.Context) ([]audit.Call, error) { return d.recalled(ctx, d.accepted, d.in, d.ended) }
 	case d.ended != nil:
 		e.calls = d.ran
 	case d.machine != nil: // given up in the middle

@@ -32,6 +32,10 @@ func (c *Coordinator) colleague(m bus.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case n.Driven:
+		if d := c.live[n.Batch]; d != nil {
+			c.tellColleagues(messages.Notice{Batch: n.Batch, Running: true, Worker: c.id})
+		}
 	case n.Running:
 		c.elsewhere[n.Batch] = time.Now()
 		c.forgetOld()

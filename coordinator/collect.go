@@ -29,9 +29,21 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 	case n.Hand != nil:
 		d.step(ctx, batch.HandedBack{Index: n.Index})
 	case n.LetGo != nil:
+		d.removeJob(ctx, n)
 		d.step(ctx, batch.LetGo{Index: n.Index, After: time.Duration(n.LetGo.AfterMS) * time.Millisecond, Attempt: n.LetGo.Attempt})
 	case n.Running:
 		d.step(ctx, batch.Running{Index: n.Index})
+	}
+}
+
+// removeJob takes the job of a failed attempt out of the queue, where its worker has left it: the next one
+// that is published knows of the attempt.
+func (d *drive) removeJob(ctx context.Context, n messages.Notice) {
+	if n.LetGo.Job == 0 {
+		return
+	}
+	if err := d.conn.Delete(ctx, d.names.Stream(bus.Jobs), n.LetGo.Job); err != nil {
+		d.log.Debug("the job of a failed attempt is not removed; the broker delivers it again", d.call(n.Index), "err", err)
 	}
 }
 

@@ -224,6 +224,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	c.serving.Store(true)
 	watching.Go(func() { c.adoptOrphans(watch) })
+	watching.Go(func() { c.sweepLog(watch) })
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
 	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
 

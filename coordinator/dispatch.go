@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -36,6 +35,7 @@ type drive struct {
 	frozen   map[int]frozen         // what records say, by call
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
+	closed   bool                   // its open calls were ended without the machine
 	late     bool                   // another coordinator may have driven the batch before, or does now
 	minded   map[int]string         // questions to people that were seen to, by call
 	sure     bool                   // the leader was asked what was said since the newest record that we know
@@ -124,26 +124,43 @@ func (d *drive) inProgress() {
 func (d *drive) run(ctx context.Context) (finished bool) {
 	ctx = d.beginTrace(ctx)
 	defer d.endTrace()
-	defer func() { // a batch that breaks its driver is answered, so that it does not break the next one too
-		if p := recover(); p != nil {
-			d.log.Error("panic while driving the batch", "panic", p, "stack", string(debug.Stack()))
-			finished = d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end. Some of its calls may have run."})
-		}
-	}()
 	defer d.stayAlive(ctx)()
-	in, err := d.decode(d.log, d.accepted)
-	if err != nil {
-		return d.refuse(ctx, in.batch, asRefusal(err))
+	err := d.guard(func() error { return d.untilReply(ctx) })
+	if err == nil && d.reply == nil { // it rests
+		return false
 	}
-	d.in = in
+	end := d.finish
+	var refusal *messages.Refusal
+	switch {
+	case errors.As(err, &refusal): // nothing was dispatched
+		err, end = nil, func(ctx context.Context) bool { return d.refuse(ctx, d.in.batch, refusal) }
+	case err != nil:
+		err = d.guard(func() error { return d.close(ctx, err) })
+	}
+	if err == nil {
+		err = d.guard(func() error { finished = end(ctx); return nil })
+	}
+	if err != nil { // what stood in the way may have passed by the next try
+		d.log.Warn("batch given back; another driver goes on with it", "err", err)
+		d.stuck(ctx)
+	}
+	return finished
+}
+
+// untilReply takes the batch through its life until its reply is made (nil, and d.reply is set) or it rests
+// (nil). The error is a *messages.Refusal where the batch cannot be decoded.
+func (d *drive) untilReply(ctx context.Context) (err error) {
+	if d.in, err = d.decode(d.log, d.accepted); err != nil {
+		return asRefusal(err)
+	}
 	if err := d.prepare(ctx); err != nil {
-		return d.giveUp(ctx, err)
+		return err
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for d.reply == nil && d.fatal == nil {
 		if d.rest(ctx) {
-			return false
+			return nil
 		}
 		if d.reply != nil || d.fatal != nil { // by what the look before resting has found
 			break
@@ -160,23 +177,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 			d.fatal = ctx.Err()
 		}
 	}
-	if d.fatal != nil {
-		return d.giveUp(ctx, d.fatal)
-	}
-	return d.finish(ctx)
-}
-
-// giveUp ends a drive that cannot go on. What could succeed another time is left to whoever is next; what
-// never can is answered, so that it does not hold the session for ever.
-func (d *drive) giveUp(ctx context.Context, err error) (finished bool) {
-	if ctx.Err() != nil || !bus.IsTerminal(err) && !errors.Is(err, errOtherPlan) {
-		d.log.Warn("batch let go", "err", err)
-		d.stuck(ctx)
-		return false
-	}
-	d.log.Error("the batch cannot be driven on", "err", err)
-	d.fatal = nil
-	return d.refuse(ctx, d.in.batch, &messages.Refusal{Class: messages.Internal, Message: "The batch could not be brought to its end: " + err.Error() + ". Some of its calls may have run."})
+	return d.fatal
 }
 
 // stayAlive tells the broker that the batch is driven, until it is stopped.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -33,7 +34,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	}
 	log := c.logAbout(tracing.Extract(ctx, accepted.Header), accepted.Key)
 	live := c.driving(accepted.Key)
-	seen, reply, own := sight{seq: accepted.Seq, driven: true}, []byte(nil), false
+	seen, reply, own := session.Observation{Driven: true}, []byte(nil), false
 	if live == nil {
 		if seen, reply, own, err = c.survey(ctx, accepted); err != nil {
 			log.Warn("let go: the log cannot be read", "err", err)
@@ -41,37 +42,62 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 			return
 		}
 	}
-	switch turn(seen) {
-	case join:
+	seen.Seq, seen.Deliveries = accepted.Seq, d.Delivered
+	switch session.Decide(seen) {
+	case session.Join:
 		live.adopt(d)
-	case answer:
+	case session.Answer:
 		if err := c.again(ctx, log, accepted, reply, own); err != nil {
 			log.Warn("let go: the batch is not on record yet", "err", err)
 			c.settle(log, d.Nak(time.Second))
 			return
 		}
 		c.settle(log, d.Ack())
-	case wait:
-		log.Debug("let go: not the head of its session, or driven elsewhere", "head", seen.head)
+	case session.Clear:
+		c.clearHead(ctx, log, accepted, d)
+	case session.Wait:
+		log.Debug("let go: not the head of its session, or driven elsewhere", "head", seen.Head)
 		c.settle(log, d.Nak(c.cfg.Poll))
-	case vanished:
+	case session.Vanished:
 		c.settle(log, d.Nak(time.Second)) // or the log was read at a server that is behind: gone, or here again
-	case lead:
+	case session.Drive:
 		c.driveLane(ctx, accepted, d)
+	}
+}
+
+// clearHead is for a batch that an earlier one of its session holds up. One that has its reply is in the way
+// since a server restart: its message came back into the log, and the consumer, which counts it as settled,
+// never delivers it. Such a head is removed, and the batch has its turn.
+func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *bus.Delivery) {
+	head, found, err := c.nextHead(ctx, log, a.Key)
+	switch {
+	case err != nil || !found:
+		if err != nil {
+			log.Warn("the head of the session cannot be read", "err", err)
+		}
+		c.settle(log, d.Nak(time.Second))
+	case head.Seq == a.Seq:
+		c.driveLane(ctx, a, d)
+	case session.RescuesHead(d.Delivered) && !c.drivenElsewhere(head.Key):
+		c.settle(log, d.Nak(c.cfg.Poll))
+		log.Info("held up for long: the head of the session is looked at", "head", head.Key.Batch, "deliveries", d.Delivered)
+		c.driveLane(ctx, head, nil)
+	default:
+		log.Debug("let go: not the head of its session", "head", head.Seq)
+		c.settle(log, d.Nak(c.cfg.Poll))
 	}
 }
 
 // survey finds out where a batch stands, and what its stored reply is if it has one: its own, or that of an earlier batch
 // with the same id.
-func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen sight, reply []byte, own bool, err error) {
+func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen session.Observation, reply []byte, own bool, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
 	var looks sync.WaitGroup
-	seen.seq = a.Seq
-	looks.Go(func() { reply, own, seen.replied, replyErr = c.journal.ReplyTo(ctx, a) })
+	looks.Go(func() { reply, own, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	looks.Wait()
-	seen.head, seen.elsewhere = head.Seq, c.drivenElsewhere(a.Key)
+	seen.Head, seen.Elsewhere = head.Seq, c.drivenElsewhere(a.Key)
 	return seen, reply, own, errors.Join(headErr, replyErr)
 }
 
@@ -148,7 +174,11 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 			return err
 		}
 	}
-	log.Info("submitted again; answered with the stored reply")
+	if own {
+		log.Info("the batch has its reply and was still in the log; the reply is published again")
+	} else {
+		log.Info("submitted again; answered with the stored reply")
+	}
 	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored); err != nil {
 		log.Warn("stored reply not published again; it can be fetched", "err", err)
 	}

@@ -14,7 +14,7 @@ import (
 // other recovery: the same records, through the same machine.
 func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	d.mu.Lock()
-	late = d.delivery == nil || d.delivery.Delivered > 1
+	late = d.delivery == nil || d.delivery.Delivered > 1 || d.conn.Before(ctx, d.accepted.Stored)
 	d.mu.Unlock()
 	if !late {
 		return false, false, nil

@@ -168,18 +168,23 @@ type Notice struct {
 	// Record is the newest record in the call's journal, and Seq its sequence: a claim, its renewal, a release.
 	Record *CallRecord `json:"record,omitempty"`
 	Seq    uint64      `json:"seq,omitempty"`
-	// Running tells that a worker has the call in hand.
-	Running bool      `json:"running,omitempty"`
-	LetGo   *LetGo    `json:"let_go,omitempty"`
-	Hand    *HandBack `json:"hand,omitempty"`
-	Worker  string    `json:"worker,omitempty"`
+	// Running tells that a worker has the call in hand; among coordinators, that one of them drives the batch.
+	Running bool `json:"running,omitempty"`
+	// Driven asks the other coordinators whether one of them drives the batch: that one answers Running.
+	Driven bool      `json:"driven,omitempty"`
+	LetGo  *LetGo    `json:"let_go,omitempty"`
+	Hand   *HandBack `json:"hand,omitempty"`
+	Worker string    `json:"worker,omitempty"`
 }
 
-// LetGo says that a worker gave a job up and that it is no longer queued: its tool is not served there, the
-// worker goes away, or an attempt of a call that does not claim has failed and another may do better.
+// LetGo says that a worker gave a job up: its tool is not served there, the worker goes away, or an
+// attempt of a call that does not claim has failed and another may do better.
 type LetGo struct {
 	AfterMS int64 `json:"after_ms"`          // until it is worth publishing again
 	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
+	// Job is the sequence of a job that is still queued; 0: it is not. The coordinator removes it before it
+	// publishes another that knows of the failed attempts. Nothing else can be queued for the call in between.
+	Job uint64 `json:"job,omitempty"`
 }
 
 // Control asks for something about a running session or batch.

@@ -132,6 +132,14 @@ func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
 	return n.prefix() + "." + string(v) + "." + pool + "." + k.String()
 }
 
+// JobsOf is two filters for the jobs of a batch, in the lanes of every pool.
+func (n Names) JobsOf(k BatchKey) []string {
+	return []string{
+		n.prefix() + "." + string(VerbRead) + ".*." + k.String() + ".*",
+		n.prefix() + "." + string(VerbWrite) + ".*." + k.String() + ".*",
+	}
+}
+
 // Notify is where a coordinator hears that something about one of its batches was stored.
 func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator

@@ -381,8 +381,11 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 		m.pollSoon(now)
 	}
 	c.dispatched, c.gone = true, false
+	d := Dispatch{Index: i, Again: c.dispatches, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
+	if m.late { // another driver may have published it before, and a worker may have ended it
+		d.Again++
+	}
 	c.dispatches++
-	d := Dispatch{Index: i, Again: c.dispatches - 1, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
 	if m.cfg.Timeout > 0 {
 		d.Deadline = max(m.left(now), time.Millisecond)
 	}

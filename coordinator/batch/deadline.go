@@ -30,10 +30,12 @@ func (m *Machine) lapsed(now time.Time, c *call) bool {
 
 func parked(c *call) bool { return c.record.State == messages.Parked }
 
-// claimed reports whether somebody may be running the call. A record of a state that is not known here, or that cannot
-// be read, is held to be a claim.
-func claimed(c *call) bool {
-	switch c.record.State {
+func claimed(c *call) bool { return claimedBy(c.record) }
+
+// claimedBy reports whether somebody may be running the call whose newest record this is. A record of a state that is
+// not known here, or that cannot be read, is held to be a claim.
+func claimedBy(newest messages.CallRecord) bool {
+	switch newest.State {
 	case "", messages.Released, messages.Parked, messages.Granted, messages.Ended:
 		return false
 	}

@@ -84,7 +84,9 @@ type (
 		Record messages.PlanRecord
 		Expect uint64
 	}
-	// Dispatch wants the call's job published. Again counts the times it was before.
+	// Dispatch wants the call's job published. Again counts the times it was published before, and once more
+	// where another driver may have published it. A worker that gets a job with Again 0 need not look whether
+	// its call has ended.
 	Dispatch struct {
 		Index, Again int
 		Exclusive    bool

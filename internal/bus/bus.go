@@ -79,6 +79,8 @@ type Conn struct {
 	holder atomic.Pointer[holder]
 	clock  serverClock
 	drops  atomic.Uint64 // how often a subscription began to lose what came too fast
+	// connectedAt is when the present connection was made, in nanoseconds of our clock.
+	connectedAt atomic.Int64
 	// missing says that what is pulled from is not there. KeepRemade hears it.
 	missing chan struct{}
 
@@ -122,6 +124,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 			return nil, c.connectError(err)
 		}
 	}
+	c.connectedAt.Store(time.Now().UnixNano())
 	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(callTimeout)); err != nil {
 		c.nc.Close()
 		return nil, fmt.Errorf("open JetStream: %w", err)
@@ -276,6 +279,7 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
 func (c *Conn) reconnected() {
+	c.connectedAt.Store(time.Now().UnixNano())
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())
 	c.mu.Lock()
 	ids := make([]int, 0, len(c.onReconnect))

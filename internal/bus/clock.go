@@ -38,6 +38,12 @@ func (c *Conn) Now(ctx context.Context) time.Time {
 	return last.said.Add(time.Since(last.at))
 }
 
+// Before reports whether something was stored, by the server's clock, before the present connection was made. A
+// server that has restarted since may have forgotten how often it delivered such a message.
+func (c *Conn) Before(ctx context.Context, stored time.Time) bool {
+	return c.Local(ctx, stored).Before(time.Unix(0, c.connectedAt.Load()))
+}
+
 // Local is a time of the server's clock by ours.
 func (c *Conn) Local(ctx context.Context, t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.Now(ctx)))

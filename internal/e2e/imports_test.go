@@ -60,6 +60,7 @@ var rooms = []room{
 	{path: "coordinator/provider", may: plus(words, "coordinator/provider/..."), pure: true},
 	{path: "coordinator/provider/codectest", may: plus(codec, "coordinator/provider")},
 	{path: "coordinator/plan", may: words, pure: true},
+	{path: "coordinator/session", pure: true},
 	{path: "coordinator/batch", may: plus(words, "coordinator/plan"), pure: true},
 
 	{path: "worker/hook", may: words},
@@ -79,7 +80,8 @@ var rooms = []room{
 	{path: "internal/devserver"},
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
 	{path: "internal/bus", may: []string{"messages"}},
-	{path: "internal/journal", may: []string{"messages", "internal/bus"}},
+	{path: "internal/journal/outcome", pure: true},
+	{path: "internal/journal", may: []string{"messages", "internal/bus", "internal/journal/outcome"}},
 	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
 	// Pure but for the file of a key.
 	{path: "internal/approval", may: []string{"messages"}},
@@ -90,7 +92,7 @@ var rooms = []room{
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; nothing of it is in the binary.
-	{path: "internal/sim", may: plus(words, "internal/approval", "coordinator/plan", "coordinator/batch", "worker/lane")},
+	{path: "internal/sim", may: plus(words, "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/lane", "internal/journal/outcome")},
 
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},

@@ -69,6 +69,18 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 	}
 }
 
+// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue until the
+// coordinator replaces it by one that knows of the failed attempts: were it gone before the coordinator
+// hears of this, a poll could publish the call with an attempt too many. Without a coordinator the broker
+// delivers it again, and the delivery counts as the next attempt.
+func (a *attempt) retryLater(after time.Duration) settlement {
+	return func(d *bus.Delivery) error {
+		err := d.Nak(after + a.cfg.AckWait/3)
+		a.tell(messages.Notice{LetGo: &messages.LetGo{AfterMS: after.Milliseconds(), Attempt: a.runs, Job: d.Seq}})
+		return err
+	}
+}
+
 // run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
 func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	defer func() { a.lapse(); a.keeper.Wait() }()
@@ -80,8 +92,9 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	}
 	ctx = a.trace(ctx)
 	defer func() { a.endTrace(ctx, err) }()
-	// Attempts that failed and were tried again did not take their worker along.
-	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= a.cfg.Poison {
+	// Attempts that failed cleanly do not count towards poison. Without a coordinator they are deliveries, so
+	// a tool with many attempts has as many deliveries.
+	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= max(a.cfg.Poison, a.service.Attempts) {
 		return a.finish(ctx, a.poisoned(lost))
 	}
 	stop := a.giveSigns(a.running)

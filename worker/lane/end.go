@@ -118,12 +118,12 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 // a while: one that claimed, in its journal; any other by telling the coordinator.
 func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Duration) (settlement, error) {
 	a.became = released
-	if !a.holds() {
-		failed := 0
-		if why != nil {
-			failed = a.runs
-		}
-		return a.letGo("given up for another attempt", wait, failed), nil
+	switch {
+	case a.holds():
+	case why != nil:
+		return a.retryLater(wait), nil
+	default:
+		return a.letGo("given up for another attempt", wait, 0), nil
 	}
 	ctx, done := a.lastWords(ctx)
 	defer done()

@@ -1,4 +1,4 @@
-package coordinator
+package session
 
 import (
 	"fmt"
@@ -9,23 +9,25 @@ import (
 func TestTurn(t *testing.T) {
 	for _, tt := range []struct {
 		what string
-		seen sight
-		want verdict
+		seen Observation
+		want Action
 	}{
-		{"the oldest of its session", sight{seq: 5, head: 5}, lead},
-		{"another comes first", sight{seq: 5, head: 4}, wait},
-		{"it has left the log, and a later one is the head", sight{seq: 5, head: 9}, wait},
-		{"it has left the log, and nothing is behind it", sight{seq: 5}, vanished},
-		{"driven by another", sight{seq: 5, head: 5, elsewhere: true}, wait},
-		{"driven by another, and its reply is stored", sight{seq: 5, head: 5, elsewhere: true, replied: true}, answer},
-		{"driven here", sight{seq: 5, head: 5, driven: true}, join},
-		{"driven here, and its reply is just stored", sight{seq: 5, head: 5, replied: true, driven: true}, join},
-		{"submitted again after its end", sight{seq: 5, head: 5, replied: true}, answer},
-		{"submitted again behind another that runs", sight{seq: 5, head: 4, replied: true}, answer},
-		{"replied to, and out of the log already", sight{seq: 5, replied: true}, answer},
+		{"the oldest of its session", Observation{Seq: 5, Head: 5}, Drive},
+		{"another comes first", Observation{Seq: 5, Head: 4}, Wait},
+		{"it has left the log, and a later one is the head", Observation{Seq: 5, Head: 9}, Wait},
+		{"it has left the log, and nothing is behind it", Observation{Seq: 5}, Vanished},
+		{"another comes first, and it was delivered before", Observation{Seq: 5, Head: 4, Deliveries: 2}, Clear},
+		{"the oldest of its session, delivered again", Observation{Seq: 5, Head: 5, Deliveries: 2}, Drive},
+		{"driven by another", Observation{Seq: 5, Head: 5, Elsewhere: true}, Wait},
+		{"driven by another, and its reply is stored", Observation{Seq: 5, Head: 5, Elsewhere: true, Replied: true}, Answer},
+		{"driven here", Observation{Seq: 5, Head: 5, Driven: true}, Join},
+		{"driven here, and its reply is just stored", Observation{Seq: 5, Head: 5, Replied: true, Driven: true}, Join},
+		{"submitted again after its end", Observation{Seq: 5, Head: 5, Replied: true}, Answer},
+		{"submitted again behind another that runs", Observation{Seq: 5, Head: 4, Replied: true}, Answer},
+		{"replied to, and out of the log already", Observation{Seq: 5, Replied: true}, Answer},
 	} {
-		if got := turn(tt.seen); got != tt.want {
-			t.Errorf("%s: verdict %d, want %d", tt.what, got, tt.want)
+		if got := Decide(tt.seen); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.what, got, tt.want)
 		}
 	}
 }
@@ -35,23 +37,24 @@ type entry struct {
 	seq     uint64
 	gone    bool // out of the log
 	replied bool
+	stray   bool // it came back into the log after its end, and the broker never delivers it again
 }
 
 // obvious is the lane rule read off the whole log.
-func obvious(log []entry, i int, driven bool) verdict {
+func obvious(log []entry, i int, driven bool) Action {
 	inLog := slices.ContainsFunc(log, func(e entry) bool { return !e.gone })
 	before := slices.ContainsFunc(log[:i], func(e entry) bool { return !e.gone })
 	switch {
 	case driven:
-		return join
+		return Join
 	case log[i].replied:
-		return answer
+		return Answer
 	case !inLog:
-		return vanished
+		return Vanished
 	case log[i].gone || before:
-		return wait
+		return Wait
 	}
-	return lead
+	return Drive
 }
 
 func headOf(log []entry) uint64 {
@@ -72,9 +75,9 @@ func TestTurnAgreesWithItsTwin(t *testing.T) {
 			}
 			for i := range log {
 				for _, driven := range []bool{false, true} {
-					got := turn(sight{seq: log[i].seq, head: headOf(log), replied: log[i].replied, driven: driven})
+					got := Decide(Observation{Seq: log[i].seq, Head: headOf(log), Replied: log[i].replied, Driven: driven})
 					if want := obvious(log, i, driven); got != want {
-						t.Errorf("log %+v, batch %d, driven %v: verdict %d, want %d", log, i, driven, got, want)
+						t.Errorf("log %+v, batch %d, driven %v: %v, want %v", log, i, driven, got, want)
 					}
 				}
 			}
@@ -116,7 +119,11 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 		switch h.at {
 		case 0:
 			for i, e := range log {
-				if !e.gone { // delivered, at any time and to anybody
+				if len(log) < 4 && !e.gone && e.replied && !e.stray { // a restart of the server brings it back
+					left := with(log, i, func(e *entry) { e.stray = true })
+					w.explore(left, hands)
+				}
+				if !e.gone && !e.stray { // delivered, at any time and to anybody
 					step(hand{at: 1, batch: i, replied: e.replied}, log)
 				}
 			}
@@ -124,16 +131,28 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 			h.at, h.head = 2, headOf(log)
 			step(h, log)
 		case 2:
-			switch turn(sight{seq: log[h.batch].seq, head: h.head, replied: h.replied}) {
-			case lead:
+			switch Decide(Observation{Seq: log[h.batch].seq, Head: h.head, Replied: h.replied, Deliveries: 2}) {
+			case Clear: // heads that have their reply go; the batch may be the head then, and is driven as that
+				for i, e := range log {
+					if !e.gone && e.seq == headOf(log) && e.replied {
+						step(h, with(log, i, func(e *entry) { e.gone = true }))
+					}
+				}
+				h.head = headOf(log)
+				if h.head == log[h.batch].seq {
+					step(h, log)
+				} else {
+					step(hand{}, log)
+				}
+			case Drive:
 				w.leads(log, h)
 				h.at = 3
 				step(h, log)
-			case answer:
+			case Answer:
 				step(hand{}, with(log, h.batch, func(e *entry) { e.gone = true }))
-			case wait, vanished:
+			case Wait, Vanished:
 				step(hand{}, log)
-			case join:
+			case Join:
 				w.t.Fatalf("%s: joined a drive that is not there", state)
 			}
 		case 3:
@@ -192,8 +211,8 @@ func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 func TestAFreshLookAtTheHeadGoesOn(t *testing.T) {
 	for _, replied := range []bool{false, true} {
 		for _, driven := range []bool{false, true} {
-			if got := turn(sight{seq: 3, head: 3, replied: replied, driven: driven}); got == wait || got == vanished {
-				t.Errorf("the head (replied %v, driven %v) waits: verdict %d", replied, driven, got)
+			if got := Decide(Observation{Seq: 3, Head: 3, Replied: replied, Driven: driven}); got == Wait || got == Vanished {
+				t.Errorf("the head (replied %v, driven %v) waits: %v", replied, driven, got)
 			}
 		}
 	}

@@ -1,0 +1,53 @@
+package batch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func TestClosingEndsWhatNobodyRuns(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		what    string
+		record  messages.CallRecord
+		seq     uint64
+		unknown bool
+	}{
+		{"no record", messages.CallRecord{}, 0, false},
+		{"parked", messages.CallRecord{State: messages.Parked}, 3, false},
+		{"granted", messages.CallRecord{State: messages.Granted}, 3, false},
+		{"released, known not to have been applied", messages.CallRecord{State: messages.Released, OnCrash: messages.Once, Error: &messages.Error{Code: messages.CodeToolError}}, 3, false},
+		{"released while it ran", messages.CallRecord{State: messages.Released, OnCrash: messages.Idempotent}, 3, true},
+	} {
+		got := new(Closing).Call(now, 0, tt.record, tt.seq)
+		if want := (Close{End: true, Unknown: tt.unknown}); got != want {
+			t.Errorf("%s: %+v, want %+v", tt.what, got, want)
+		}
+	}
+}
+
+// TestClosingWaitsOutALiveClaim: each renewal puts the end off, and the lease counts from when a record is first seen here.
+func TestClosingWaitsOutALiveClaim(t *testing.T) {
+	c := &Closing{Lease: time.Minute, Grace: 2 * time.Second}
+	now := time.Unix(1000, 0)
+	claim := messages.CallRecord{State: messages.Claimed, LeaseMS: 10_000}
+	if got := c.Call(now, 1, claim, 5); got.End || !got.Until.Equal(now.Add(12*time.Second)) {
+		t.Errorf("a new claim: %+v, want it waited out for 12 s", got)
+	}
+	renewed := claim
+	renewed.State = messages.Renewed
+	now = now.Add(11 * time.Second)
+	if got := c.Call(now, 1, renewed, 8); got.End || !got.Until.Equal(now.Add(12*time.Second)) {
+		t.Errorf("a renewed claim: %+v, want it waited out for another 12 s", got)
+	}
+	now = now.Add(12 * time.Second)
+	if got, want := c.Call(now, 1, renewed, 8), (Close{End: true, Unknown: true}); got != want {
+		t.Errorf("a lapsed claim: %+v, want %+v", got, want)
+	}
+	unreadable := messages.CallRecord{State: "unreadable"}
+	if got := c.Call(now, 2, unreadable, 9); got.End || !got.Until.Equal(now.Add(62*time.Second)) {
+		t.Errorf("a record that cannot be read: %+v, want it held for a claim with the longest lease", got)
+	}
+}

@@ -1,0 +1,203 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A batch that no driver can bring to its end is closed: each open call is ended in the journal by
+// compare-and-set, a live claim is waited out, and only then is the batch answered. The next write of the
+// session cannot start before that, so nothing of this batch runs beside it.
+
+// guard calls do and returns its panic as an error that wraps errPanic.
+func (d *drive) guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			d.log.Error("panic while driving the batch", "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", errPanic, p)
+		}
+	}()
+	return do()
+}
+
+// whyClosed is why no driver can bring the batch to its end, in words for the model; empty when another
+// try may do so. The list is closed on purpose: a batch is never given up for a reason that may pass.
+func whyClosed(err error) string {
+	switch {
+	case errors.Is(err, errPanic):
+		return "an internal error"
+	case errors.Is(err, errOtherPlan):
+		return "the journal holds the plan of another batch under its id"
+	case errors.Is(err, bus.ErrTooLarge):
+		return "its plan is too large to be recorded"
+	case errors.Is(err, bus.ErrCorrupt):
+		return "a stored record of it is damaged"
+	}
+	return ""
+}
+
+// close ends every open call of the batch and makes its reply. It returns cause where another try may do
+// better, and where ctx ends first.
+func (d *drive) close(ctx context.Context, cause error) error {
+	why := whyClosed(cause)
+	if why == "" || ctx.Err() != nil {
+		return cause
+	}
+	d.log.Error("the batch cannot be driven on; its open calls are ended", "err", cause)
+	d.fatal, d.closed = nil, true
+	results, err := d.closeCalls(ctx, why)
+	if err != nil {
+		return err
+	}
+	d.failTrace(messages.Internal)
+	if errors.Is(cause, errOtherPlan) { // the results are those of the other batch
+		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{
+			Class: messages.Internal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
+		}))
+		return nil
+	}
+	d.assemble(ctx, results)
+	return d.fatal
+}
+
+// closeCalls ends the calls that have no end yet, and returns the results of all, in call order.
+func (d *drive) closeCalls(ctx context.Context, why string) (results []messages.Result, err error) {
+	closing := &batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace}
+	results = make([]messages.Result, len(d.in.calls))
+	for {
+		wait, err := d.closeOnce(ctx, closing, results, why)
+		if err != nil {
+			d.log.Log(ctx, levelOf(err), "the calls of a batch are not all ended; trying again", "err", err)
+		}
+		if err == nil && wait == 0 {
+			return results, nil
+		}
+		pause(ctx, min(max(wait, 100*time.Millisecond), d.cfg.Poll))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// closeOnce looks at each call once and ends what nobody runs. It returns how long the rest may take; 0:
+// every call has ended.
+func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results []messages.Result, why string) (wait time.Duration, err error) {
+	key, now := d.accepted.Key, time.Now()
+	newest, err := d.ends(ctx, results)
+	if err != nil {
+		return 0, err
+	}
+	open := 0
+	for i := range results {
+		if results[i].Status != "" {
+			continue
+		}
+		entry := newest[i]
+		next := closing.Call(now, i, entry.Record, entry.Seq)
+		if !next.End {
+			open++
+			wait = max(wait, next.Until.Sub(now))
+			d.stop(batch.Stop{Index: i, Why: messages.Stop{V: messages.Version, Reason: "the batch cannot be brought to its end"}})
+			continue
+		}
+		record := entry.Record // what it says of the arguments and the tool stays
+		result := d.closedResult(i, record, next.Unknown, why)
+		record.V, record.State, record.Nonce, record.Attempt, record.Result = messages.Version, messages.Ended, rand.Text(), result.Attempt, &result
+		if record.Approval != nil {
+			record.Approval = bare(*record.Approval)
+		}
+		record.Input, record.Hooks = nil, nil
+		switch _, writeErr := d.journal.Write(ctx, key.Call(i), record, entry.Seq); {
+		case writeErr == nil:
+			results[i] = result
+		default: // overtaken, or undecided: the next look tells
+			open++
+			var lost *journal.Lost
+			if !errors.As(writeErr, &lost) {
+				err = errors.Join(err, writeErr)
+			}
+		}
+	}
+	d.withdrawAll(ctx)
+	if open > 0 {
+		wait = max(wait, time.Millisecond)
+	}
+	return wait, err
+}
+
+// ends fills in the results that are stored, and returns the newest record of each call.
+func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map[int]journal.CallEntry, err error) {
+	known, err := d.journal.Calls(ctx, d.accepted.Key)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := d.journal.Plans(ctx, d.accepted.Key)
+	if err != nil && !errors.Is(err, bus.ErrCorrupt) {
+		return nil, err
+	}
+	ended := func(i int, r messages.Result) {
+		if i >= 0 && i < len(results) && results[i].Status == "" {
+			results[i] = r
+			results[i].Index, results[i].CallID = i, d.in.calls[i].ID
+		}
+	}
+	newest = map[int]journal.CallEntry{}
+	for _, e := range known.Records {
+		newest[e.Key.Index] = e
+		if e.Record.State == messages.Ended && e.Record.Result != nil {
+			ended(e.Key.Index, *e.Record.Result)
+		}
+	}
+	for _, plan := range plans {
+		for _, r := range plan.Record.Results {
+			ended(r.Index, r)
+		}
+	}
+	for _, e := range known.Results {
+		if _, recorded := newest[e.Key.Index]; !recorded {
+			ended(e.Key.Index, e.Result)
+		}
+	}
+	return newest, nil
+}
+
+// closedResult is the result of a call that was open when its batch was closed.
+func (d *drive) closedResult(i int, record messages.CallRecord, unknown bool, why string) messages.Result {
+	call := d.in.calls[i]
+	result := messages.Result{
+		V: messages.Version, Index: i, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusError, Attempt: record.Attempt,
+		Outcome: messages.Failed(messages.CodeInternal, "Not known to have run: the batch could not be brought to its end, because of "+why+"."),
+	}
+	if tool, found := d.catalog.now().Lookup(call.Tool()); found {
+		result.Kind = tool.Kind
+	}
+	if unknown {
+		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown,
+			"The batch could not be brought to its end, because of "+why+", while a worker had this call. "+
+				"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
+		result.Worker, result.Started, result.Permission = record.Worker, record.Started, record.Permission
+	}
+	return result
+}
+
+// withdrawAll takes the jobs of the batch out of the queue. One that is in a worker's hands is not
+// disturbed: the worker finds that its call has ended.
+func (d *drive) withdrawAll(ctx context.Context) {
+	jobs := d.names.Stream(bus.Jobs)
+	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.JobsOf(d.accepted.Key)...)
+	for _, job := range queued {
+		err = errors.Join(err, d.conn.Delete(ctx, jobs, job.Seq))
+	}
+	if err != nil {
+		d.log.Debug("jobs of a closed batch were not withdrawn; their worker finds the calls ended", "err", err)
+	}
+}

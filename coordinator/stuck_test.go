@@ -1,0 +1,119 @@
+package coordinator
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// withhold takes the next delivery of the log and keeps it for ever. To the coordinators it is like a
+// message that a restarted server holds and never delivers again.
+func (o *office) withhold() {
+	o.t.Helper()
+	conn := o.connect("withholder")
+	o.must(conn.EnsureConsumer(o.t.Context(), conn.BatchesConsumer(10*time.Second)))
+	taken := make(chan struct{})
+	o.run(conn, func(ctx context.Context) error {
+		slots := bus.NewSlots(1)
+		err := conn.Puller(o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
+			close(taken)
+			for ctx.Err() == nil {
+				_ = d.InProgress()
+				pause(ctx, 3*time.Second)
+			}
+		})
+		_ = slots.Wait(context.Background())
+		return err
+	})
+	<-taken
+}
+
+// inLog reports whether a batch is in the log.
+func (o *office) inLog(key messages.BatchKey) bool {
+	_, open, err := o.journal.Open(o.t.Context(), key)
+	o.must(err)
+	return open
+}
+
+// answered stores a reply to a batch that is in the log, as its driver would have.
+func (o *office) answered(key messages.BatchKey) {
+	o.t.Helper()
+	accepted, open, err := o.journal.Open(o.t.Context(), key)
+	o.must(err)
+	if !open {
+		o.t.Fatalf("%s is not in the log", key)
+	}
+	b, err := messages.DecodeBatch(accepted.Body)
+	o.must(err)
+	_, err = o.journal.WriteReply(o.t.Context(), accepted, messages.Reply{
+		V: 1, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.Completed,
+		Digest: messages.Digest(accepted.Body), Reinjection: []byte("null"), Results: []messages.Result{},
+	})
+	o.must(err)
+}
+
+// TestAHeadThatIsAnsweredHoldsUpNobody: a restart of the server can bring an answered batch back into the
+// log that the consumer never delivers again. The next batch of the session removes it.
+func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		first := o.submit("s", "first", 0)
+		o.withhold()
+		o.answered(first)
+		o.coordinator(Config{})
+		second := o.submit("s", "second", 0)
+		o.reply(second, time.Minute)
+		o.until("the first is out of the log", time.Minute, func() bool { return !o.inLog(first) })
+	})
+}
+
+// TestAHeadThatIsAnsweredLeavesTheLog: without a later batch the sweep removes it.
+func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		first := o.submit("s", "first", 0)
+		o.withhold()
+		o.answered(first)
+		o.coordinator(Config{})
+		o.until("it is out of the log", 10*time.Minute, func() bool { return !o.inLog(first) })
+	})
+}
+
+// TestAHeadThatIsNeverDeliveredIsDriven: the batch behind it has its head driven after a while.
+func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		first := o.submit("s", "first", 0)
+		o.withhold()
+		o.coordinator(Config{})
+		second := o.submit("s", "second", 0)
+		o.reply(first, 2*time.Minute)
+		o.reply(second, time.Minute)
+	})
+}
+
+// TestABatchThatIsNeverDeliveredIsDriven: without a later batch the sweep drives it.
+func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		first := o.submit("s", "first", 0)
+		o.withhold()
+		o.coordinator(Config{})
+		o.reply(first, 15*time.Minute)
+	})
+}
+
+// TestTheSweepLeavesADrivenBatchAlone: a batch that another coordinator drives for long is not driven twice.
+func TestTheSweepLeavesADrivenBatchAlone(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		a, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
+		b, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
+		key := o.submit("s", "long", 1) // no worker takes it
+		o.until("somebody drives it", time.Minute, func() bool { return a.driving(key) != nil || b.driving(key) != nil })
+		for range 12 {
+			time.Sleep(time.Minute)
+			if a.driving(key) != nil && b.driving(key) != nil {
+				t.Fatal("both coordinators drive the batch")
+			}
+		}
+	})
+}
