@@ -117,10 +117,21 @@ type Decision struct {
 	Sig    string    `json:"sig"`   // base64url of the Ed25519 signature over [Decision.Signed]
 }
 
-// Signed is the bytes that the signature of a decision covers.
+// Signed is the bytes that the signature of a decision covers: the text "toolfleet decision v1", a
+// line feed, and the decision without sig as canonical JSON. docs/approvals.md defines them byte for
+// byte. Members that Decision does not have are not among them, so that a signature over one of them
+// is refused: a reader that does not know a member cannot do what its signer meant by it.
 func (d Decision) Signed() ([]byte, error) {
-	d.Sig = ""
-	canonical, err := CanonicalJSON(MustMarshal(d))
+	raw, err := Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	members, err := Object(raw)
+	if err != nil {
+		return nil, err
+	}
+	delete(members, "sig")
+	canonical, err := CanonicalJSON(MustMarshal(members))
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package approval
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,27 +213,11 @@ func readable(d messages.Decision) *messages.Refusal {
 
 // verify says why a decision is nobody's whose word counts. It does not tell which part is wrong.
 func (a Approvers) verify(d messages.Decision) *messages.Refusal {
-	bad := refuse(messages.BadSignature, "The decision is not signed with the key of an approver of this name.")
-	p, known := a.byName[d.By]
-	if !known || p.Key != d.Key {
-		return bad
+	if p, known := a.byName[d.By]; known && p.Key == d.Key && verified(d, p.Key) {
+		return nil
 	}
-	signed, err := d.Signed()
-	if err != nil {
-		return bad
-	}
-	sig, err := signatures.DecodeString(d.Sig)
-	if err != nil {
-		return bad
-	}
-	public, err := nkeys.FromPublicKey(p.Key)
-	if err != nil || public.Verify(signed, sig) != nil {
-		return bad
-	}
-	return nil
+	return refuse(messages.BadSignature, "The decision is not signed with the key of an approver of this name.")
 }
-
-var signatures = base64.RawURLEncoding.Strict()
 
 // own reports whether a decision is by the one who asks: of that name, or said to be behind that principal.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {

@@ -94,9 +94,6 @@ func (k Key) Sign(d messages.Decision) (messages.Decision, error) {
 	if k.pair == nil {
 		return d, errors.New("sign the decision: there is no key")
 	}
-	if _, err := messages.Marshal(d); err != nil {
-		return d, fmt.Errorf("sign the decision: %w", err)
-	}
 	d.Key, d.Nonce = k.public, rand.Text()
 	signed, err := d.Signed()
 	if err != nil {
