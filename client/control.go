@@ -18,8 +18,9 @@ type Stop struct {
 }
 
 // Abort ends a batch, or with an empty id every batch of the session that is there at this moment, waiting ones
-// included. When it returns the abort is stored and holds. Each batch still ends with its reply, in which the calls
-// that had not started are aborted and the running ones end with what is known of them.
+// included. When it returns the abort is stored and holds. One by id may come before its batch: it holds for a batch
+// that is stored up to batch_ttl (1 h) later. Each batch still ends with its reply, in which the calls that had not
+// started are aborted and the running ones end with what is known of them.
 func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Stop) (seq uint64, err error) {
 	abort := json.RawMessage("true")
 	if b != "" {

@@ -96,12 +96,12 @@ func (d *drive) controls(ctx context.Context) ([]batch.Event, error) {
 		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // what was said before was heard with that reply
 			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
 		}
+		stop := messages.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
+		if e.Record.Aborts(e.Stored, d.accepted.Key.Batch, d.accepted.Seq, d.accepted.Stored, d.cfg.BatchTTL) {
+			events = append(events, batch.Aborted{Stop: stop})
+		}
 		if e.Record.UpTo < d.accepted.Seq {
 			continue
-		}
-		stop := messages.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
-		if id, all := e.Record.Batch(); all || id != "" && messages.Token(id) == d.accepted.Key.Batch {
-			events = append(events, batch.Aborted{Stop: stop})
 		}
 		if w := e.Record.When; w == messages.SteerBetweenGroups || w == messages.SteerImmediate {
 			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})

@@ -219,11 +219,8 @@ func (d *drive) prepare(ctx context.Context) error {
 		return err
 	}
 	said, err := d.controls(ctx) // after the records: see rest
-	switch {
-	case err != nil && late:
-		return err
-	case err != nil:
-		d.log.Log(ctx, levelOf(err), notHeard, "err", err)
+	if err != nil {
+		return err // an abort may have come before the batch: without the controls nothing starts
 	}
 	for _, event := range said {
 		d.machine.Step(d.began, event)

@@ -121,14 +121,26 @@ type HandBack struct {
 }
 
 // ControlRecord is a stored [Control], on ctl.<t>.<s>. It reaches the batches whose sequence in the log is
-// at most UpTo: those that were there when it was asked for. A steering message waits for the first reply
-// that can take it along.
+// at most UpTo: those that were there when it was asked for. An abort by batch id also reaches a later batch,
+// see [ControlRecord.Aborts]. A steering message waits for the first reply that can take it along.
 type ControlRecord struct {
 	Control
 	UpTo uint64 `json:"up_to"`
 	// Taken says that the reply of a batch takes the steering messages along that were stored before this record
 	// and not taken yet.
 	Taken string `json:"taken,omitempty"` // the batch's token
+}
+
+// Aborts reports whether the record, stored at the time at, aborts a batch: its token, its sequence in the log
+// and the time at which it was stored. An abort of the session is for the batches that were there. An abort by id
+// also holds for a batch that is stored up to ttl after it: the two may overtake each other on their way.
+// Both times are the server's.
+func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
+	id, all := r.Batch()
+	if all || id == "" {
+		return all && r.UpTo >= seq
+	}
+	return Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
 }
 
 // Buried is a message that could not be processed at all, kept on the dead subject with the reason.

@@ -18,7 +18,9 @@ type abortCmd struct {
 // Help is shown below the command's usage.
 func (abortCmd) Help() string {
 	return `Calls that have not started never will, and running ones are stopped. Each is answered all the same: the batch ends with
-its reply. A write that was stopped in the middle and may have happened says so (outcome_unknown).`
+its reply. A write that was stopped in the middle and may have happened says so (outcome_unknown).
+
+An abort that names a batch may come before it: the batch runs nothing when it comes within batch_ttl (1 h).`
 }
 
 func (c abortCmd) Run(a *app) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
@@ -13,6 +14,7 @@ import (
 // ControlEntry is a stored control record.
 type ControlEntry struct {
 	Seq    uint64
+	Stored time.Time
 	Record messages.ControlRecord
 }
 
@@ -32,7 +34,7 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	}
 	var entries []ControlEntry
 	for _, msg := range msgs {
-		entry := ControlEntry{Seq: msg.Seq}
+		entry := ControlEntry{Seq: msg.Seq, Stored: msg.Time}
 		if json.Unmarshal(msg.Data, &entry.Record) == nil {
 			entries = append(entries, entry)
 		}
@@ -40,7 +42,8 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	return entries, nil
 }
 
-// WriteControl stores what was said to a session. It reaches the batches that are in the log at this moment.
+// WriteControl stores what was said to a session. It reaches the batches that are in the log at this moment, and an
+// abort by id also a batch that comes later.
 func (j *Journal) WriteControl(ctx context.Context, tenant, session string, control messages.Control) (seq uint64, err error) {
 	record := messages.ControlRecord{Control: control}
 	record.V = messages.Version

@@ -168,7 +168,7 @@ func (d *drive) run() bool {
 		}
 	}
 	said, err := d.controls()
-	if err != nil && late {
+	if err != nil {
 		return false
 	}
 	for _, e := range said {
@@ -241,12 +241,13 @@ func (d *drive) controls() (events []batch.Event, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, record := range all {
+	for _, m := range all {
+		record := m.Body.(messages.ControlRecord)
+		if record.Aborts(m.Time, d.sub.Key.Batch, d.accepted.Seq, d.accepted.Time, BatchTTL) {
+			events = append(events, batch.Aborted{})
+		}
 		if record.UpTo < d.accepted.Seq {
 			continue
-		}
-		if id, session := record.Batch(); session || string(id) == d.sub.Key.Batch {
-			events = append(events, batch.Aborted{})
 		}
 		if record.When != "" {
 			events = append(events, batch.Steered{Now: record.When == messages.SteerImmediate})

@@ -218,12 +218,10 @@ func (j journal) control(key messages.BatchKey, control messages.Control) error 
 	})
 }
 
-func (j journal) controls(key messages.BatchKey) (all []messages.ControlRecord, err error) {
+func (j journal) controls(key messages.BatchKey) (all []*Message, err error) {
 	subject := names.OfSession(messages.VerbCtl, key.Tenant, key.Session)
 	err = j.ask("controls?", subject, func() error {
-		for _, m := range j.Stream(callsStream).All(subject) {
-			all = append(all, m.Body.(messages.ControlRecord))
-		}
+		all = j.Stream(callsStream).All(subject)
 		return nil
 	})
 	return all, err

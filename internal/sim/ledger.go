@@ -13,7 +13,8 @@ type ledger struct {
 	*agreements
 	fleet   *Fleet
 	batches map[messages.BatchKey]*account
-	order   []*account // as accepted
+	order   []*account                      // as accepted
+	aborted map[messages.BatchKey]time.Time // when the newest abort of a batch by its id was stored
 }
 
 // account is what happened to one batch.
@@ -25,6 +26,7 @@ type account struct {
 	claimed []bool
 	ended   []bool // has, or had, a terminal record
 	durable []bool // which survives power loss
+	aborted bool   // by its id, before it was accepted: no call of it runs
 }
 
 // run is one run of a tool.
@@ -48,7 +50,7 @@ type violation string
 func (v violation) Error() string { return string(v) }
 
 func newLedger(f *Fleet) *ledger {
-	return &ledger{agreements: newAgreements(), fleet: f, batches: map[messages.BatchKey]*account{}}
+	return &ledger{agreements: newAgreements(), fleet: f, batches: map[messages.BatchKey]*account{}, aborted: map[messages.BatchKey]time.Time{}}
 }
 
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
@@ -60,15 +62,23 @@ func (l *ledger) stored(m *Message) {
 		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing
 			n := len(body.Plan.Calls)
 			a := &account{sub: body, runs: make([][]*run, n), ended: make([]bool, n), durable: make([]bool, n), claimed: make([]bool, n)}
+			if at, was := l.aborted[body.Key]; was && m.Time.Sub(at) <= BatchTTL {
+				a.aborted = true
+				l.fleet.tally["batches aborted before they came"]++
+			}
 			l.batches[body.Key] = a
 			l.order = append(l.order, a)
 		}
 	case messages.Job:
 		l.published(messages.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
 	case messages.ControlRecord:
-		_, session, err := names.Session(m.Subject)
-		if _, all := body.Batch(); all && err == nil && body.UpTo > 0 {
+		tenant, session, err := names.Session(m.Subject)
+		id, all := body.Batch()
+		if all && err == nil && body.UpTo > 0 {
 			l.aborts[session] = m.Time
+		}
+		if id != "" && err == nil {
+			l.aborted[messages.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
 		}
 	case messages.CallRecord:
 		a, i := l.call(m.Subject)
@@ -114,6 +124,9 @@ func (l *ledger) began(a *attempt) *run {
 	i := a.key.Index
 	if account == nil {
 		l.fail("call %s runs, and its batch was never accepted", a.key)
+	}
+	if account.aborted {
+		l.fail("call %s runs, and its batch was aborted before it was accepted", a.key)
 	}
 	l.inOrder(account, i)
 	l.mayStart(a)
