@@ -111,7 +111,6 @@ type Config struct {
 	Grace time.Duration
 	// ApprovalTTL is how long people have to answer a question. Default 15 min
 	ApprovalTTL time.Duration
-	LetGo       time.Duration // before a job that is not served here is offered again. Default 500 ms
 	Drain       time.Duration // how long running calls may go on after Run was told to end. Default 30 s
 	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls given up. May be nil.
 	Hurry <-chan struct{}
@@ -138,7 +137,6 @@ func (c Config) withDefaults() Config {
 	def(&c.Lease, 10*time.Second)
 	def(&c.Grace, min(2*time.Second, c.Lease/5))
 	def(&c.ApprovalTTL, 15*time.Minute)
-	def(&c.LetGo, 500*time.Millisecond)
 	def(&c.Drain, 30*time.Second)
 	def(&c.LastWords, 5*time.Second)
 	if c.Poison <= 0 {
@@ -248,8 +246,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 	}
 	switch {
 	case !served:
-		log.Debug("let go: the tool is not served here under this definition")
-		c.settle(log, a.letGo("not served here", min(c.cfg.LetGo<<min(job.Dispatch, 5), 10*time.Second), a.runs-1)(d))
+		c.settle(log, a.bounce(ctx))
 		return
 	case c.conn.Now(ctx).After(job.NotAfter):
 		c.settle(log, d.Term("the batch outlived its time"))
