@@ -91,6 +91,7 @@ func (d *drive) finish(ctx context.Context) bool {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
+			d.adoptReply(stored)
 		}
 		return err
 	})
@@ -107,6 +108,13 @@ func (d *drive) finish(ctx context.Context) bool {
 	d.cfg.Metrics.replied(ctx, *d.reply, d.in.batch.Round, took, d.catalog.fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
+}
+
+// adoptReply takes over the status of the stored reply, which another driver may have made.
+func (d *drive) adoptReply(stored []byte) {
+	if reply, err := decodeReply(stored); err == nil {
+		d.reply.Status, d.reply.Error = reply.Status, reply.Error
+	}
 }
 
 // sinceAccepted is how old the batch is, rests and earlier drives included.
@@ -131,7 +139,8 @@ func (d *drive) remove(ctx context.Context) error {
 	d.mu.Lock()
 	delivery := d.delivery
 	d.mu.Unlock()
-	if delivery != nil && delivery.AckSync(ctx) == nil {
+	// An acknowledgement names only a place, which a server that restarted since may have given to another batch.
+	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
 	}
 	return d.journal.Remove(ctx, d.accepted)

@@ -30,6 +30,8 @@ func TestControlRecordAborts(t *testing.T) {
 		"another id, later":                       {`"b"`, 6, "c", 7, time.Minute, false},
 		"an id that is encoded":                   {`"b.*"`, 6, messages.Token("b.*"), 7, time.Minute, true},
 		"session, in the log":                     {`true`, 7, "b", 7, -time.Minute, true},
+		"session, by a clock that is behind":      {`true`, 7, "b", 7, time.Second, true},
+		"session, later at a place given again":   {`true`, 7, "b", 7, time.Minute, false},
 		"session, later":                          {`true`, 6, "b", 7, time.Second, false},
 		"session, an empty log":                   {`true`, 0, "b", 1, time.Second, false},
 		"no abort, in the log":                    {``, 7, "b", 7, -time.Minute, false},

@@ -131,14 +131,18 @@ type ControlRecord struct {
 	Taken string `json:"taken,omitempty"` // the batch's token
 }
 
+// clockSkew is how much the clocks of two servers of a cluster may differ.
+const clockSkew = 5 * time.Second
+
 // Aborts reports whether the record, stored at the time at, aborts a batch: its token, its sequence in the log
 // and the time at which it was stored. An abort of the session is for the batches that were there. An abort by id
 // also holds for a batch that is stored up to ttl after it: the two may overtake each other on their way.
-// Both times are the server's.
+// Both times are the server's. A server that restarted can give a later batch a sequence that was given before,
+// so a later batch is told by its time too.
 func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
 	id, all := r.Batch()
 	if all || id == "" {
-		return all && r.UpTo >= seq
+		return all && r.UpTo >= seq && !stored.After(at.Add(clockSkew))
 	}
 	return Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
 }

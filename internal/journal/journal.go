@@ -448,8 +448,19 @@ func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
 }
 
-// Remove takes a finished batch out of the log.
+// Remove takes a finished batch out of the log. After a restart the server can give the place of a batch that
+// has left the log to a new one, so the place is looked at first.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
+	there, err := j.conn.At(ctx, j.names.Stream(bus.Batches), a.Seq)
+	if errors.Is(err, bus.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
+	}
+	if there.Subject != j.names.Of(messages.VerbBatch, a.Key) || !there.Time.Equal(a.Stored) {
+		return nil // it has left the log
+	}
 	if err := j.conn.Delete(ctx, j.names.Stream(bus.Batches), a.Seq); err != nil {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
 	}

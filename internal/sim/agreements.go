@@ -181,6 +181,14 @@ func (l *ledger) mayStart(a *attempt) {
 // slack is what is given beyond what was promised, for messages that are lost and parties that die.
 const slack = 4 * time.Minute
 
+// calm is how long nothing has gone wrong since a time.
+func (l *ledger) calm(since time.Time) time.Duration {
+	if l.fleet.disturbed.After(since) {
+		since = l.fleet.disturbed
+	}
+	return l.fleet.Now.Sub(since)
+}
+
 // look holds what stands still to what was promised about it: nobody holds a batch that rests, and nothing that is
 // stored for one waits for longer than restAtMost.
 func (l *ledger) look() {
@@ -212,10 +220,10 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 		if !has {
 			return since, false
 		}
-		switch age := l.fleet.Now.Sub(s.at); {
+		switch age := l.calm(s.at); {
 		case s.record.State == messages.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
 			l.fail("call %s was granted %v ago, and no job was published since", key, age)
-		case s.record.State == messages.Parked && l.fleet.Now.Sub(s.record.Approval.Expires) > slack:
+		case s.record.State == messages.Parked && l.calm(s.record.Approval.Expires) > slack:
 			l.fail("the question about call %s has expired %v ago, and the call has not ended", key, l.fleet.Now.Sub(s.record.Approval.Expires))
 		}
 		if s.record.State != messages.Parked {
@@ -233,11 +241,11 @@ func (l *ledger) isFree(a *account, since time.Time) {
 	now := l.fleet.Now
 	for _, c := range l.fleet.coordinators {
 		d := c.live[a.sub.Key]
-		if d != nil && l.alive(c.process) && now.Sub(since) > slack && now.Sub(d.born) > slack {
+		if d != nil && l.alive(c.process) && l.calm(since) > slack && l.calm(d.born) > slack {
 			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.name, now.Sub(d.born))
 		}
 	}
-	if aborted, was := l.aborts[a.sub.Key.Session]; was && aborted.After(since) && now.Sub(aborted) > restAtMost+slack {
+	if aborted, was := l.aborts[a.sub.Key.Session]; was && aborted.After(since) && l.calm(aborted) > restAtMost+slack {
 		l.fail("session %s was aborted %v ago, and %s still waits for people", a.sub.Key.Session, now.Sub(aborted), a.sub.Key)
 	}
 }

@@ -125,7 +125,7 @@ func (a *attempt) park(people int) {
 		State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: a.record.Attempt, Lapsed: a.record.Lapsed, Worker: a.name,
 		ArgsHash: a.argsHash, Approval: &q,
 	}
-	a.insist(func() error {
+	_ = a.insist(func() error {
 		seq, err := a.write(a.key, record, a.last, never)
 		lost, other := err.(*lostTo)
 		switch {

@@ -29,6 +29,8 @@ type Broker struct {
 	queues  []*Queue
 	inboxes map[string][]any // of core subscribers, by subject
 	stored  func(*Message)   // is told of every message that a stream takes; may be nil
+	// restarted is when the server was last started again; zero: never.
+	restarted time.Time
 }
 
 // Message is what a stream holds. Bodies are values: nobody changes one that was stored.
@@ -55,7 +57,17 @@ type Stream struct {
 	StreamConfig
 	last uint64     // the sequence of the newest message that was ever stored
 	msgs []*Message // in sequence
+	gone []removed  // of a queue: what was removed lately, in the order of the removals
 }
+
+// removed is a message that was removed, and when. The server writes removals down a moment later.
+type removed struct {
+	*Message
+	at time.Time
+}
+
+// unwritten is how long the server may take to write a removal down.
+const unwritten = 2 * time.Second
 
 // Streams is the table of DESIGN part 3, as far as batches and calls go.
 func Streams(n messages.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
@@ -124,7 +136,7 @@ func (b *Broker) CompareAndSet(subject string, body any, last uint64) (uint64, e
 // Delete takes one message out of a stream. That it is gone already is fine.
 func (b *Broker) Delete(stream string, seq uint64) {
 	s := b.Stream(stream)
-	if !s.remove(seq) {
+	if !s.removeAt(b.Now, seq) {
 		return
 	}
 	for _, q := range b.queues {
@@ -218,12 +230,33 @@ func (s *Stream) find(seq uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.msgs, seq, func(m *Message, seq uint64) int { return cmp.Compare(m.Seq, seq) })
 }
 
-func (s *Stream) remove(seq uint64) bool {
+func (s *Stream) removeAt(now time.Time, seq uint64) bool {
 	at, found := s.find(seq)
 	if found {
+		if s.Queue {
+			s.gone = slices.DeleteFunc(s.gone, func(r removed) bool { return now.Sub(r.at) > unwritten })
+			s.gone = append(s.gone, removed{s.msgs[at], now})
+		}
 		s.msgs = slices.Delete(s.msgs, at, at+1)
 	}
 	return found
+}
+
+// fallBack is what a stream whose removals were not written down is like after a restart: each message that was removed
+// lately is back where comesBack says so, and the sequences behind the newest message that is there are given again.
+func (s *Stream) fallBack(now time.Time, comesBack func() bool) {
+	for _, r := range s.gone {
+		if now.Sub(r.at) <= unwritten && s.Last(r.Subject) == nil && comesBack() {
+			at, _ := s.find(r.Seq)
+			s.msgs = slices.Insert(s.msgs, at, r.Message)
+		}
+	}
+	if comesBack() {
+		s.last = 0
+		if n := len(s.msgs); n > 0 {
+			s.last = s.msgs[n-1].Seq
+		}
+	}
 }
 
 // forget lets go of what is too old.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -28,6 +29,7 @@ func (f *Fleet) startCoordinator() {
 			}
 		}
 	})
+	c.spawn("sweep", c.sweep)
 	c.spawn("hear", func(t *task) {
 		for {
 			t.wait(never, func() bool { return len(t.inboxes[inbox]) > 0 })
@@ -42,11 +44,12 @@ func (f *Fleet) startCoordinator() {
 type notice struct {
 	key  messages.CallKey
 	said batch.Event
+	job  uint64 // that the coordinator is to take out of the queue; 0: none
 }
 
 func (c *coordinator) notice(n notice) {
 	if d := c.live[n.key.BatchKey]; d != nil {
-		d.heard = append(d.heard, n.said)
+		d.heard = append(d.heard, n)
 	}
 }
 
@@ -59,17 +62,78 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 	}
 	replied, replyErr := journal{t}.replied(key)
 	head, headErr := journal{t}.head(key)
-	switch {
-	case replyErr != nil || headErr != nil:
+	if replyErr != nil || headErr != nil {
 		t.nak(delivery, time.Second)
-	case replied:
+		return
+	}
+	seen := session.Observation{Seq: delivery.Seq, Replied: replied, Deliveries: delivery.Count}
+	if head != nil {
+		seen.Head = head.Seq
+	}
+	switch session.Decide(seen) {
+	case session.Answer:
 		t.tell("ack", delivery.Subject, func() { delivery.Ack() })
-	case head == nil:
+	case session.Vanished:
 		t.nak(delivery, time.Second)
-	case head.Seq != delivery.Seq:
+	case session.Clear:
+		c.clearHead(t, delivery)
+	case session.Wait:
 		t.nak(delivery, Poll)
-	default:
+	case session.Drive:
 		c.driveLane(t, delivery.Message, delivery)
+	}
+}
+
+// clearHead is for a batch that an earlier one of its session holds up.
+func (c *coordinator) clearHead(t *task, delivery *Delivery) {
+	head, err := c.nextHead(t, delivery.Body.(*Submission).Key)
+	switch {
+	case err != nil || head == nil:
+		t.nak(delivery, time.Second)
+	case head.Seq == delivery.Seq:
+		c.driveLane(t, delivery.Message, delivery)
+	case session.RescuesHead(delivery.Count):
+		t.nak(delivery, Poll)
+		c.driveLane(t, head, nil)
+	default:
+		t.nak(delivery, Poll)
+	}
+}
+
+// sweepEvery is the time between two sweeps without a restart of the server.
+const sweepEvery = 5 * time.Minute
+
+// sweep looks for heads that nobody drives: after each restart of the server, and now and then.
+func (c *coordinator) sweep(t *task) {
+	for wait := AckWait; ; wait = sweepEvery {
+		last := t.restarted
+		t.wait(t.Now.Add(wait), func() bool { return t.restarted.After(last) })
+		if t.restarted.After(last) { // what is in flight settles first
+			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
+		}
+		all, err := journal{t}.open(2 * AckWait)
+		if err != nil {
+			continue
+		}
+		seen := map[string]bool{}
+		for _, m := range all {
+			if key := m.Body.(*Submission).Key; !seen[key.Session] && c.live[key] == nil {
+				seen[key.Session] = true
+				c.attend(t, m)
+			}
+		}
+	}
+}
+
+// attend looks after one head that is not driven here.
+func (c *coordinator) attend(t *task, head *Message) {
+	key := head.Body.(*Submission).Key
+	next, err := c.nextHead(t, key) // removes those that have their reply
+	if err != nil || next != head || t.Now.Sub(head.Time) < restAtMost+2*AckWait {
+		return
+	}
+	if waits, err := c.waitsForPeople(t, key); err == nil && !waits {
+		c.spawn("drive", func(t *task) { c.driveLane(t, head, nil) })
 	}
 }
 
@@ -139,7 +203,8 @@ type drive struct {
 	sub         *Submission
 	machine     *batch.Machine
 	delivery    *Delivery // of the batch, if it came by one
-	heard       []batch.Event
+	heard       []notice
+	broken      bool // no driver can bring the batch to its end
 	reply       *reply
 	over        bool      // the drive has ended
 	nudged      bool      // it is to look into the journal
@@ -159,7 +224,7 @@ func (d *drive) run() bool {
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
-	late := d.delivery == nil || d.delivery.Count > 1
+	late := d.delivery == nil || d.delivery.Count > 1 || d.knew(d.accepted)
 	resumed := false
 	if late {
 		var err error
@@ -176,11 +241,11 @@ func (d *drive) run() bool {
 	}
 	d.sure = late
 	d.step(batch.Begin{Resumed: resumed, Late: late})
-	for d.reply == nil {
+	for d.reply == nil && !d.broken {
 		if d.rest() {
 			return false
 		}
-		if d.reply != nil {
+		if d.reply != nil || d.broken {
 			break
 		}
 		wake, ok := d.machine.Wake()
@@ -190,15 +255,21 @@ func (d *drive) run() bool {
 		d.wait(wake, func() bool { return len(d.heard) > 0 || d.nudged })
 		switch {
 		case len(d.heard) > 0:
-			said := d.heard[0]
+			n := d.heard[0]
 			d.heard = d.heard[1:]
-			d.step(said)
+			if n.job > 0 {
+				_ = d.ask("remove job", n.key.String(), func() error { d.Delete(jobsStream, n.job); return nil })
+			}
+			d.step(n.said)
 		case d.nudged:
 			d.nudged = false
 			d.look()
 		default:
 			d.step(batch.Tick{})
 		}
+	}
+	if d.reply == nil {
+		d.close()
 	}
 	return d.finish()
 }
@@ -285,6 +356,10 @@ func indexOf(m *Message) int {
 }
 
 func (d *drive) step(e batch.Event) {
+	if d.broken = d.broken || d.faults.breaks(d.process); d.broken {
+		d.tally["broken drivers"]++
+		return
+	}
 	wants := d.machine.Step(d.Now, e)
 	d.follow(e)
 	for len(wants) > 0 {
@@ -341,13 +416,14 @@ func (d *drive) dispatch(want batch.Dispatch) {
 }
 
 func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
-	d.insist(func() error {
+	err := d.insist(func() error {
 		stored, err := d.writePlan(d.sub.Key, want.Record, want.Expect)
 		for _, m := range stored {
 			events = append(events, batch.Planned{Record: m.Body.(messages.PlanRecord), Seq: m.Seq})
 		}
 		return err
 	})
+	d.broken = d.broken || err != nil
 	return events
 }
 
@@ -376,9 +452,11 @@ func (d *drive) end(want batch.End) []batch.Event {
 
 // finish stores the reply and takes the batch out of the log, by its delivery or by its place.
 func (d *drive) finish() bool {
-	d.insist(func() error { return d.writeReply(d.sub.Key, *d.reply) })
-	d.insist(func() error {
-		if held := d.delivery; held != nil {
+	if d.insist(func() error { return d.writeReply(d.sub.Key, *d.reply) }) != nil {
+		return false
+	}
+	_ = d.insist(func() error {
+		if held := d.delivery; held != nil && !d.knew(d.accepted) { // else its place may be another batch's now
 			confirmed := false
 			err := d.ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
 			if err == nil && confirmed {

@@ -12,6 +12,7 @@ type Calm struct{}
 
 func (Calm) before(*process) fault { return none }
 func (Calm) between(*World)        {}
+func (Calm) breaks(*process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
@@ -19,8 +20,8 @@ func (Calm) delay() time.Duration  { return 0 }
 type Storm struct {
 	rng *rand.Rand
 	// How often something happens: once in so many commands. 0: never.
-	message, crash, restart, power, pause, hurry int
-	until                                        int // commands
+	message, crash, restart, power, pause, hurry, bug int
+	until                                             int // commands
 }
 
 // NewStorm is a storm with its own mixture: some are all crashes, some all lost messages, some nothing at all.
@@ -32,7 +33,7 @@ func NewStorm(rng *rand.Rand) *Storm {
 		return most << rng.IntN(5)
 	}
 	return &Storm{
-		rng: rng, message: rate(5), crash: rate(20), restart: rate(40), power: rate(100), pause: rate(30), hurry: rate(10),
+		rng: rng, message: rate(5), crash: rate(20), restart: rate(40), power: rate(100), pause: rate(30), hurry: rate(10), bug: rate(200),
 		until: 100 + rng.IntN(900),
 	}
 }
@@ -47,6 +48,8 @@ func (s *Storm) before(p *process) fault {
 		return dies
 	case s.mortal(p) && s.hits(2*s.crash):
 		return diesAfter
+	case s.hits(2 * s.restart):
+		return cutOff
 	case s.hits(s.message):
 		return []fault{lost, ackLost, late, slow}[s.rng.IntN(4)]
 	}
@@ -67,7 +70,7 @@ func (s *Storm) between(w *World) {
 	if s.hits(4 * s.pause) {
 		s.any(w, func(p *process) {
 			p.paused = w.Now.Add(time.Duration(s.rng.IntN(40)) * time.Second)
-			p.slept = p.paused
+			p.slept, w.disturbed = p.paused, w.Now
 			w.logf(p.name, "PAUSES", "for %v", p.paused.Sub(w.Now))
 			w.tally["pauses"]++
 		})
@@ -75,10 +78,13 @@ func (s *Storm) between(w *World) {
 	if s.hits(4 * s.restart) {
 		w.logf("", "RESTART", "of the server")
 		w.tally["restarts"]++
-		if s.rng.IntN(2) == 0 {
+		switch s.rng.IntN(3) {
+		case 0:
 			w.Stop()
-		} else {
+		case 1:
 			w.Restart()
+		default:
+			w.outage()
 		}
 	}
 	if s.hits(4 * s.power) {
@@ -93,6 +99,8 @@ func (s *Storm) any(w *World, do func(*process)) {
 		do(p)
 	}
 }
+
+func (s *Storm) breaks(p *process) bool { return p.commands <= s.until && s.hits(s.bug) }
 
 func (s *Storm) skip(w *World) bool { return w.commands <= s.until && s.hits(s.hurry) }
 
@@ -113,12 +121,15 @@ type Hit struct {
 
 // What a [Hit] can be, and how many parties it can happen to.
 var hits = map[string]fault{
-	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter,
+	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter, "cut off": cutOff,
 	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
 }
 
 // OfMessage reports whether nobody dies or sleeps of it.
-func (h Hit) OfMessage() bool { return hits[h.What] != none && hits[h.What] < dies }
+func (h Hit) OfMessage() bool {
+	f := hits[h.What]
+	return f != none && f != dies && f != diesAfter
+}
 
 // Hits lists everything that can go wrong at a command of a fleet with so many coordinators and workers.
 func Hits(command, parties int) []Hit {
@@ -142,7 +153,7 @@ func (s Script) before(p *process) fault {
 		if hit.Command != p.commands {
 			continue
 		}
-		if f := hits[hit.What]; f == none || f >= dies && p.again == nil {
+		if f := hits[hit.What]; f == none || (f == dies || f == diesAfter) && p.again == nil {
 			s.meanwhile(p.World, hit)
 		} else {
 			return f
@@ -174,5 +185,6 @@ func (s Script) meanwhile(w *World, hit Hit) {
 }
 
 func (Script) between(*World)       {}
+func (Script) breaks(*process) bool { return false }
 func (Script) skip(*World) bool     { return false }
 func (Script) delay() time.Duration { return 7 * time.Second }

@@ -167,7 +167,7 @@ func (f *Fleet) startAgent(sub *Submission) {
 		final := names.Of(messages.VerbFinal, sub.Key)
 		for again := true; again; again = f.rng.IntN(8) == 0 {
 			subject := names.Of(messages.VerbBatch, sub.Key)
-			t.insist(func() error {
+			_ = t.insist(func() error {
 				err := t.ask("submit", subject, func() error {
 					_, err := f.Append(subject, sub)
 					return err

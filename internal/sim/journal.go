@@ -3,9 +3,11 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/journal/outcome"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -17,6 +19,7 @@ var (
 	callsStream   = names.Stream("CALLS")
 	resultsStream = names.Stream("RESULTS")
 	repliesStream = names.Stream("REPLIES")
+	jobsStream    = names.Stream("JOBS")
 )
 
 // Submission is what an agent publishes: a Batch, decoded and planned beforehand, since neither is what is tried here.
@@ -59,27 +62,58 @@ func (j journal) write(key messages.CallKey, record messages.CallRecord, last ui
 		seq = stored
 		return err
 	})
-	if err == nil {
-		return seq, nil
+	answer := answerTo(err)
+	if answer.Final() {
+		return seq, err
 	}
 	// What became of it is asked for no longer than the write took.
 	newest, readErr := j.newestBy(j.Now.Add(max(j.Now.Sub(began), 500*time.Millisecond)), key)
-	switch {
-	case readErr != nil:
-		return 0, readErr
-	case newest.seq > 0 && newest.record.Nonce == record.Nonce:
+	seen := outcome.Newest{Read: readErr == nil, Seq: newest.seq, Own: newest.seq > 0 && newest.record.Nonce == record.Nonce}
+	switch outcome.Of(answer, last, seen) {
+	case outcome.Won:
 		return newest.seq, nil
-	case newest.seq > last:
+	case outcome.Overtaken:
 		return 0, &lostTo{newest}
+	case outcome.Refused:
+		return 0, errImpossible
 	}
 	return 0, ErrUnknown
+}
+
+// errImpossible is the error of a write that no try stores. The broker here refuses none that way.
+var errImpossible = errors.New("the write can never be stored")
+
+// answerTo is the answer to a write that ended with err.
+func answerTo(err error) outcome.Answer {
+	switch {
+	case err == nil:
+		return outcome.Stored
+	case errors.Is(err, ErrConflict):
+		return outcome.Conflict
+	}
+	return outcome.Unknown
+}
+
+// first decides a write as the first of its subject, by what a read found there afterwards.
+func first(err error, found bool, readErr error) error {
+	newest := outcome.Newest{Read: readErr == nil}
+	if found {
+		newest.Seq = 1
+	}
+	switch outcome.Of(answerTo(err), 0, newest) {
+	case outcome.Won, outcome.Overtaken:
+		return nil
+	case outcome.Refused:
+		return errImpossible
+	}
+	return ErrUnknown
 }
 
 func (j journal) newest(key messages.CallKey) (entry, error) { return j.newestBy(never, key) }
 
 func (j journal) newestBy(deadline time.Time, key messages.CallKey) (e entry, err error) {
 	subject := names.OfCall(messages.VerbCall, key)
-	err = j.askUntil(deadline, "newest", subject, func() error {
+	err = j.readUntil(deadline, "newest", subject, func() error {
 		if m := j.Stream(callsStream).Last(subject); m != nil {
 			e = entry{m.Seq, m.Body.(messages.CallRecord)}
 		}
@@ -98,15 +132,12 @@ func (j journal) writeResult(key messages.CallKey, result messages.Result) (mess
 		return result, nil
 	}
 	stored, found, readErr := j.result(key)
-	if readErr == nil && found {
-		return stored, nil
-	}
-	return result, errors.Join(err, readErr)
+	return stored, first(err, found, readErr)
 }
 
 func (j journal) result(key messages.CallKey) (r messages.Result, found bool, err error) {
 	subject := names.OfCall(messages.VerbResult, key)
-	err = j.ask("result?", subject, func() error {
+	err = j.read("result?", subject, func() error {
 		if m := j.Stream(resultsStream).Last(subject); m != nil {
 			r, found = m.Body.(messages.Result), true
 		}
@@ -140,17 +171,23 @@ func (j journal) writePlan(key messages.BatchKey, record messages.PlanRecord, la
 		return stored, nil
 	}
 	all, readErr := j.plans(key)
-	for n, m := range all {
-		if m.Seq > last {
-			return all[n:], nil
-		}
+	newer := slices.IndexFunc(all, func(m *Message) bool { return m.Seq > last })
+	newest := outcome.Newest{Read: readErr == nil}
+	if newer >= 0 {
+		newest.Seq = all[newer].Seq
 	}
-	return nil, errors.Join(err, readErr)
+	switch outcome.Of(answerTo(err), last, newest) {
+	case outcome.Overtaken:
+		return all[newer:], nil
+	case outcome.Refused:
+		return nil, errImpossible
+	}
+	return nil, ErrUnknown
 }
 
 func (j journal) plans(key messages.BatchKey) (all []*Message, err error) {
 	subject := names.Of(messages.VerbPlan, key)
-	err = j.ask("plans?", subject, func() error {
+	err = j.read("plans?", subject, func() error {
 		all = j.Stream(callsStream).All(subject)
 		return nil
 	})
@@ -171,7 +208,7 @@ func (j journal) calls(key messages.BatchKey) (k known, err error) {
 		{callsStream, messages.VerbCall, &k.records},
 		{resultsStream, messages.VerbResult, &k.results},
 	} {
-		if err := j.ask("look", all(read.verb), func() error {
+		if err := j.read("look", all(read.verb), func() error {
 			*read.into = j.Stream(read.stream).LastOfEach(all(read.verb))
 			return nil
 		}); err != nil {
@@ -191,15 +228,12 @@ func (j journal) writeReply(key messages.BatchKey, r reply) error {
 		return nil
 	}
 	replied, readErr := j.replied(key)
-	if replied {
-		return nil
-	}
-	return errors.Join(err, readErr)
+	return first(err, replied, readErr)
 }
 
 func (j journal) replied(key messages.BatchKey) (found bool, err error) {
 	subject := names.Of(messages.VerbFinal, key)
-	err = j.ask("reply?", subject, func() error {
+	err = j.read("reply?", subject, func() error {
 		found = j.Stream(repliesStream).Last(subject) != nil
 		return nil
 	})
@@ -220,7 +254,7 @@ func (j journal) control(key messages.BatchKey, control messages.Control) error 
 
 func (j journal) controls(key messages.BatchKey) (all []*Message, err error) {
 	subject := names.OfSession(messages.VerbCtl, key.Tenant, key.Session)
-	err = j.ask("controls?", subject, func() error {
+	err = j.read("controls?", subject, func() error {
 		all = j.Stream(callsStream).All(subject)
 		return nil
 	})
@@ -230,23 +264,51 @@ func (j journal) controls(key messages.BatchKey) (all []*Message, err error) {
 // head is the oldest unfinished batch of a session.
 func (j journal) head(key messages.BatchKey) (m *Message, err error) {
 	filter := names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*"
-	err = j.ask("head?", filter, func() error {
+	err = j.read("head?", filter, func() error {
 		m = j.Stream(logStream).First(filter)
 		return nil
 	})
 	return m, err
 }
 
+// remove looks at the place first: it may have been given to another batch.
 func (j journal) remove(m *Message) error {
+	var there *Message
+	err := j.read("at", m.Subject, func() error {
+		log := j.Stream(logStream)
+		if at, found := log.find(m.Seq); found {
+			there = log.msgs[at]
+		}
+		return nil
+	})
+	if err != nil || there == nil || there.Subject != m.Subject || !there.Time.Equal(m.Time) {
+		return err
+	}
 	return j.ask("remove", m.Subject, func() error {
 		j.Delete(logStream, m.Seq)
 		return nil
 	})
 }
 
-// insist repeats what must happen before anything else can.
-func (t *task) insist(try func() error) {
-	for wait := 100 * time.Millisecond; try() != nil; wait = min(2*wait, 2*time.Second) {
+// open is the batches in the log that are at least so old, the oldest first.
+func (j journal) open(age time.Duration) (all []*Message, err error) {
+	err = j.read("sweep", logStream, func() error {
+		for _, m := range j.Stream(logStream).All(names.EveryBatch(messages.VerbBatch)) {
+			if j.Now.Sub(m.Time) >= age {
+				all = append(all, m)
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// insist repeats what must happen before anything else can, until it does or never can.
+func (t *task) insist(try func() error) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		if err := try(); err == nil || errors.Is(err, errImpossible) {
+			return err
+		}
 		t.sleep(wait)
 	}
 }

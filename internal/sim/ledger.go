@@ -40,6 +40,7 @@ type run struct {
 	started time.Time
 	done    bool // it came to its end
 	dead    bool // it was killed
+	claimed bool // under a claim
 	fails   bool
 	again   bool // it fails so that nothing was applied, and another attempt may do better
 }
@@ -99,6 +100,7 @@ func (l *ledger) stored(m *Message) {
 		a := l.batch(m.Subject)
 		a.reply = &body
 		l.isWhole(a)
+		l.isOver(a)
 	}
 }
 
@@ -135,7 +137,7 @@ func (l *ledger) began(a *attempt) *run {
 		l.mayRepeat(a, before[len(before)-1])
 	}
 	r := &run{
-		worker: a.process, attempt: a.record.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
+		worker: a.process, claimed: a.claims(), attempt: a.record.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
 		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
 	}
 	r.again = r.fails && l.fleet.rng.IntN(2) == 0
@@ -276,6 +278,30 @@ func (l *ledger) atTheEnd() {
 	}
 }
 
+// isOver holds the moment of a reply to guarantee 2: every call has a terminal record, and no claimed run goes on, since
+// the next write of the session may start now.
+func (l *ledger) isOver(a *account) {
+	if a.sub.Refused {
+		return
+	}
+	for i, call := range a.sub.Plan.Calls {
+		if call.Refused == nil && !a.ended[i] {
+			l.fail("%s is answered, and its call %d has not ended", a.sub.Key, i)
+		}
+		for _, r := range a.runs[i] {
+			lapses := r.worker.slept
+			for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.sub.Key.Call(i))) {
+				if record := m.Body.(messages.CallRecord); record.Attempt == r.attempt && (record.State == messages.Claimed || record.State == messages.Renewed) {
+					lapses = m.Time.Add(Lease)
+				}
+			}
+			if r.attempt > 0 && r.claimed && !r.done && !r.dead && l.alive(r.worker) && l.fleet.Now.Before(lapses) {
+				l.fail("%s is answered, and %s still runs its call %d", a.sub.Key, r.worker.name, i)
+			}
+		}
+	}
+}
+
 // isWhole holds a reply to guarantees 1 and 3.
 func (l *ledger) isWhole(a *account) {
 	if r := a.reply; r.refused != a.sub.Refused || len(r.results) != len(a.sub.Plan.Calls) {
@@ -303,6 +329,10 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
 		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
+	case r.Err != nil && r.Err.Code == messages.CodeInternal && l.fleet.tally["broken drivers"] == 0:
+		l.fail("call %d of %s ended with an internal error, and no driver broke", i, a.sub.Key)
+	case call.Claims() && applied && r.Err != nil && r.Err.Code == messages.CodeInternal:
+		l.fail("call %d of %s is reported as not known to have run, and has run", i, a.sub.Key)
 	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted || r.Status == messages.StatusDenied):
 		l.fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
 	}

@@ -13,9 +13,13 @@ const (
 	slow            // it takes its time
 	dies            // its sender dies first
 	diesAfter       // its sender dies before it hears the answer
+	cutOff          // it arrives; the server restarts before it answers, and is away for a while
 )
 
-var faultNames = [...]string{"", "is lost", "is done, the answer is lost", "arrives late", "is slow", "never given", "is done, and nobody hears the answer"}
+var faultNames = [...]string{
+	"", "is lost", "is done, the answer is lost", "arrives late", "is slow", "never given", "is done, and nobody hears the answer",
+	"is done, and the server restarts before it answers",
+}
 
 // Faults decides what goes wrong.
 type Faults interface {
@@ -23,6 +27,8 @@ type Faults interface {
 	before(p *process) fault
 	// between is asked before anybody goes on: it may kill and pause processes, and restart the server.
 	between(w *World)
+	// breaks is asked at every step of a driver: a bug in it, or a damaged record, ends the driver's work on the batch.
+	breaks(p *process) bool
 	// skip moves the clock on although somebody could act: everybody is slow for a moment.
 	skip(w *World) bool
 	// delay is how long something takes that takes its time.
@@ -35,6 +41,20 @@ const callTimeout = 5 * time.Second
 // ask gives the server one command and waits for its answer. ErrUnknown: none came.
 func (t *task) ask(what, subject string, do func() error) error {
 	return t.askUntil(never, what, subject, do)
+}
+
+// read is ask for a command that changes nothing. A server that has restarted takes writes before it reads.
+func (t *task) read(what, subject string, do func() error) error {
+	return t.readUntil(never, what, subject, do)
+}
+
+func (t *task) readUntil(deadline time.Time, what, subject string, do func() error) error {
+	return t.askUntil(deadline, what, subject, func() error {
+		if t.Now.Before(t.unready) {
+			return ErrUnknown
+		}
+		return do()
+	})
 }
 
 // askUntil is ask with a time past which no answer is waited for.
@@ -50,8 +70,9 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 		arrives = arrives.Add(t.faults.delay())
 	}
 	err := error(ErrUnknown)
+	away := t.Now.Before(t.away)
 	switch {
-	case f == lost:
+	case f == lost, away:
 	case f == late || arrives.After(giveUp):
 		f = late
 		t.inFlight = append(t.inFlight, inFlight{arrives, func() { _ = do() }})
@@ -59,8 +80,16 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 		t.wait(arrives, nil)
 		err = do()
 	}
+	if f == cutOff && !away {
+		t.outage()
+		err = ErrUnknown
+		t.wait(t.Now.Add(50*time.Millisecond), nil)
+	}
 	t.mayDie()
-	if f == lost || f == ackLost || f == late {
+	switch {
+	case away: // which is known at once
+		t.wait(t.Now.Add(50*time.Millisecond), nil)
+	case f == lost || f == ackLost || f == late:
 		err = ErrUnknown
 		t.wait(giveUp, nil)
 	}
@@ -73,10 +102,14 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 // tell gives the server one command and does not hear what became of it.
 func (t *task) tell(what, subject string, do func()) {
 	t.wait(t.Now, nil)
-	switch t.order(what, subject) {
-	case none, ackLost, diesAfter:
+	switch f := t.order(what, subject); {
+	case t.Now.Before(t.away):
+	case f == none, f == ackLost, f == diesAfter:
 		do()
-	case late, slow:
+	case f == cutOff:
+		do()
+		t.outage()
+	case f == late, f == slow:
 		t.inFlight = append(t.inFlight, inFlight{t.Now.Add(t.faults.delay()), do})
 	}
 	t.mayDie()
@@ -89,6 +122,7 @@ func (t *task) order(what, subject string) fault {
 	t.logf(t.name, what, "%s  %s", subject, faultNames[f])
 	t.tally["commands"]++
 	if f != none {
+		t.disturbed = t.Now
 		t.tally["faulty commands"]++
 	}
 	t.doomed = t.doomed || f == dies || f == diesAfter
@@ -109,12 +143,18 @@ func (t *task) mayDie() {
 func (t *task) pull(q *Queue) (d *Delivery) {
 	t.wait(t.Now, nil)
 	f := t.order("pull", q.Stream)
-	if f != lost {
+	if f != lost && !t.Now.Before(t.away) {
 		d = t.Pull(q)
 	}
+	if f == cutOff {
+		t.outage()
+	}
 	t.mayDie()
-	if f == ackLost || f == late {
+	if f == ackLost || f == late || f == cutOff {
 		d = nil
+	}
+	if d == nil && t.Now.Before(t.away) {
+		t.wait(t.away, nil)
 	}
 	if d != nil {
 		t.logf(t.name, "  <-", "%s at %d, delivery %d", d.Subject, d.Seq, d.Count)

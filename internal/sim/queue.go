@@ -127,7 +127,7 @@ func (d *Delivery) Ack() (confirmed bool) {
 		return false
 	}
 	q.gone(d.Seq)
-	q.stream.remove(d.Seq)
+	q.stream.removeAt(d.b.Now, d.Seq)
 	return true
 }
 
@@ -181,6 +181,10 @@ func (b *Broker) Advance(d time.Duration) {
 // Restart is a server that was killed (or stopped) and is back. Streams keep all that was acknowledged.
 // Consumers know what they have written; the order in which things were up for delivery is never written.
 func (b *Broker) Restart() {
+	b.restarted = b.Now
+	for _, s := range b.streams {
+		s.gone = nil
+	}
 	for _, q := range b.queues {
 		if q.InMemory {
 			q.state = q.stream.fresh()
@@ -204,6 +208,17 @@ func (b *Broker) Restart() {
 func (b *Broker) Stop() {
 	b.Advance(0)
 	b.Restart()
+}
+
+// RestartBehind is a [Broker.Restart] after which queues have not heard of some removals, while their consumers have:
+// what is back is never delivered again. The sequences of the newest messages, which were removed, may be given again.
+func (b *Broker) RestartBehind(comesBack func() bool) {
+	for _, s := range b.streams {
+		if s.Queue {
+			s.fallBack(b.Now, comesBack)
+		}
+	}
+	b.Stop()
 }
 
 // PowerLoss is a [Broker.Restart] after which async streams have also lost as many of their newest

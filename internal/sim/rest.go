@@ -159,7 +159,7 @@ func (d *drive) rest() bool {
 // lookOnce is a look that no other follows for minutes.
 func (d *drive) lookOnce() {
 	var events []batch.Event
-	d.insist(func() error {
+	_ = d.insist(func() error {
 		known, err := d.calls(d.sub.Key)
 		if err != nil {
 			return err

@@ -177,14 +177,16 @@ func (a *attempt) claim() (mine bool, err error) {
 	}
 	asked := a.Now
 	var lost *lostTo
-	a.insist(func() error {
+	if err := a.insist(func() error {
 		a.last, err = a.claimBehind(record)
 		if l, ok := err.(*lostTo); ok {
 			lost = l
 			return nil
 		}
 		return err
-	})
+	}); err != nil {
+		return false, err
+	}
 	if lost != nil {
 		return false, nil
 	}
@@ -314,14 +316,16 @@ func (a *attempt) tries() int {
 // claimed in its journal, any other by telling the coordinator.
 func (a *attempt) release(why *messages.Error) {
 	const after = 500 * time.Millisecond
-	if !a.claims() {
-		a.term()
-		a.say(batch.LetGo{Index: a.key.Index, After: after, Attempt: a.tries()})
+	if !a.claims() { // the job stays until the coordinator replaces it by one that knows of the attempt
+		d := a.delivery
+		a.nak(d, after+AckWait/3)
+		said := notice{a.key, batch.LetGo{Index: a.key.Index, After: after, Attempt: a.tries()}, d.Seq}
+		a.tell("notice", fmt.Sprintf("%s to %s", a.key, a.job.Notify), func() { a.Publish(names.Notify(a.job.Notify), said) })
 		return
 	}
 	record := a.record
 	record.State, record.Nonce, record.RetryAfterMS, record.Error = messages.Released, a.nonce+"-released", after.Milliseconds(), why
-	a.insist(func() error {
+	_ = a.insist(func() error {
 		seq, err := a.close(record)
 		switch lost, ok := err.(*lostTo); {
 		case err == nil:
@@ -339,7 +343,7 @@ func (a *attempt) release(why *messages.Error) {
 
 // finish stores the result. What is stored counts, whoever stored it.
 func (a *attempt) finish(result messages.Result) {
-	a.insist(func() error {
+	_ = a.insist(func() error {
 		stored, err := a.store(result)
 		if lost, ok := err.(*lostTo); ok {
 			if lost.newest.record.State == messages.Ended {
@@ -396,7 +400,7 @@ func (a *attempt) giveSigns(t *task) {
 func (a *attempt) say(e batch.Event) { a.sayBy(a.task, e) }
 
 func (a *attempt) sayBy(t *task, e batch.Event) {
-	t.tell("notice", fmt.Sprintf("%s to %s", a.key, a.job.Notify), func() { t.Publish(names.Notify(a.job.Notify), notice{a.key, e}) })
+	t.tell("notice", fmt.Sprintf("%s to %s", a.key, a.job.Notify), func() { t.Publish(names.Notify(a.job.Notify), notice{key: a.key, said: e}) })
 }
 
 func (a *attempt) ack() {

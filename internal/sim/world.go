@@ -27,12 +27,16 @@ type World struct {
 	history   *strings.Builder
 	tally     map[string]int       // how often what happened
 	decidedAt map[string]time.Time // by the nonce of the record
+	// The server answers nothing before away, and no read before unready.
+	away, unready time.Time
+	disturbed     time.Time // when something last went wrong
 }
 
 // process is what dies as a whole, with all that it knows.
 type process struct {
 	*World
 	name   string
+	born   time.Time
 	tasks  []*task
 	paused time.Time // it does nothing before
 	slept  time.Time // until then it did not get to do what it was to do
@@ -66,7 +70,7 @@ type killed struct{}
 
 func (w *World) start(kind string, again func()) *process {
 	w.names++
-	p := &process{World: w, name: fmt.Sprint(kind, w.names), again: again, bye: func() {}}
+	p := &process{World: w, name: fmt.Sprint(kind, w.names), born: w.Now, again: again, bye: func() {}}
 	w.processes = append(w.processes, p)
 	w.logf(p.name, "starts", "")
 	return p
@@ -179,6 +183,7 @@ func (w *World) next() time.Time {
 	for _, late := range w.inFlight {
 		earlier(late.at)
 	}
+	earlier(w.away)
 	for _, q := range w.queues {
 		for _, p := range q.state.pending {
 			earlier(p.at)
@@ -189,6 +194,7 @@ func (w *World) next() time.Time {
 
 // kill ends a process between two commands, and starts another in its place.
 func (w *World) kill(p *process) {
+	w.disturbed = w.Now
 	w.logf(p.name, "DIES", "")
 	w.tally["kills"]++
 	w.processes = slices.DeleteFunc(w.processes, func(other *process) bool { return other == p })
@@ -198,6 +204,20 @@ func (w *World) kill(p *process) {
 	p.bye()
 	p.again()
 }
+
+// outage is a restart of the server that takes a while. It may have forgotten what it removed last.
+func (w *World) outage() {
+	w.logf("", "OUTAGE", "of the server")
+	w.tally["outages"]++
+	w.away = w.Now.Add(time.Duration(w.rng.IntN(2000)) * time.Millisecond)
+	w.disturbed = w.Now
+	w.unready = w.away.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+	w.RestartBehind(func() bool { return w.rng.IntN(2) == 0 })
+}
+
+// knew reports whether a message was there when the process and the server last came up. How often it was delivered
+// before may be forgotten.
+func (p *process) knew(m *Message) bool { return !m.Time.After(p.born) || !m.Time.After(p.restarted) }
 
 // close ends everything.
 func (w *World) close() {

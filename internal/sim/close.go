@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// What package coordinator does in close.go, around the real batch.Closing.
+
+// close ends every open call and makes the reply, for a batch that no driver can bring to its end.
+func (d *drive) close() {
+	d.tally["closed batches"]++
+	closing := &batch.Closing{Lease: machineConfig.QueueTimeout, Grace: Grace}
+	results := make([]messages.Result, len(d.sub.Plan.Calls))
+	for !d.closeOnce(closing, results) {
+		d.sleep(Poll)
+	}
+	d.reply = &reply{by: d.name, results: results}
+}
+
+// closeOnce ends what nobody runs, and reports whether every call has ended.
+func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (all bool) {
+	newest, err := d.ends(results)
+	if err != nil {
+		return false
+	}
+	all = true
+	for i, call := range d.sub.Plan.Calls {
+		if results[i].Status != "" {
+			continue
+		}
+		key, e := d.sub.Key.Call(i), newest[i]
+		next := closing.Call(d.Now, i, e.record, e.seq)
+		if !next.End {
+			all = false
+			d.tell("stop", key.String(), func() { d.stopCall(key) })
+			continue
+		}
+		result := messages.Result{
+			Index: i, CallID: call.ID, Tool: call.PlannedCall.Tool, Attempt: e.record.Attempt,
+			Status: messages.StatusError, Outcome: messages.Failed(messages.CodeInternal, "closed"),
+		}
+		if next.Unknown {
+			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
+		}
+		record := e.record
+		record.State, record.Nonce, record.Result = messages.Ended, d.nonce(), &result
+		if _, err := d.write(key, record, e.seq, never); err == nil {
+			results[i] = result
+		} else {
+			all = false
+		}
+	}
+	return all
+}
+
+// ends fills in the results that are stored, and gives the newest record of each call.
+func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error) {
+	known, err := d.calls(d.sub.Key)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := d.plans(d.sub.Key)
+	if err != nil {
+		return nil, err
+	}
+	ended := func(i int, r messages.Result) {
+		if results[i].Status == "" {
+			results[i] = r
+		}
+	}
+	newest = map[int]entry{}
+	for _, m := range known.records {
+		e := entry{m.Seq, m.Body.(messages.CallRecord)}
+		if newest[indexOf(m)] = e; e.record.State == messages.Ended {
+			ended(indexOf(m), *e.record.Result)
+		}
+	}
+	for _, m := range plans {
+		for _, r := range m.Body.(messages.PlanRecord).Results {
+			ended(r.Index, r)
+		}
+	}
+	for _, m := range known.results {
+		if _, has := newest[indexOf(m)]; !has {
+			ended(indexOf(m), m.Body.(messages.Result))
+		}
+	}
+	return newest, nil
+}
