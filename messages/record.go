@@ -166,6 +166,7 @@ type Presence struct {
 	Version string    `json:"version,omitempty"`
 	Pools   []string  `json:"pools"`
 	Tools   []string  `json:"tools"`
+	Denied  []string  `json:"denied,omitempty"` // those of the tools that its policy denies altogether
 	Policy  string    `json:"policy,omitempty"` // the version of the policy that it decides by
 	Slots   int       `json:"slots"`            // calls of one pool at once
 	Busy    int       `json:"busy"`             // calls in hand when this was said

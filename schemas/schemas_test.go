@@ -23,7 +23,7 @@ var goTypes = map[string]any{
 	"call-record": messages.CallRecord{}, "plan-record": messages.PlanRecord{}, "hand-back": messages.HandBack{}, "notice": messages.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
 	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": messages.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},
-	"buried": messages.Buried{}, "tool": Tool{}, "tools-file": nil, "policy-file": nil,
+	"buried": messages.Buried{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
 }
 
 // mayOmit is what our writers always write and strangers need not.

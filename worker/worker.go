@@ -27,6 +27,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/lane"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -219,7 +220,7 @@ func (w *Worker) announce(ctx context.Context) error {
 		return err
 	}
 	for _, t := range w.registry.Promises() {
-		definition := messages.MustMarshal(t)
+		definition := messages.MustMarshal(schemas.Announcement{Tool: t, Denied: w.cfg.Rules.DeniesTool(t.Name)})
 		known, found, err := bucket.GetFromLeader(ctx, t.Name)
 		if err == nil && (!found || string(known) != string(definition)) {
 			err = bucket.Put(ctx, t.Name, definition)
@@ -243,6 +244,9 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	}
 	for _, t := range w.registry.Promises() {
 		presence.Tools = append(presence.Tools, t.Name)
+		if w.cfg.Rules.DeniesTool(t.Name) {
+			presence.Denied = append(presence.Denied, t.Name)
+		}
 	}
 	key := messages.Token(w.cfg.Name)
 	ticks := time.NewTicker(w.cfg.Announce)

@@ -51,7 +51,8 @@ type toolsExportCmd struct {
 
 // Help is shown below the command's usage.
 func (toolsExportCmd) Help() string {
-	return `Tools that a rule of the policy, the settings or the tools file denies altogether are left out: a model need not know of them.`
+	return `Tools that a rule of the policy, the settings or the tools file denies altogether are left out: a model need not know of them.
+With --nats so are those that the fleet denies: its workers say so, and where they disagree, deny wins.`
 }
 
 func (t toolsExportCmd) Run(a *app) error {
@@ -63,7 +64,7 @@ func (t toolsExportCmd) Run(a *app) error {
 	if err != nil {
 		return usage{err}
 	}
-	tools, err := a.knownTools(cfg)
+	tools, err := a.offeredTools(cfg)
 	if err != nil {
 		return err
 	}
@@ -91,9 +92,7 @@ func (t toolsExportCmd) Run(a *app) error {
 // sorted by name.
 func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
-		tools, err := promises(cfg, here)
-		slices.SortFunc(tools, func(a, b schemas.Tool) int { return strings.Compare(a.Name, b.Name) })
-		return tools, err
+		return toolsHere(cfg)
 	}
 	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
@@ -101,4 +100,31 @@ func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
 	}
 	defer conn.Close()
 	return readBucket[schemas.Tool](a.ctx, conn, bus.BucketTools)
+}
+
+// offeredTools is the known tools without those that the policy of the fleet's workers denies altogether.
+func (a *app) offeredTools(cfg *config.Config) ([]schemas.Tool, error) {
+	if cfg.NATS.URL == "" {
+		return toolsHere(cfg)
+	}
+	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	announced, err := readBucket[schemas.Announcement](a.ctx, conn, bus.BucketTools)
+	if err != nil {
+		return nil, err
+	}
+	present, err := readBucket[messages.Presence](a.ctx, conn, bus.BucketWorkers)
+	if err != nil {
+		return nil, err
+	}
+	return schemas.Offered(announced, present), nil
+}
+
+func toolsHere(cfg *config.Config) ([]schemas.Tool, error) {
+	tools, err := promises(cfg, here)
+	slices.SortFunc(tools, func(a, b schemas.Tool) int { return strings.Compare(a.Name, b.Name) })
+	return tools, err
 }

@@ -1,0 +1,39 @@
+package schemas
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+func TestOffered(t *testing.T) {
+	allows := messages.Presence{Tools: []string{"look", "pay"}} // as one of a build that does not say what it denies
+	denies := messages.Presence{Tools: []string{"look", "pay"}, Denied: []string{"pay"}}
+	elsewhere := messages.Presence{Tools: []string{"look"}}
+	for name, row := range map[string]struct {
+		denied  bool // by the announcement
+		present []messages.Presence
+		want    bool
+	}{
+		"nobody is there":                    {false, nil, true},
+		"nobody is there, denied":            {true, nil, false},
+		"served":                             {false, []messages.Presence{allows}, true},
+		"denied by a worker":                 {false, []messages.Presence{denies}, false},
+		"denied by one of two":               {false, []messages.Presence{allows, denies}, false},
+		"denied by the other of two":         {false, []messages.Presence{denies, allows}, false},
+		"announced by one that left":         {true, []messages.Presence{allows}, true},
+		"denied, and others have other work": {true, []messages.Presence{elsewhere}, false},
+		"others have other work":             {false, []messages.Presence{elsewhere}, true},
+	} {
+		announced := []Announcement{{Tool: Tool{Name: "look"}}, {Tool: Tool{Name: "pay"}, Denied: row.denied}}
+		want := []Tool{{Name: "look"}, {Name: "pay"}}
+		if !row.want {
+			want = want[:1]
+		}
+		if diff := cmp.Diff(want, Offered(announced, row.present)); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, diff)
+		}
+	}
+}
