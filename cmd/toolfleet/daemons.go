@@ -39,14 +39,15 @@ func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready fu
 	return errors.Join(err, group.Wait())
 }
 
-// usable reports why a fleet's member cannot work now: the connection, or a stream that is not there.
+// usable reports why a fleet's member cannot work now: the connection, or a stream that is not there. It asks about the
+// streams and reads none: a worker's identity may not read all of them.
 func usable(ctx context.Context, conn *bus.Conn) error {
 	if !conn.Connected() {
 		return errors.New("not connected to NATS")
 	}
 	names := conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies} {
-		if _, err := conn.First(ctx, names.Stream(stream), ">"); err != nil && !errors.Is(err, bus.ErrNotFound) {
+		if _, err := conn.AboutStream(ctx, names.Stream(stream)); err != nil {
 			return err
 		}
 	}

@@ -134,3 +134,17 @@ func (p page) reload(key string) error {
 		return err
 	})
 }
+
+// Each daemon with --http says that it is ready, and the server refuses nothing to its identity.
+func TestDaemonsWithIdentitiesGetReady(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	p := &processes{t: t, url: natstest.Server(t, natstest.Listening, ids.Option).URL()}
+	file, _ := p.tools()
+	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
+		who := args[0]
+		d := p.ready(append(args, "--nkey", ids.Seed(who), "--inbox-prefix", ids.Inbox(who))...)
+		if said := d.log.String(); strings.Contains(strings.ToLower(said), "permissions violation") {
+			t.Errorf("the %s is refused something:\n%s", who, said)
+		}
+	}
+}
