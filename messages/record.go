@@ -161,15 +161,17 @@ type Buried struct {
 // Presence is what a worker says of itself while it is there, under its name in the workers bucket. It is
 // forgotten soon after the worker stops saying it.
 type Presence struct {
-	V       int       `json:"v"`
-	Worker  string    `json:"worker"`
-	Version string    `json:"version,omitempty"`
-	Pools   []string  `json:"pools"`
-	Tools   []string  `json:"tools"`
-	Denied  []string  `json:"denied,omitempty"` // those of the tools that its policy denies altogether
-	Policy  string    `json:"policy,omitempty"` // the version of the policy that it decides by
-	Slots   int       `json:"slots"`            // calls of one pool at once
-	Busy    int       `json:"busy"`             // calls in hand when this was said
-	Started time.Time `json:"started"`
-	Seen    time.Time `json:"seen"` // when this was said, by the worker's clock
+	V       int      `json:"v"`
+	Worker  string   `json:"worker"`
+	Version string   `json:"version,omitempty"`
+	Pools   []string `json:"pools"`
+	Tools   []string `json:"tools"`
+	// Toolsets is what it serves, by pool: the digest of each tool, by name. Absent from workers of older versions.
+	Toolsets map[string]map[string]string `json:"toolsets,omitempty"`
+	Denied   []string                     `json:"denied,omitempty"` // those of the tools that its policy denies altogether
+	Policy   string                       `json:"policy,omitempty"` // the version of the policy that it decides by
+	Slots    int                          `json:"slots"`            // calls of one pool at once
+	Busy     int                          `json:"busy"`             // calls in hand when this was said
+	Started  time.Time                    `json:"started"`
+	Seen     time.Time                    `json:"seen"` // when this was said, by the worker's clock
 }

@@ -242,11 +242,16 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	presence := messages.Presence{
 		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: pools, Slots: w.cfg.Slots, Started: w.started,
 	}
+	presence.Toolsets = map[string]map[string]string{}
 	for _, t := range w.registry.Promises() {
 		presence.Tools = append(presence.Tools, t.Name)
 		if w.cfg.Rules.DeniesTool(t.Name) {
 			presence.Denied = append(presence.Denied, t.Name)
 		}
+		if presence.Toolsets[t.Pool] == nil {
+			presence.Toolsets[t.Pool] = map[string]string{}
+		}
+		presence.Toolsets[t.Pool][t.Name] = t.Digest
 	}
 	key := messages.Token(w.cfg.Name)
 	ticks := time.NewTicker(w.cfg.Announce)

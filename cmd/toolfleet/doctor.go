@@ -265,6 +265,18 @@ func (e *examination) workers() {
 	for _, p := range poolsOf(workers, tools) {
 		e.pool(p, tools)
 	}
+	e.toolsets(workers, tools)
+}
+
+// toolsets names the workers that do not serve what their pool does.
+func (e *examination) toolsets(workers []messages.Presence, tools []schemas.Tool) {
+	for _, d := range toolsetDifferences(workers, tools) {
+		if len(d.Unserved) > 0 {
+			e.fail("workers", "Restart a worker of the pool with the tools file that is meant: calls are planned with what was announced last.", "%s", d)
+			continue
+		}
+		e.warn("workers", "Start every worker of a pool with the same tools file, or give the tools that only some of them serve a pool of their own.", "%s", d)
+	}
 }
 
 // pool looks for calls that nobody will take. What is in flight counts: without workers it waits to be delivered again.

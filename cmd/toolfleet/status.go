@@ -23,6 +23,8 @@ type fleetStatus struct {
 	Workers []messages.Presence `json:"workers"`
 	Tools   []schemas.Tool      `json:"tools"`
 	Pools   []poolStatus        `json:"pools"`
+	// Differences is the workers that do not serve what their pool does.
+	Differences []toolsetDifference `json:"differences,omitempty"`
 	// Coordinators is how many answer; absent where this user may not ask them.
 	Coordinators *int   `json:"coordinators,omitempty"`
 	Batches      uint64 `json:"batches"` // accepted and not finished
@@ -82,6 +84,7 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 		*into = held.Messages
 	}
 	s.Pools = poolsOf(s.Workers, s.Tools)
+	s.Differences = toolsetDifferences(s.Workers, s.Tools)
 	for i := range s.Pools {
 		p := &s.Pools[i]
 		queue, err := conn.AboutPool(ctx, p.Pool) // as the gauges of coordinators count
@@ -156,8 +159,17 @@ func (s fleetStatus) show(a *app) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n%s\nsync: %s%s\n", s.open(), s.Sync, s.risk())
+	_, err := fmt.Fprintf(a.stdout, "\n%s%s\nsync: %s%s\n", s.differ(), s.open(), s.Sync, s.risk())
 	return err
+}
+
+// differ is a line for each group of workers that do not serve what their pool does.
+func (s fleetStatus) differ() string {
+	var text strings.Builder
+	for _, d := range s.Differences {
+		fmt.Fprintf(&text, "%s (toolfleet doctor)\n", d)
+	}
+	return text.String()
 }
 
 // open is who drives batches, what is open and what was set aside, on one line.
@@ -198,14 +210,9 @@ func (s fleetStatus) risk() string {
 
 // namesOf is the first few names of tools.
 func namesOf(tools []schemas.Tool) string {
-	const most = 8
 	var names []string
-	for i, t := range tools {
-		if i == most {
-			names = append(names, fmt.Sprintf("and %d more", len(tools)-most))
-			break
-		}
+	for _, t := range tools {
 		names = append(names, t.Name)
 	}
-	return strings.Join(names, ", ")
+	return few(names)
 }
