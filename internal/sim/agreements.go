@@ -197,12 +197,30 @@ func (l *ledger) look() {
 		return
 	}
 	l.nextLook = now.Add(20 * time.Second)
+	l.headsMove()
 	for _, a := range l.order {
 		if a.reply != nil {
 			continue
 		}
 		if newest, rests := l.rests(a); rests {
 			l.isFree(a, newest)
+		}
+	}
+}
+
+// headsMove holds the log to guarantee 1: an answered batch holds up no later one of its session.
+func (l *ledger) headsMove() {
+	heads := map[string]*Message{}
+	for _, m := range l.fleet.Stream(logStream).msgs {
+		key := m.Body.(*Submission).Key
+		head := heads[key.Session]
+		if head == nil {
+			heads[key.Session] = m
+			continue
+		}
+		replied := l.fleet.Stream(repliesStream).Last(names.Of(messages.VerbFinal, head.Body.(*Submission).Key))
+		if replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
+			l.fail("%s was answered %v ago, is still in the log, and %s waits for it", head.Body.(*Submission).Key, l.fleet.Now.Sub(replied.Time), key)
 		}
 	}
 }

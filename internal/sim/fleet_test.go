@@ -48,7 +48,7 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 // call run once, also of batches that are submitted again. Several may drive one batch at the same time, which costs reads.
 func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	again, runs := 0, 0
-	for seed := range uint64(300) {
+	for seed := range uint64(600) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		shape := randomShape(rng)
 		shape.Says, shape.Reforms, shape.Prompt, shape.AskFor = 0, 0, true, 15*time.Minute
@@ -62,6 +62,9 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 			t.Fatalf("seed %d: nothing goes wrong, and %d calls run again\n%s", seed, n, f.History())
 		}
 		runs += f.Tally()["runs"]
+		if n := f.Tally()["runs after the end"]; n > 0 {
+			t.Fatalf("seed %d: nothing goes wrong, and %d calls run after their end\n%s", seed, n, f.History())
+		}
 		for _, what := range []string{"takeovers", "results: outcome_unknown", "results: expired", "results: skipped", "results: aborted"} {
 			if n := f.Tally()[what]; n > 0 {
 				t.Fatalf("seed %d: nothing goes wrong, and there are %d %s\n%s", seed, n, what, f.History())

@@ -142,6 +142,12 @@ func (l *ledger) began(a *attempt) *run {
 	}
 	r.again = r.fails && l.fleet.rng.IntN(2) == 0
 	l.fleet.tally["runs"]++
+	if account.ended[i] {
+		l.fleet.tally["runs after the end"]++
+	}
+	if l.fleet.disturbed.IsZero() && !a.claims() && len(before) >= attempts*l.fleet.shape.Coordinators {
+		l.fail("nothing goes wrong, and call %s is run for the %d. time; its tool has %d attempts", a.key, len(before)+1, attempts)
+	}
 	if len(before) > 0 && !(before[len(before)-1].done && before[len(before)-1].again) {
 		l.fleet.tally["runs again"]++
 	}

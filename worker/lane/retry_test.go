@@ -1,0 +1,72 @@
+package lane_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/lane"
+)
+
+// busy is the result of an attempt that failed and may be followed by another.
+func busy(job messages.Job, held lane.Held) messages.Result {
+	r := done(job, held)
+	r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
+	return r
+}
+
+// TestAFailedReadKeepsItsPlaceInTheQueue: the coordinator hears of a failed attempt before another job of the call can
+// be queued. A poll that was under way would publish one that does not count the attempt.
+func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
+	inYard(t, func(y *yard) {
+		runs := 0
+		y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			runs++
+			held, err := claim(ctx, lane.Want{})
+			return busy(job, held), err
+		})
+		job := y.job(false)
+		y.publish(job)
+		n := y.notice()
+		if n.LetGo == nil || n.LetGo.Attempt != 1 {
+			y.Fatalf("told %+v; want a failed attempt", n)
+		}
+		time.Sleep(time.Second) // of simulated time: whatever the worker sent has arrived
+		job.Dispatch = 1 // by a poll that has not heard of it
+		subject := y.conn.Names().Lane(false, "default", key)
+		if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
+			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)
+		}
+		if err := y.conn.Delete(y.Context(), y.conn.Names().Stream(bus.Jobs), n.LetGo.Job); err != nil {
+			y.Fatal(err)
+		}
+		job.Attempt = n.LetGo.Attempt
+		y.publish(job)
+		if n := y.notice(); n.Result == nil || n.Result.Attempt != 2 {
+			y.Errorf("told %+v; want the result of the second attempt, which is the last", n)
+		}
+		y.noJobs()
+		if runs != 2 {
+			y.Errorf("%d runs of a tool with 2 attempts", runs)
+		}
+	})
+}
+
+// TestAFailedReadGoesOnWithoutACoordinator: the broker delivers the job again, and that delivery is the next attempt.
+func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+			held, err := claim(ctx, lane.Want{})
+			return busy(job, held), err
+		})
+		y.publish(y.job(false))
+		y.notice()
+		if n := y.notice(); n.Result == nil || n.Result.Attempt != 2 {
+			y.Errorf("told %+v; want the result of the second attempt", n)
+		}
+		y.noJobs()
+	})
+}
