@@ -106,7 +106,6 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 		if !next.End {
 			open++
 			wait = max(wait, next.Until.Sub(now))
-			d.stop(batch.Stop{Index: i, Why: messages.Stop{V: messages.Version, Reason: "the batch cannot be brought to its end"}})
 			continue
 		}
 		record := entry.Record // what it says of the arguments and the tool stays

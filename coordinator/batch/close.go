@@ -18,10 +18,11 @@ type Closing struct {
 	seen map[int]seenRecord // by call
 }
 
-// seenRecord is a record, and when this coordinator first saw it.
+// seenRecord is the newest record of a call, and when this coordinator first saw it and its attempt.
 type seenRecord struct {
-	seq uint64
-	at  time.Time
+	seq         uint64
+	attempt     int
+	at, claimed time.Time
 }
 
 // Close is what to do about one call.
@@ -32,7 +33,9 @@ type Close struct {
 }
 
 // Call decides about the call at index, whose newest record has the sequence seq (0: it has none) and has
-// not ended. A worker whose claim is live may be running the tool: that is waited out.
+// not ended. A worker whose claim is live may be running the tool. That is waited out, and not stopped: what
+// the run comes to is worth more than an outcome that nobody knows. A claim that is renewed for longer than
+// its run can take is held by a broken worker.
 func (c *Closing) Call(now time.Time, index int, record messages.CallRecord, seq uint64) Close {
 	if !claimedBy(record) {
 		return Close{End: true, Unknown: record.Unsure()}
@@ -41,15 +44,24 @@ func (c *Closing) Call(now time.Time, index int, record messages.CallRecord, seq
 		c.seen = map[int]seenRecord{}
 	}
 	seen, known := c.seen[index]
-	if !known || seen.seq != seq {
-		seen = seenRecord{seq, now}
-		c.seen[index] = seen
+	if !known || seen.attempt != record.Attempt {
+		seen = seenRecord{attempt: record.Attempt, claimed: now}
 	}
+	if seen.seq != seq {
+		seen.seq, seen.at = seq, now
+	}
+	c.seen[index] = seen
 	lease := time.Duration(record.LeaseMS) * time.Millisecond
 	if lease == 0 {
 		lease = c.Lease
 	}
-	if until := seen.at.Add(lease + c.Grace); now.Before(until) {
+	until := seen.at.Add(lease + c.Grace)
+	if deadline := time.Duration(record.DeadlineMS) * time.Millisecond; deadline > 0 {
+		if latest := seen.claimed.Add(deadline + c.Lease + c.Grace); latest.Before(until) {
+			until = latest
+		}
+	}
+	if now.Before(until) {
 		return Close{Until: until}
 	}
 	return Close{End: true, Unknown: true}

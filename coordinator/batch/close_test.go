@@ -46,6 +46,17 @@ func TestClosingWaitsOutALiveClaim(t *testing.T) {
 	if got, want := c.Call(now, 1, renewed, 8), (Close{End: true, Unknown: true}); got != want {
 		t.Errorf("a lapsed claim: %+v, want %+v", got, want)
 	}
+	endless := messages.CallRecord{State: messages.Renewed, LeaseMS: 10_000, DeadlineMS: 5_000, Attempt: 1}
+	for began, seq := now, uint64(20); ; now, seq = now.Add(5*time.Second), seq+1 {
+		if got := c.Call(now, 3, endless, seq); got.End {
+			if took := now.Sub(began); took < 67*time.Second || took > 75*time.Second {
+				t.Errorf("a claim of a run of 5 s that is renewed for ever is ended after %v, want about 67 s", took)
+			}
+			break
+		} else if now.Sub(began) > 10*time.Minute {
+			t.Fatal("a claim that is renewed for ever is never ended")
+		}
+	}
 	unreadable := messages.CallRecord{State: "unreadable"}
 	if got := c.Call(now, 2, unreadable, 9); got.End || !got.Until.Equal(now.Add(62*time.Second)) {
 		t.Errorf("a record that cannot be read: %+v, want it held for a claim with the longest lease", got)

@@ -33,7 +33,6 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		next := closing.Call(d.Now, i, e.record, e.seq)
 		if !next.End {
 			all = false
-			d.tell("stop", key.String(), func() { d.stopCall(key) })
 			continue
 		}
 		result := messages.Result{

@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// TestABatchThatCannotBeDrivenOnIsClosedFirst: the plan of a batch is damaged while a write of it runs, and its
+// coordinator is replaced. The new one cannot drive the batch on. It waits for the write, ends the other calls and
+// answers each; the next write of the session starts after that.
+func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		running, goOn := make(chan struct{}), make(chan struct{})
+		var inside, overlaps, quick atomic.Int32
+		alone := func(do func()) {
+			if inside.Add(1) > 1 {
+				overlaps.Add(1)
+			}
+			do()
+			inside.Add(-1)
+		}
+		f.tool(schemas.Tool{Name: "slow"}, func(context.Context, tool.Call) (tool.Output, error) {
+			alone(func() { close(running); <-goOn })
+			return tool.Text("done"), nil
+		})
+		f.tool(schemas.Tool{Name: "quick"}, func(context.Context, tool.Call) (tool.Output, error) {
+			alone(func() { quick.Add(1) })
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{})
+		old := f.coordinator(coordinator.Config{Drain: time.Millisecond})
+		ctx := context.Background()
+		first, second := canonical("s", "first", call{"slow", ""}, call{"quick", ""}), canonical("s", "second", call{"quick", ""})
+		for _, b := range []messages.Batch{first, second} {
+			if err := f.client.Submit(ctx, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-running
+		old.stop()
+		plan := f.conn.Names().Of(messages.VerbPlan, messages.KeyOf(messages.OneTenant, "s", "first"))
+		if _, err := f.conn.Append(ctx, plan, nil, []byte("damaged")); err != nil {
+			t.Fatal(err)
+		}
+		f.coordinator(coordinator.Config{})
+		time.Sleep(25 * time.Second) // simulated: less than the tool may take, more than a lease
+		if n := quick.Load(); n != 0 {
+			t.Errorf("%d writes ran beside the slow one", n)
+		}
+		close(goOn)
+		reply := f.run(first)
+		if reply.Status != messages.Completed || len(reply.Results) != 2 {
+			t.Fatalf("the reply is %s with %d results: %v", reply.Status, len(reply.Results), reply.Error)
+		}
+		if r := reply.Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("the write that ran to its end is %s: %v", r.Status, r.Err)
+		}
+		if r := reply.Results[1]; r.Status != messages.StatusError || r.Err.Code != messages.CodeInternal {
+			t.Errorf("the write that never started is %s: %v", r.Status, r.Err)
+		}
+		if r := f.run(second).Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("the next write of the session is %s: %v", r.Status, r.Err)
+		}
+		if overlaps.Load() > 0 || quick.Load() != 1 {
+			t.Errorf("%d writes overlapped, quick ran %d times; want 0 and 1", overlaps.Load(), quick.Load())
+		}
+	})
+}
