@@ -6,9 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -75,6 +79,52 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 		}
 		if overlaps.Load() > 0 || quick.Load() != 1 {
 			t.Errorf("%d writes overlapped, quick ran %d times; want 0 and 1", overlaps.Load(), quick.Load())
+		}
+	})
+}
+
+// breaking is a tracer that panics at the second job of its coordinator that is published: a bug in a driver.
+type breaking struct {
+	noop.Tracer
+	jobs *atomic.Int32
+}
+
+func (b breaking) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if name == tracing.SendCall && b.jobs.Add(1) > 1 {
+		panic("a bug")
+	}
+	ctx, _ = b.Tracer.Start(ctx, name, options...)
+	return ctx, recording{}
+}
+
+// recording is a span that nobody keeps. Without one that records no other is begun.
+type recording struct{ noop.Span }
+
+func (recording) IsRecording() bool { return true }
+
+// TestADriverThatPanicsClosesItsBatchFirst: it panics while a write of its batch runs. The write ends as it does, and
+// every call is answered.
+func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var runs atomic.Int32
+		f.tool(schemas.Tool{Name: "slow"}, func(context.Context, tool.Call) (tool.Output, error) {
+			runs.Add(1)
+			time.Sleep(15 * time.Second) // simulated: longer than a lease, and than the poll that publishes its job again
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Tracer: breaking{jobs: new(atomic.Int32)}})
+		reply := f.run(canonical("s", "b", call{"slow", ""}, call{"slow", ""}))
+		if reply.Status != messages.Completed || len(reply.Results) != 2 || runs.Load() != 1 {
+			t.Fatalf("the reply is %s with %d results (%v), %d runs; want completed, 2 and 1", reply.Status, len(reply.Results), reply.Error, runs.Load())
+		}
+		if r := reply.Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("the write that ran to its end is %s: %v", r.Status, r.Err)
+		}
+		if r := reply.Results[1]; r.Status != messages.StatusError || r.Err.Code != messages.CodeInternal {
+			t.Errorf("the write that never started is %s: %v", r.Status, r.Err)
 		}
 	})
 }
