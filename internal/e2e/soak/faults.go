@@ -29,6 +29,17 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	}
 }
 
+// inflictAll breaks the fleet as the sequence says, and returns when all is mended.
+func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
+	for n, kind := range cfg.Sequence {
+		own := rand.New(rand.NewPCG(cfg.Seed, uint64(n)+2))
+		if pause(ctx, cfg.Every/2+time.Duration(own.Int64N(int64(cfg.Every)))); ctx.Err() != nil {
+			return
+		}
+		f.do(kind, own)
+	}
+}
+
 // do carries one fault out and mends it. A fault whose members are all being broken already is left out.
 func (f *fleet) do(kind Kind, rng *rand.Rand) {
 	switch kind {

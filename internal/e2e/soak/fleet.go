@@ -53,14 +53,17 @@ type process struct {
 	meant bool // it was told to end; guarded by mu
 }
 
-// quick is the settings of the fleet: leases and waits so short that every fault outlasts some of them.
-var quick = []string{
+// Quick is the settings of the fleet: leases and waits so short that every fault outlasts some of them.
+var Quick = []string{
 	"TOOLFLEET_CONFIG=none", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=" + lease.String(), "TOOLFLEET_GRACE=" + grace.String(),
 	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
 }
 
+// Defaults is what toolfleet does without settings.
+var Defaults = []string{"TOOLFLEET_CONFIG=none"}
+
 // newFleet builds the programs into dir and describes the fleet. Nothing is started.
-func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, error) {
+func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	const module = "github.com/toolfleet/toolfleet/"
 	for name, pkg := range map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"} {
 		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), module+pkg).CombinedOutput(); err != nil {
@@ -87,7 +90,7 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 		return nil, err
 	}
 	f := &fleet{dir: dir, url: "nats://" + addr, release: release, log: log, people: people}
-	env := append(os.Environ(), quick...)
+	env := append(os.Environ(), cfg.Settings...)
 	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules, "TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
 		return &member{name: name, args: args, env: env, dir: dir, log: log}
@@ -95,10 +98,10 @@ func newFleet(dir string, coordinators, workers int, log *faultLog) (*fleet, err
 	f.server = place(server, func(string) []string {
 		return []string{"nats", "--listen", addr, "--data", filepath.Join(dir, "data")}
 	})
-	for i := range coordinators {
+	for i := range cfg.Coordinators {
 		f.coordinators = append(f.coordinators, place(fmt.Sprint("coordinator-", i+1), func(string) []string { return []string{"coordinator"} }))
 	}
-	for i := range workers {
+	for i := range cfg.Workers {
 		f.workers = append(f.workers, place(fmt.Sprint("worker-", i+1), func(process string) []string {
 			return []string{"worker", "--tools", tools, "--name", process}
 		}))
@@ -111,6 +114,8 @@ func toolsFile(effect string) string {
 	body := `tools:
   - {name: echo, kind: read, timeout: 30s, input_schema: {type: object}, builtin: noop}
   - {name: nap, kind: read, timeout: 30s, input_schema: {type: object}, builtin: sleep}
+  - {name: mark, kind: write, on_crash: once, timeout: 30s, input_schema: {type: object}, builtin: noop}
+  - {name: set, kind: write, on_crash: idempotent, timeout: 30s, input_schema: {type: object}, builtin: noop}
 `
 	for _, t := range []struct{ name, kind string }{
 		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent, retry: {attempts: 3, backoff: 50ms}"}, {"book", "kind: write, on_crash: once"},

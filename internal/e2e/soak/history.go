@@ -108,6 +108,8 @@ type Tool struct {
 var Tools = map[string]Tool{
 	"echo": {Kind: messages.Read},
 	"nap":  {Kind: messages.Read},
+	"mark": {Kind: messages.Write, OnCrash: messages.Once},
+	"set":  {Kind: messages.Write, OnCrash: messages.Idempotent},
 	"look": {Kind: messages.Read, Ledger: true},
 	"put":  {Kind: messages.Write, OnCrash: messages.Idempotent, Ledger: true},
 	"book": {Kind: messages.Write, OnCrash: messages.Once, Ledger: true},

@@ -20,7 +20,9 @@ import (
 type load struct {
 	client *client.Client
 	conn   *bus.Conn
-	depth  int           // batches of a session that may wait at once
+	depth  int // batches of a session that may wait at once
+	shape  Shape
+	calm   bool
 	think  time.Duration // the longest pause between two batches of a session
 	people map[string]approval.Key
 
@@ -70,15 +72,15 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		if submitting.Err() != nil {
 			return
 		}
-		b := shape(session, n, rng)
+		b := l.shape(session, n, rng)
 		if !l.submit(ctx, b) {
 			return
 		}
-		if abort, after := rng.IntN(30) == 0, time.Duration(rng.IntN(500))*time.Millisecond; abort {
+		if abort, after := !l.calm && rng.IntN(30) == 0, time.Duration(rng.IntN(500))*time.Millisecond; abort {
 			b.Abort = time.Now()
 			waiting.Go(func() { l.abort(ctx, b, after) })
 		}
-		again := rng.IntN(15) == 0
+		again := !l.calm && rng.IntN(15) == 0
 		waiting.Go(func() {
 			defer func() { <-slots }()
 			l.await(ctx, b)
@@ -93,8 +95,11 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 	}
 }
 
-// shape is a batch of random calls: mostly short, one in ten long enough to be hit.
-func shape(session string, n int, rng *rand.Rand) *Batch {
+// Shape makes the nth batch of a session.
+type Shape func(session string, n int, rng *rand.Rand) *Batch
+
+// mixed is a batch of random calls: mostly short, one in ten long enough to be hit.
+func mixed(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
 	if rng.IntN(4) == 0 {

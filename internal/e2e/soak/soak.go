@@ -21,10 +21,15 @@ import (
 // Config says how a run goes. The zero value of a field is its default.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
+	Sequence     []Kind        // these faults, one after another, in the place of Mix, Duration and Kills: load and run end with them
+	Batches      int           // that are acknowledged at least before the load ends
 	Kills        int           // after that faults go on until so many processes were killed, but for no more than two minutes
 	Seed         uint64        // of batches and faults; 0 is a seed like any other
 	Mix          Mix           // default DefaultMix
 	Every        time.Duration // mean time between two faults; default 2 s
+	Settings     []string      // of the fleet, as environment variables; default Quick
+	Shape        Shape         // of batches; default a mix of everything
+	Calm         bool          // no batch is aborted, and none submitted again when it has its reply
 	Sessions     int           // default 8
 	Depth        int           // batches of a session that may wait at once; default 3
 	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
@@ -55,6 +60,12 @@ func (c Config) withDefaults() Config {
 	count(&c.Depth, 3)
 	count(&c.Coordinators, 2)
 	count(&c.Workers, 3)
+	if c.Settings == nil {
+		c.Settings = Quick
+	}
+	if c.Shape == nil {
+		c.Shape = mixed
+	}
 	if c.Mix == nil {
 		c.Mix = DefaultMix()
 	}
@@ -77,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		cfg.Dir = dir
 	}
 	log := &faultLog{}
-	f, err := newFleet(cfg.Dir, cfg.Coordinators, cfg.Workers, log)
+	f, err := newFleet(cfg.Dir, cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +111,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 		return History{}, nil, err
 	}
 	defer conn.Close()
-	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
+	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
 	unsubscribe, err := l.listen()
 	if err != nil {
 		return History{}, nil, err
@@ -132,14 +143,21 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	}
 	breaking, stopBreaking := context.WithCancel(ctx)
 	defer stopBreaking()
-	telling.Go(func() { // from now on, however long the fleet took to come up
-		defer stopBreaking()
-		pause(breaking, cfg.Duration)
-		for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
-			pause(breaking, 100*time.Millisecond)
+	if cfg.Sequence != nil {
+		f.inflictAll(breaking, cfg)
+		for acked, _ := l.progress(); acked < cfg.Batches && ctx.Err() == nil; acked, _ = l.progress() {
+			pause(ctx, 50*time.Millisecond)
 		}
-	})
-	f.inflict(breaking, cfg.Seed, cfg.Mix, cfg.Every)
+	} else {
+		telling.Go(func() { // from now on, however long the fleet took to come up
+			defer stopBreaking()
+			pause(breaking, cfg.Duration)
+			for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
+				pause(breaking, 100*time.Millisecond)
+			}
+		})
+		f.inflict(breaking, cfg.Seed, cfg.Mix, cfg.Every)
+	}
 
 	mended := time.Now()
 	stopSubmitting()

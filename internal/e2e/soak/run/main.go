@@ -31,11 +31,22 @@ func run() int {
 	flag.DurationVar(&cfg.Think, "think", 1500*time.Millisecond, "longest pause of a session between two batches")
 	flag.StringVar(&cfg.Dir, "dir", "", "an empty folder for data, logs and ledger (default: a temporary one, removed when all went well)")
 	mix := flag.String("faults", soak.DefaultMix().String(), "kinds of fault, each with how often it comes up among the others")
+	scenario := flag.String("scenario", "", "restarts: the server is restarted five times under 25 sessions; the default breaks everything at random")
 	flag.Usage = usage
 	flag.Parse()
 	var err error
 	if cfg.Mix, err = soak.ParseMix(*mix); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "soak:", err, flag.Args())
+		return 2
+	}
+	switch *scenario {
+	case "":
+	case "restarts":
+		restarts := soak.Restarts(cfg.Seed)
+		restarts.Dir, restarts.Progress = cfg.Dir, cfg.Progress
+		cfg = restarts
+	default:
+		fmt.Fprintf(os.Stderr, "soak: there is no scenario %q\n", *scenario)
 		return 2
 	}
 	keep := cfg.Dir != ""
