@@ -236,7 +236,7 @@ func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.Batch
 
 func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 	b.V = messages.Version
-	body, err := messages.Marshal(b)
+	body, err := b.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("encode batch %s: %w", b.ID, err)
 	}

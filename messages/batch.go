@@ -1,13 +1,16 @@
 package messages
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 )
 
-// MaxID is how long an id or a tool name may be, in bytes: it stands in every record about its call.
+// MaxID is how long an id may be, in bytes: it stands in every record about its call. The records hold as
+// much of a tool's name.
 const MaxID = 8 << 10
 
 // MaxCalls is how many client calls one batch may hold.
@@ -28,23 +31,29 @@ type Batch struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
+// Encode is the batch as it is published.
+func (b Batch) Encode() ([]byte, error) {
+	body, err := Marshal(b)
+	if err == nil || CheckSyntax(b.Message) != nil {
+		return body, err
+	}
+	// encoding/json does not write a message that is nested deeper than 10,000. It is sent as it stands.
+	message := b.Message
+	b.Message = nil
+	members, err := Members(MustMarshal(b))
+	members["message"] = message
+	return JoinMembers(members), err
+}
+
 // maxProvider bounds the name of a provider, in bytes: it is repeated to whoever asks.
 const maxProvider = 64
 
 // DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch is
-// filled as far as it could be read, so that the refusal can name it.
+// filled as far as it could be read, so that the refusal can name it. The message only has to be JSON:
+// its codec reads it, and knows which parts are of one call alone.
 func DecodeBatch(body []byte) (Batch, error) {
-	refuse := func(format string, args ...any) error {
-		return &Refusal{Class: MalformedMessage, Message: "batch: " + fmt.Sprintf(format, args...)}
-	}
 	var b Batch
-	if err := Check(body); err != nil {
-		return b, refuse("%v", err)
-	}
-	members, err := Object(body)
-	if err != nil {
-		return b, refuse("%v", err)
-	}
+	members, err := envelope(body)
 	for _, f := range []struct {
 		name string
 		into any
@@ -52,37 +61,81 @@ func DecodeBatch(body []byte) (Batch, error) {
 		{"v", &b.V}, {"id", &b.ID}, {"session", &b.Session}, {"provider", &b.Provider},
 		{"timeout_ms", &b.TimeoutMS}, {"round", &b.Round}, {"labels", &b.Labels},
 	} {
-		raw, ok := members[f.name]
-		if !ok {
-			continue
-		}
-		if err := json.Unmarshal(raw, f.into); err != nil {
-			return b, refuse("%q is %s", f.name, TypeOf(raw))
+		if raw, ok := members[f.name]; ok {
+			err = cmp.Or(err, readMember(f.name, raw, f.into))
 		}
 	}
 	b.Message = members["message"]
-	if size := len(b.Provider); size > maxProvider {
+	provider := len(b.Provider)
+	if provider > maxProvider {
 		b.Provider = ""
-		return b, refuse("provider has %d bytes; the limit is %d", size, maxProvider)
 	}
 	switch {
+	case err != nil:
+		return b, malformedBatch("%v", err)
+	case provider > maxProvider:
+		return b, malformedBatch("provider has %d bytes; the limit is %d", provider, maxProvider)
 	case b.V != Version && members["v"] != nil:
-		return b, refuse("v is %d; this coordinator speaks %d", b.V, Version)
+		return b, malformedBatch("v is %d; this coordinator speaks %d", b.V, Version)
 	case b.ID == "":
-		return b, refuse("id is missing or empty")
+		return b, malformedBatch("id is missing or empty")
 	case b.Session == "":
-		return b, refuse("session is missing or empty")
+		return b, malformedBatch("session is missing or empty")
 	case len(b.Message) == 0:
-		return b, refuse("message is missing")
+		return b, malformedBatch("message is missing")
 	case len(b.ID) > MaxID || len(b.Session) > MaxID:
-		refusal := &Refusal{Class: TooLarge, Message: fmt.Sprintf("batch: id has %d bytes and session %d; the limit is %d", len(b.ID), len(b.Session), MaxID)}
-		b.ID, b.Session = b.ID[:min(64, len(b.ID))], b.Session[:min(64, len(b.Session))]
-		return b, refusal
+		return b, &Refusal{Class: TooLarge, Message: fmt.Sprintf("batch: id has %d bytes and session %d; the limit is %d", len(b.ID), len(b.Session), MaxID)}
 	case b.TimeoutMS < 0:
-		return b, refuse("timeout_ms is negative")
+		return b, malformedBatch("timeout_ms is negative")
 	}
 	b.V = Version
 	return b, nil
+}
+
+func malformedBatch(format string, args ...any) *Refusal {
+	return &Refusal{Class: MalformedMessage, Message: "batch: " + fmt.Sprintf(format, args...)}
+}
+
+// envelope is the members of a batch. Where the body is no JSON, those before the mistake are there.
+func envelope(body []byte) (members map[string]json.RawMessage, err error) {
+	if err := CheckSyntax(body); err != nil {
+		return firstMembers(body), err
+	}
+	return Members(body)
+}
+
+// firstMembers is the members of an object up to the place where its text is no JSON. A key that appears
+// twice is left out.
+func firstMembers(body []byte) map[string]json.RawMessage {
+	members, seen := map[string]json.RawMessage{}, map[string]bool{}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if open, _ := decoder.Token(); open != json.Delim('{') {
+		return nil
+	}
+	for decoder.More() {
+		key, _ := decoder.Token()
+		name, ok := key.(string)
+		var value json.RawMessage
+		if !ok || decoder.Decode(&value) != nil {
+			break
+		}
+		if members[name] = value; seen[name] {
+			delete(members, name)
+		}
+		seen[name] = true
+	}
+	return members
+}
+
+// readMember reads one member of a batch, which is left as it is when the value is wrong.
+func readMember(name string, raw json.RawMessage, into any) error {
+	if err := Check(raw); err != nil {
+		return fmt.Errorf("%q: %w", name, err)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("%q is %s", name, TypeOf(raw))
+	}
+	return nil
 }
 
 // ReplyStatus says how a batch ended.

@@ -2,6 +2,7 @@ package messages
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ const (
 	MaxDigits   = 1000 // characters of a number
 )
 
+// ErrTooDeep is what [Check] says of a value that is nested more than [MaxDepth] deep.
+var ErrTooDeep = fmt.Errorf("nested more than %d deep", MaxDepth)
+
 // Check reports whether raw is one JSON value within the bounds: valid UTF-8, no duplicate keys, no
 // number or nesting bombs. The error says what and where, and never quotes a value.
 func Check(raw []byte) error {
@@ -32,6 +36,60 @@ func Check(raw []byte) error {
 	return err
 }
 
+// CheckSyntax reports whether raw is one JSON value, however deep it is nested. It holds raw to none of
+// the bounds of [Check]: a reader applies those to the parts that it uses.
+func CheckSyntax(raw []byte) error {
+	if json.Valid(raw) {
+		return nil
+	}
+	if err := syntaxError(raw); !errors.Is(err, ErrTooDeep) {
+		return err
+	}
+	return checkDeep(raw, deepPiece)
+}
+
+// deepPiece is how many levels of a deep text are checked at once. encoding/json reads 10,000.
+const deepPiece = 5000
+
+// checkDeep is [CheckSyntax] for a text that is nested deeper than encoding/json reads. It checks the
+// text in pieces of so many levels each, with {} in place of the pieces inside a piece.
+func checkDeep(raw []byte, levels int) error {
+	pieces := [][]byte{nil} // that are not closed yet, each inside the one before it
+	depth, inString, escaped := 0, false, false
+	for _, b := range raw {
+		last := len(pieces) - 1
+		if !inString && (b == '{' || b == '[') {
+			if depth++; depth%levels == 0 {
+				pieces[last] = append(pieces[last], "{}"...)
+				pieces, last = append(pieces, nil), last+1
+			}
+		}
+		pieces[last] = append(pieces[last], b)
+		if !inString && (b == '}' || b == ']') {
+			if depth%levels == 0 && last > 0 {
+				if !json.Valid(pieces[last]) {
+					return errDeepSyntax
+				}
+				pieces = pieces[:last]
+			}
+			depth--
+		}
+		if b == '"' && !escaped {
+			inString = !inString
+		}
+		escaped = inString && b == '\\' && !escaped
+	}
+	if len(pieces) > 1 {
+		return endsInside(raw)
+	}
+	if !json.Valid(pieces[0]) {
+		return errDeepSyntax
+	}
+	return nil
+}
+
+var errDeepSyntax = errors.New("not valid JSON, and nested too deep to say where")
+
 func syntaxError(raw []byte) error {
 	var syntax *json.SyntaxError
 	var ignored json.RawMessage
@@ -39,12 +97,18 @@ func syntaxError(raw []byte) error {
 	switch {
 	case !errors.As(err, &syntax):
 		return err
+	case strings.Contains(err.Error(), "exceeded max depth"):
+		return ErrTooDeep
 	case int(syntax.Offset) >= len(raw) && strings.Contains(err.Error(), "unexpected end"):
-		return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
+		return endsInside(raw)
 	case strings.Contains(err.Error(), "after top-level value"):
 		return fmt.Errorf("more than one JSON value (the second starts before byte %d)", syntax.Offset)
 	}
 	return fmt.Errorf("%w (byte %d)", err, syntax.Offset)
+}
+
+func endsInside(raw []byte) error {
+	return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
 }
 
 // checker walks a text that is known to be valid JSON. Each method starts at a byte and returns the one
@@ -56,7 +120,7 @@ func (c checker) value(at, depth int) (int, error) {
 	switch c[at] {
 	case '{', '[':
 		if depth == MaxDepth {
-			return at, fmt.Errorf("nested more than %d deep at byte %d", MaxDepth, at+1)
+			return at, fmt.Errorf("%w at byte %d", ErrTooDeep, at+1)
 		}
 		return c.inside(at, depth+1)
 	case '"':
@@ -81,7 +145,7 @@ func (c checker) inside(at, depth int) (int, error) {
 		if object {
 			end := c.text(at)
 			if key, again := seen.add(c[at:end]); again {
-				return at, fmt.Errorf("key %.66s appears twice in one object (byte %d)", key, end)
+				return at, errTwice(key, end)
 			}
 			at = c.space(end) + 1 // the colon
 		}
@@ -94,6 +158,35 @@ func (c checker) inside(at, depth int) (int, error) {
 		}
 	}
 	return at + 1, nil
+}
+
+func errTwice(key []byte, end int) error {
+	return fmt.Errorf("key %.66s appears twice in one object (byte %d)", key, end)
+}
+
+// skip passes over a value, however deep it is nested.
+func (c checker) skip(at int) int {
+	for depth := 0; ; {
+		switch c[at] {
+		case '{', '[':
+			depth++
+			at++
+		case '}', ']':
+			depth--
+			at++
+		case '"':
+			at = c.text(at)
+		case ',', ':', ' ', '\t', '\r', '\n':
+			at++
+		default:
+			for at < len(c) && strings.IndexByte(",:]} \t\r\n", c[at]) < 0 {
+				at++
+			}
+		}
+		if depth == 0 {
+			return at
+		}
+	}
 }
 
 // text reads a string.
@@ -189,7 +282,7 @@ func Quote(s string) json.RawMessage { return MustMarshal(s) }
 // "id". A value that is no object is an error, null included.
 func Object(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return nil, fmt.Errorf("want an object, got %s", TypeOf(raw))
+		return nil, errNoObject(raw)
 	}
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &m); err != nil {
@@ -197,6 +290,73 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 	}
 	return m, nil
 }
+
+// Members is the members of a JSON object by their exact names, each as it stands in raw. raw has passed
+// [CheckSyntax]. The error says that raw is no object, or which key appears twice: such a key is left out,
+// the others are there all the same.
+func Members(raw []byte) (members map[string]json.RawMessage, err error) {
+	if TypeOf(raw) != "an object" {
+		return nil, errNoObject(raw)
+	}
+	c := checker(raw)
+	var seen keys
+	members = map[string]json.RawMessage{}
+	for at := c.space(c.space(0) + 1); c[at] != '}'; {
+		end := c.text(at)
+		key, again := seen.add(c[at:end])
+		name := nameOf(key)
+		value := c.space(c.space(end) + 1) // behind the colon
+		at = c.skip(value)
+		members[name] = json.RawMessage(c[value:at:at])
+		if again {
+			delete(members, name)
+			err = cmp.Or(err, errTwice(key, end))
+		}
+		if at = c.space(at); c[at] == ',' {
+			at = c.space(at + 1)
+		}
+	}
+	return members, err
+}
+
+// JoinMembers is a JSON object of these members, sorted by name, each as it stands.
+func JoinMembers(members map[string]json.RawMessage) []byte {
+	object := []byte("{")
+	for i, name := range SortedKeys(members) {
+		if i > 0 {
+			object = append(object, ',')
+		}
+		object = append(append(object, Quote(name)...), ':')
+		object = append(object, members[name]...)
+	}
+	return append(object, '}')
+}
+
+// nameOf is the text of a key.
+func nameOf(key []byte) (name string) {
+	if bytes.IndexByte(key, '\\') < 0 {
+		return string(key[1 : len(key)-1])
+	}
+	_ = json.Unmarshal(key, &name) // part of valid JSON
+	return name
+}
+
+// Elements is the elements of a JSON array, each as it stands in raw. raw has passed [CheckSyntax] and is
+// an array.
+func Elements(raw []byte) (elements []json.RawMessage) {
+	c := checker(raw)
+	for at := c.space(c.space(0) + 1); c[at] != ']'; {
+		value := at
+		at = c.skip(value)
+		elements = append(elements, json.RawMessage(c[value:at:at]))
+		if at = c.space(at); c[at] == ',' {
+			at = c.space(at + 1)
+		}
+	}
+	return elements
+}
+
+func errNoObject(raw []byte) error { return fmt.Errorf("want an object, got %s", TypeOf(raw)) }
 
 // TypeOf names the JSON type of raw, with its article, for error texts: "a string", "null", "nothing".
 func TypeOf(raw []byte) string {

@@ -26,6 +26,7 @@ func TestCheck(t *testing.T) {
 		{"negative exponent bomb", `[1e-401]`, "exponent beyond 400"},
 		{"digits bomb", strings.Repeat("9", 1001), "1001 characters"},
 		{"depth bomb", strings.Repeat("[", 129) + strings.Repeat("]", 129), "nested more than 128"},
+		{"hostile depth", strings.Repeat("[", 1<<20), "nested more than 128 deep"},
 		{"as deep as allowed", strings.Repeat("[", 128) + strings.Repeat("]", 128), ""},
 		{"two values", `{} {}`, "more than one JSON value"},
 		{"cut off", `{"a":[1,`, "ends in the middle"},
@@ -149,6 +150,10 @@ func TestDecodeBatch(t *testing.T) {
 		{`{"v":1,"id":"b","session":"s","provider":"p","message":{},"timeout_ms":-1}`, "timeout_ms"},
 		{`{"v":1,`, "ends in the middle"},
 		{`{"v":1,"id":"b","session":"s","provider":"` + strings.Repeat("p", 65) + `","message":{}}`, "provider has 65 bytes"},
+		{`{"v":"1","id":"b","session":"s","provider":"` + strings.Repeat("p", 65) + `","message":{}}`, `"v" is a string`},
+		{`{"v":1,"id":"b","session":"s","provider":"p","message":{},"labels":{"a":"1","a":"2"}}`, `"labels": key "a" appears twice`},
+		{`{"v":1,"id":"b` + "\xff" + `","session":"s","provider":"p","message":{}}`, `"id": not valid UTF-8`},
+		{`{"v":1,"id":"b","session":"s","provider":"p","message":` + strings.Repeat("[", 1<<20), "ends in the middle"},
 	} {
 		b, err := messages.DecodeBatch([]byte(tt.in))
 		if len(b.Provider) > 64 {
@@ -161,19 +166,76 @@ func TestDecodeBatch(t *testing.T) {
 	}
 }
 
+// The message of a batch is its codec's to read: only that it is JSON is checked.
+func TestDecodeBatchLeavesTheMessageAlone(t *testing.T) {
+	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
+	for _, message := range []string{deep, `{"a":1,"a":2}`, `[1e1000000]`, `{"a":` + deep + `}`, "\"\xff\""} {
+		sent, err := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "p", Message: json.RawMessage(message)}.Encode()
+		if err != nil {
+			t.Fatalf("Encode with the message %.40s: %v", message, err)
+		}
+		if b, err := messages.DecodeBatch(sent); err != nil || string(b.Message) != message || b.ID != "b" || b.Session != "s" || b.Provider != "p" {
+			t.Errorf("message %.40s: got %.100s, %v", message, b.Message, err)
+		}
+	}
+	if _, err := (messages.Batch{Message: json.RawMessage(`{`)}).Encode(); err == nil {
+		t.Error("a message that is no JSON was encoded")
+	}
+}
+
+// A batch that is refused has the ids that can be read, so that the refusal can name it.
+func TestDecodeBatchReadsTheIdsOfWhatItRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		in      string
+		id      messages.BatchID
+		session messages.SessionID
+	}{
+		{`{"v":1,"id":"b","session":"s","provider":"p"}`, "b", "s"},
+		{`{"v":"1","labels":[],"id":"b","session":"s","message":{}}`, "b", "s"},
+		{`{"v":1,"id":"b","session":7,"message":{}}`, "b", ""},
+		{`{"v":1,"v":1,"id":"b","session":"s","message":{}}`, "b", "s"},
+		{`{"v":1,"id":"b","id":"c","session":"s","message":{}}`, "", "s"},
+		{`{"v":1,"id":"b","session":"s","message":{"a":`, "b", "s"},
+		{`{"v":1,"id":"b","session":"s","message":` + strings.Repeat("[", 1<<20), "b", "s"},
+		{`{"v":1,"id":"b","session":"s","message":{},}`, "b", "s"},
+		{`{"id":"b","session":"s"} {"id":"c"}`, "b", "s"},
+		{`{"id":"b","id":"c","session":"s","message":`, "", "s"},
+		{`{"v":1,"message":{"a":,"id":"b","session":"s"}`, "", ""},
+		{`{"v":1,"id":"b`, "", ""},
+		{`["b","s"]`, "", ""},
+		{``, "", ""},
+	} {
+		b, err := messages.DecodeBatch([]byte(tt.in))
+		if err == nil || b.ID != tt.id || b.Session != tt.session {
+			t.Errorf("DecodeBatch(%.80s) = batch %q, session %q, %v; want %q and %q and a refusal", tt.in, b.ID, b.Session, err, tt.id, tt.session)
+		}
+	}
+}
+
 func FuzzDecodeBatch(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":"b","session":"s","provider":"anthropic","message":{}}`))
 	f.Add([]byte(`{"id":"b"}`))
+	f.Add([]byte(`{"v":1,"id":"b","session":"s","provider":"p","message":{"a":1,"a":1e999,"b":`))
+	f.Add([]byte(`{"id":"b","session":"s","provider":"p","message":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		b, err := messages.DecodeBatch(in)
 		if err != nil {
 			return
 		}
-		again, err := messages.DecodeBatch(messages.MustMarshal(b))
-		if err != nil || again.ID != b.ID || again.Session != b.Session || !bytes.Equal(messages.MustMarshal(again), messages.MustMarshal(b)) {
+		sent, err := b.Encode()
+		if err != nil {
+			t.Fatalf("%q: Encode: %v", in, err)
+		}
+		again, err := messages.DecodeBatch(sent)
+		if err != nil || again.ID != b.ID || again.Session != b.Session || !bytes.Equal(encoded(again), sent) {
 			t.Errorf("%q: decoded, encoded and decoded again is %+v, err %v; was %+v", in, again, err, b)
 		}
 	})
+}
+
+func encoded(b messages.Batch) []byte {
+	body, _ := b.Encode()
+	return body
 }
 
 func TestErrorText(t *testing.T) {

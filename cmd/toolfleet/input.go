@@ -72,13 +72,16 @@ func (in input) body(a *app) (body []byte, name string, err error) {
 // before what a batch says itself. What is missing is made up.
 func (in input) parse(body []byte) (messages.Batch, error) {
 	batch := messages.Batch{V: messages.Version}
-	if err := messages.Check(body); err != nil {
+	err := messages.CheckSyntax(body)
+	var members map[string]json.RawMessage
+	if err == nil && messages.TypeOf(body) == "an object" { // a bare message may be a list
+		members, err = messages.Members(body)
+	}
+	if err != nil {
 		return batch, &messages.Refusal{Class: messages.MalformedMessage, Message: err.Error()}
 	}
-	members, _ := messages.Object(body) // a bare message may be a list
 	switch {
 	case members["provider"] != nil && members["message"] != nil:
-		var err error
 		if batch, err = messages.DecodeBatch(in.complete(members)); err != nil {
 			return batch, err
 		}
@@ -102,7 +105,7 @@ func (in input) complete(members map[string]json.RawMessage) []byte {
 			members[name] = messages.Quote(id)
 		}
 	}
-	return messages.MustMarshal(members)
+	return messages.JoinMembers(members)
 }
 
 // random is the end of an id that nobody else makes.

@@ -60,7 +60,9 @@ func (r runCmd) Run(a *app) error {
 		body = nil
 	}
 	if body == nil {
-		body = messages.MustMarshal(batch)
+		if body, err = batch.Encode(); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	d := newDisplay(a, r.Events)
