@@ -13,7 +13,10 @@
 // The package holds values only. It does no I/O, knows no clock, and imports nothing of ours.
 package messages
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Version is the "v" of every message. A reader ignores fields and statuses it does not know, so the
 // number changes only when an old reader would misread a new message.
@@ -146,7 +149,8 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 type ToolCall struct {
 	Index int    `json:"index"`
 	ID    CallID `json:"id"` // the provider's, echoed byte for byte; "" only where the provider allows none (Gemini)
-	// Name is the tool's name as the provider wrote it, without Namespace.
+	// Name is the tool's name as the provider wrote it, without Namespace. A call whose name is empty or
+	// missing has "": it is answered with [NoName] and never run.
 	Name string `json:"name"`
 	// Namespace is Anthropic's toolset_name or OpenAI's namespace: names are unique only inside it.
 	Namespace string `json:"namespace,omitempty"`
@@ -160,12 +164,18 @@ type ToolCall struct {
 	Caller []byte `json:"-"`
 }
 
-// Tool is the name under which the registry knows the call: the bare name, or namespace__name.
+// NoName is what the model reads of a call that names no tool.
+const NoName = "The call names no tool."
+
+// Tool is the name under which the registry knows the call: the bare name, or namespace__name. It is ""
+// for a call without a name, whatever its namespace. Records about the call repeat it, so a name that is
+// longer than [MaxID], which no tool has, is cut to that.
 func (c ToolCall) Tool() string {
-	if c.Namespace == "" {
-		return c.Name
+	name := c.Name
+	if c.Namespace != "" && name != "" {
+		name = c.Namespace + "__" + name
 	}
-	return c.Namespace + "__" + c.Name
+	return strings.ToValidUTF8(name[:min(len(name), MaxID)], "\uFFFD")
 }
 
 // Result is what became of one call. It is made once, by the worker that ran the call or by the
@@ -223,7 +233,7 @@ const (
 	MalformedMessage    Class = "malformed_message"    // not the named provider's shape
 	MissingID           Class = "missing_id"           // a call without an id
 	DuplicateID         Class = "duplicate_id"         // two calls with one id: no legal pairing exists
-	MissingName         Class = "missing_name"         // a call without a tool name
+	MissingName         Class = "missing_name"         // a call without a tool name, where the answer must repeat it (Gemini)
 	UnsupportedCall     Class = "unsupported_call"     // a client-side call that needs another kind of answer
 	UnsupportedProvider Class = "unsupported_provider" // a provider we have no codec for
 	TooLarge            Class = "too_large"            // over a limit; the message names size and limit

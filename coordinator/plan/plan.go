@@ -80,6 +80,9 @@ func (c *Call) refuse(status messages.Status, code messages.Code, message string
 func unknownTool(name string, catalog schemas.Catalog) string {
 	const most = 20
 	message := fmt.Sprintf("There is no tool named %.80q.", name)
+	if name == "" {
+		message = messages.NoName
+	}
 	tools := catalog.Tools()
 	if len(tools) == 0 {
 		return message + " No worker has announced any tool yet."

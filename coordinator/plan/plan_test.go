@@ -3,7 +3,9 @@ package plan_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,6 +81,35 @@ func TestMalformedArgumentsNeverRun(t *testing.T) {
 	p := plan.New(cs, catalog(t))
 	if r := p.Calls[0].Refused; r == nil || r.Err.Code != messages.CodeInvalidArguments {
 		t.Errorf("a write with unreadable arguments: got refused %+v; want its result at once", r)
+	}
+}
+
+// A call without a name is of no tool, also where its namespace and no name make the name of one.
+func TestACallWithoutANameNeverRuns(t *testing.T) {
+	tools, err := schemas.NewCatalog(schemas.Tool{Name: "files__", Kind: messages.Read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cs := calls("", "", "files__")
+	cs[1].Namespace = "files"
+	p := plan.New(cs, tools)
+	for _, c := range p.Calls[:2] {
+		if r := c.Refused; r == nil || r.Status != messages.StatusUnknownTool || r.Tool != "" ||
+			r.Err.Message != "The call names no tool. Tools that exist: files__." {
+			t.Errorf("call %d: got refused %+v, want unknown_tool", c.Index, r)
+		}
+	}
+	if p.Calls[2].Refused != nil {
+		t.Errorf("the call of files__ is refused: %+v", p.Calls[2].Refused)
+	}
+}
+
+// A name that is longer than any record may hold is of no tool. The records have the start of it.
+func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
+	p := plan.New(calls(strings.Repeat("é", messages.MaxID)), catalog(t))
+	r := p.Calls[0].Refused
+	if r.Status != messages.StatusUnknownTool || len(r.Tool) > messages.MaxID || !strings.HasPrefix(r.Tool, "éé") || !utf8.ValidString(r.Tool) {
+		t.Errorf("got %v, want unknown_tool under the start of the name", r.Err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/messages"
@@ -106,12 +107,16 @@ func TestReinjectRefuses(t *testing.T) {
 		{`{"provider":"canonical","message":` + message + `,"results":[{"content":[{"type":"image","data":7}]}]}`, messages.MalformedMessage, "results[0].content[0]: is no MCP content block"},
 		{`{"provider":"canonical","message":` + message + `,"results":[null,null]}`, messages.MalformedMessage, "results: has 2 results for 1 calls"},
 		{`{"provider":"canonical","message":` + message + `,"message":{}}`, messages.MalformedMessage, "appears twice"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":{"a":1,"a":2}}]}`, messages.MalformedMessage, `results: key "a" appears twice`},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}]}`, messages.MalformedMessage, "results: nested more than 128 deep"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":"` + "\xff" + `"}]}`, messages.MalformedMessage, "results: not valid UTF-8"},
+		{`{"provider":"canonical","message":` + strings.Repeat("[", 1<<20), messages.MalformedMessage, "ends in the middle of a value"},
 		{`{"provider":"canonical","message":` + message + `} x`, messages.MalformedMessage, "more than one JSON value"},
 	} {
 		answer, err := provider.Reinject([]byte(test.request))
 		var refusal *messages.Refusal
 		if !errors.As(err, &refusal) || refusal.Class != test.class || !strings.Contains(refusal.Message, test.where) {
-			t.Errorf("Reinject(%s): got %s, %v; want %s with %q", test.request, answer, err, test.class, test.where)
+			t.Errorf("Reinject(%.300s): got %s, %v; want %s with %q", test.request, answer, err, test.class, test.where)
 		}
 	}
 }
@@ -154,14 +159,16 @@ func FuzzReinject(f *testing.F) {
 	for p, list := range oneCall {
 		for _, message := range list {
 			f.Add([]byte(`{"provider":"` + string(p) + `","message":` + message + `,"results":[{"content":[{"type":"text","text":"\ud800"}],"is_error":true}]}`))
+			f.Add([]byte(`{"provider":"` + string(p) + `","message":` + strings.Replace(message, `"name":"read"`, `"name":""`, 1) + `}`))
+			f.Add([]byte(`{"provider":"` + string(p) + `","message":` + strings.Replace(message, `{"k":1}`, `{"k":`+strings.Repeat("[", 200)+strings.Repeat("]", 200)+`}`, 1) + `}`))
 		}
 	}
 	f.Fuzz(func(t *testing.T, request []byte) {
 		answer, err := provider.Reinject(request)
 		var refusal *messages.Refusal
 		switch {
-		case err == nil && messages.Check(answer) != nil:
-			t.Fatalf("bad JSON: %v\n%s", messages.Check(answer), answer)
+		case err == nil && (messages.CheckSyntax(answer) != nil || !utf8.Valid(answer)):
+			t.Fatalf("bad JSON: %v\n%s", messages.CheckSyntax(answer), answer)
 		case err != nil && (!errors.As(err, &refusal) || refusal.Class == messages.Internal):
 			t.Fatalf("want a refusal with its reason, got %v", err)
 		}

@@ -14,11 +14,11 @@ import (
 // than one of its members, error counts before content, and content before output.
 //
 // The answer is {"reinjection","calls"}, with {"id","name","input"} or {"id","name","input_error"} for
-// each call. A call with an input_error is answered with that, whatever its result says. The error is a
-// *messages.Refusal.
+// each call. A call with an input_error is answered with that, and one without a name with unknown_tool,
+// whatever its result says. The error is a *messages.Refusal.
 func Reinject(request []byte) ([]byte, error) {
 	r, root := wire.Read(request)
-	p, results := root.Get("provider").Text(), root.Get("results")
+	p, results := root.Get("provider").Text(), root.Get("results").Bounded()
 	if message := root.Get("message"); message.None() {
 		message.Refuse("is missing")
 	}
@@ -83,7 +83,10 @@ func readResults(results *wire.Node, calls []messages.ToolCall) []messages.Outco
 		}
 	}
 	for i, c := range calls {
-		if c.InputError != "" {
+		switch {
+		case c.Name == "":
+			outcomes[i] = messages.Failed(messages.CodeUnknownTool, messages.NoName)
+		case c.InputError != "":
 			outcomes[i] = messages.Failed(messages.CodeInvalidArguments, c.InputError)
 		}
 	}

@@ -26,6 +26,12 @@ import (
 
 // counted is a fleet with the tools echo (read) and count (a write that counts its runs).
 func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
+	t.Helper()
+	return countedWith(t, srv, coordinator.Config{})
+}
+
+func countedWith(t testing.TB, srv *devserver.Server, cfg coordinator.Config) (*fleet, *atomic.Int32) {
+	t.Helper()
 	f := newFleet(t, srv)
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -42,7 +48,7 @@ func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
 		return tool.Text("rested"), nil
 	})
 	f.worker(worker.Config{})
-	f.coordinator(coordinator.Config{})
+	f.coordinator(cfg)
 	return f, runs
 }
 

@@ -40,9 +40,9 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 func toolUse(block *wire.Node) messages.ToolCall {
 	call := messages.ToolCall{
 		ID:        block.Get("id").ID(),
-		Name:      block.Get("name").Name(),
+		Name:      block.Get("name").TextOr(""),
 		Namespace: block.Get("toolset_name").TextOr(""),
-		Caller:    block.Get("caller").Raw(),
+		Caller:    block.Get("caller").Bounded().Raw(),
 	}
 	call.Input, call.InputError = block.Get("input").Object()
 	return call

@@ -37,7 +37,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 }
 
 func toolUse(use *wire.Node) messages.ToolCall {
-	call := messages.ToolCall{ID: use.Get("toolUseId").ID(), Name: use.Get("name").Name()}
+	call := messages.ToolCall{ID: use.Get("toolUseId").ID(), Name: use.Get("name").TextOr("")}
 	call.Input, call.InputError = use.Get("input").Object()
 	return call
 }

@@ -20,7 +20,7 @@ type Codec struct{}
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, turn := wire.Read(message)
 	for _, n := range turn.Get("calls").List() {
-		call := messages.ToolCall{ID: n.Get("id").ID(), Name: n.Get("name").Name()}
+		call := messages.ToolCall{ID: n.Get("id").ID(), Name: n.Get("name").TextOr("")}
 		call.Input, call.InputError = n.Get("input").Object()
 		r.Add(n, call)
 	}

@@ -53,6 +53,80 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
+// unfitArguments break a bound of [messages.Check], or encoding/json's own: that call fails, and its
+// siblings are answered with their outputs.
+func (s suite) unfitArguments(t *testing.T) {
+	for _, test := range []struct{ name, arguments, problem string }{
+		{"as deep as allowed", nested(messages.MaxDepth), ""},
+		{"too deep", nested(messages.MaxDepth + 1), "nested more than 128 deep"},
+		{"deeper than encoding/json reads", nested(10_001), "nested more than 128 deep"},
+		{"hostile depth", nested(100_000), "nested more than 128 deep"},
+		{"large exponent", `{"n":1e401}`, "exponent beyond 400"},
+		{"small exponent", `{"n":1e-401}`, "exponent beyond 400"},
+		{"long number", `{"n":` + strings.Repeat("9", 1001) + `}`, "a number of 1001 characters"},
+		{"a key twice", `{"a":{"k":1,"k":2}}`, `key "k" appears twice`},
+		{"no UTF-8", `{"a":"BYTE"}`, "not valid UTF-8"},
+		{"no UTF-8 in a key", `{"BYTE":1}`, "not valid UTF-8"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			list := calls(3)
+			list[1].Arguments = test.arguments
+			message := strings.ReplaceAll(s.Message(list...), "BYTE", "\xff")
+			got, err := s.Decode(json.RawMessage(message))
+			if err != nil || len(got) != len(list) {
+				t.Fatalf("Decode: got %d calls and error %v, want %d calls", len(got), err, len(list))
+			}
+			if problem := got[1].InputError; (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
+				t.Errorf("got the input error %q, want %q", problem, test.problem)
+			}
+			if (got[1].Input == nil) == (got[1].InputError == "") {
+				t.Errorf("want either input or input error, got %.100q and %q", got[1].Input, got[1].InputError)
+			}
+			s.siblingsAnswered(t, got)
+		})
+	}
+}
+
+// emptyNames are calls of no tool. Only a dialect whose answer must repeat the name refuses them.
+func (s suite) emptyNames(t *testing.T) {
+	list := calls(3)
+	list[1].Name = ""
+	if s.RepeatsName {
+		s.refused(t, s.Message(list...), messages.MissingName)
+		return
+	}
+	got := s.decode(t, list...)
+	if got[1].Tool() != "" || got[1].InputError != "" {
+		t.Errorf("got the tool %q and the input error %q, want neither", got[1].Tool(), got[1].InputError)
+	}
+	s.siblingsAnswered(t, got)
+}
+
+// siblingsAnswered fails the test unless the calls beside call 1, which fails, are answered with their outputs.
+func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
+	t.Helper()
+	for _, i := range []int{0, 2} {
+		if want := fmt.Sprintf(`{"i":%d}`, i); string(got[i].Input) != want {
+			t.Errorf("call %d: got the input %s (%s), want %s", i, got[i].Input, got[i].InputError, want)
+		}
+	}
+	reinjection, err := s.Encode(got, []messages.Outcome{
+		messages.Text("a"), messages.Failed(messages.CodeInvalidArguments, "no"), messages.Text("c"),
+	})
+	if err != nil {
+		t.Fatalf("Encode: %v", err)
+	}
+	answers := s.Answers(t, reinjection)
+	if len(answers) != 3 || answers[0].Text != "a" || answers[2].Text != "c" || answers[0].Failed || !answers[1].Failed || answers[2].Failed {
+		t.Errorf("got the answers %+v, want a failure between a and c", answers)
+	}
+}
+
+// nested is an object that is nested so deep, itself included.
+func nested(levels int) string {
+	return strings.Repeat(`{"a":`, levels-1) + "{}" + strings.Repeat("}", levels-1)
+}
+
 // hostileIDs come back byte for byte.
 func (s suite) hostileIDs(t *testing.T) {
 	ids := []string{
@@ -111,7 +185,8 @@ func (s suite) badMessages(t *testing.T) {
 	for _, message := range []string{
 		``, ` `, `null`, `true`, `7`, `"text"`, `{}`, `{"role":"assistant"`, `[[]]`, `[7]`, `{"a":1,"a":2}`, "\"\xff\"",
 		`{"role":"user","content":[],"parts":[]}`, `{"error":{"message":"overloaded"}}`, `{"type":"error"}`,
-		strings.Repeat("[", 200) + strings.Repeat("]", 200),
+		strings.Repeat("[", 200) + strings.Repeat("]", 200), strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
+		strings.Repeat("[", 1<<20), strings.Repeat(`{"content":[`, 1<<16),
 		s.Message(Call{`"a"`, "tool", `{}`}) + " {}",
 	} {
 		s.refused(t, message, messages.MalformedMessage)

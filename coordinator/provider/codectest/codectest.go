@@ -61,6 +61,8 @@ type Native struct {
 	TextArguments bool
 	// OptionalIDs: a call without an id is legal.
 	OptionalIDs bool
+	// RepeatsName: the answer must repeat the tool's name, so a call without one cannot be answered.
+	RepeatsName bool
 }
 
 // Run runs the contract.
@@ -82,6 +84,8 @@ func Run(t *testing.T, c Codec, n Native) {
 		{"content that fails", s.contentFails},
 		{"arguments", s.arguments},
 		{"broken arguments", s.brokenArguments},
+		{"arguments out of bounds", s.unfitArguments},
+		{"calls without a name", s.emptyNames},
 		{"hostile ids", s.hostileIDs},
 		{"duplicate ids", s.duplicateIDs},
 		{"missing ids", s.missingIDs},

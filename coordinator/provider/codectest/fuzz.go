@@ -17,6 +17,8 @@ import (
 func Fuzz(f *testing.F, c Codec, n Native) {
 	f.Helper()
 	f.Add([]byte(n.Message(calls(2)...)))
+	f.Add([]byte(n.Message(Call{`"a"`, "", `{}`}, Call{`"b"`, "tool", `{"n":1e401}`})))
+	f.Add([]byte(n.Message(Call{`"a"`, "tool", nested(messages.MaxDepth + 1)}, Call{`"b"`, "tool", nested(10_001)})))
 	seeds, _ := filepath.Glob("testdata/*.txtar")
 	lenient, _ := filepath.Glob("testdata/*/*.txtar")
 	for _, name := range append(seeds, lenient...) {

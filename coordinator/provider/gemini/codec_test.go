@@ -15,6 +15,7 @@ var native = codectest.Native{
 	Empty:         "",
 	TextArguments: false,
 	OptionalIDs:   true,
+	RepeatsName:   true,
 }
 
 func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }

@@ -61,12 +61,12 @@ func toolCall(n *wire.Node) messages.ToolCall {
 	switch kind(n) {
 	case "function":
 		function := n.Get("function")
-		call.Name = function.Get("name").Name()
+		call.Name = function.Get("name").TextOr("")
 		call.Input, call.InputError = function.Get("arguments").Arguments()
 	case "custom":
 		custom := n.Get("custom")
 		call.Custom = true
-		call.Name = custom.Get("name").Name()
+		call.Name = custom.Get("name").TextOr("")
 		call.Input, call.InputError = custom.Get("input").FreeText()
 	default:
 		n.Get("type").RefuseAs(messages.UnsupportedCall, "want function or custom, got %.40q", kind(n))

@@ -91,9 +91,9 @@ func customCall(item *wire.Node) messages.ToolCall {
 func anyCall(item *wire.Node) messages.ToolCall {
 	return messages.ToolCall{
 		ID:        item.Get("call_id").ID(),
-		Name:      item.Get("name").Name(),
+		Name:      item.Get("name").TextOr(""),
 		Namespace: item.Get("namespace").TextOr(""),
-		Caller:    item.Get("caller").Raw(),
+		Caller:    item.Get("caller").Bounded().Raw(),
 	}
 }
 

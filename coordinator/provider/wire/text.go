@@ -173,14 +173,15 @@ func stringEnd(raw []byte, start int) int {
 // and does not repeat the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
+	unfit := messages.Check(input)
 	var syntax *json.SyntaxError
 	var value json.RawMessage
-	if err := json.Unmarshal(input, &value); errors.As(err, &syntax) {
+	if err := json.Unmarshal(input, &value); errors.As(err, &syntax) && !errors.Is(unfit, messages.ErrTooDeep) {
 		return nil, fmt.Sprintf("The arguments are not valid JSON: %v at byte %d of %d. Send one complete JSON object.",
 			syntax, syntax.Offset, len(input))
 	}
-	if err := messages.Check(input); err != nil {
-		return nil, fmt.Sprintf("The arguments cannot be taken: %v. Send one plain JSON object.", err)
+	if unfit != nil {
+		return nil, notTaken(unfit)
 	}
 	if value = bytes.TrimSpace(value); value[0] == 'n' {
 		return []byte("{}"), ""
@@ -204,6 +205,10 @@ func escapeSurrogates(text string) []byte {
 		out = append(out, text[i])
 	}
 	return out
+}
+
+func notTaken(unfit error) string {
+	return fmt.Sprintf("The arguments cannot be taken: %v. Send one plain JSON object.", unfit)
 }
 
 func notAnObject(raw []byte) string {

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -37,11 +38,13 @@ type Node struct {
 	members map[string]json.RawMessage
 }
 
-// Read begins to read a message, which nobody has to have checked before.
+// Read begins to read a message, which nobody has to have checked before. The message has to be JSON;
+// the bounds of [messages.Check] hold where a Node is read. So an input that breaks them costs its call,
+// and a part that no codec reads costs nothing.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
 	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
-	if err := messages.Check(message); err != nil {
+	if err := messages.CheckSyntax(message); err != nil {
 		root.Refuse("%v", err)
 	}
 	return r, root
@@ -105,13 +108,24 @@ func (n *Node) Raw() json.RawMessage {
 	return n.raw
 }
 
+// Bounded is the node, whose value must be within the bounds of [messages.Check]. It is for a value that
+// goes on as it came.
+func (n *Node) Bounded() *Node {
+	if n.reader.refusal == nil && n.raw != nil {
+		if err := messages.Check(n.raw); err != nil {
+			n.Refuse("%v", err)
+		}
+	}
+	return n
+}
+
 // Bytes is the value as it came, null included; nil where nothing stands.
 func (n *Node) Bytes() json.RawMessage { return n.raw }
 
 // Get is a member of the object that must stand here.
 func (n *Node) Get(name string) *Node {
 	if n.members == nil && n.reader.refusal == nil {
-		members, err := messages.Object(n.raw)
+		members, err := messages.Members(n.raw)
 		if err != nil {
 			n.Refuse("%v", err)
 		}
@@ -133,11 +147,7 @@ func (n *Node) List() []*Node {
 		n.Refuse("want an array, got %s", messages.TypeOf(n.raw))
 		return nil
 	}
-	var elements []json.RawMessage
-	if err := json.Unmarshal(n.raw, &elements); err != nil {
-		n.Refuse("%v", err)
-		return nil
-	}
+	elements := messages.Elements(n.raw)
 	nodes := make([]*Node, len(elements))
 	for i, raw := range elements {
 		nodes[i] = &Node{reader: n.reader, path: fmt.Sprintf("%s[%d]", n.where(), i), raw: raw}
@@ -163,6 +173,10 @@ func (n *Node) Text() string {
 		n.Refuse("want a string, got %s", messages.TypeOf(n.raw))
 		return ""
 	}
+	if !utf8.Valid(n.raw) {
+		n.Refuse("not valid UTF-8")
+		return ""
+	}
 	return Unquote(n.raw)
 }
 
@@ -172,15 +186,6 @@ func (n *Node) TextOr(otherwise string) string {
 		return otherwise
 	}
 	return n.Text()
-}
-
-// Name is the tool name that must stand here.
-func (n *Node) Name() string {
-	name := n.Text()
-	if name == "" {
-		n.Refuse("is empty: a call needs the name of its tool")
-	}
-	return name
 }
 
 // ID is the call id that must stand here: any text but the empty one.
@@ -226,6 +231,9 @@ func (n *Node) Object() (input []byte, problem string) {
 	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":
 		return []byte("{}"), ""
 	case n.Is("an object"):
+		if err := messages.Check(n.raw); err != nil {
+			return nil, notTaken(err)
+		}
 		return n.raw, ""
 	}
 	return nil, notAnObject(n.raw)
@@ -244,8 +252,10 @@ func (n *Node) FreeText() (input []byte, problem string) {
 	switch {
 	case n.None():
 		return []byte(`{"input":""}`), ""
-	case n.Is("a string"):
-		return slices.Concat([]byte(`{"input":`), n.raw, []byte("}")), ""
+	case !n.Is("a string"):
+		return nil, fmt.Sprintf("The input of this tool is free text, but %s was sent.", messages.TypeOf(n.raw))
+	case !utf8.Valid(n.raw):
+		return nil, "The input of this tool is free text, and what was sent is not valid UTF-8."
 	}
-	return nil, fmt.Sprintf("The input of this tool is free text, but %s was sent.", messages.TypeOf(n.raw))
+	return slices.Concat([]byte(`{"input":`), n.raw, []byte("}")), ""
 }

@@ -103,10 +103,17 @@ func TestArguments(t *testing.T) {
 		{`{"a":1,"a":2}`, "", `key "a" appears twice in one object`},
 		{`{"a":1e401}`, "", "exponent beyond 400"},
 		{strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "", "nested more than 128 deep"},
+		{strings.Repeat(`{"a":`, 20_000) + "1" + strings.Repeat("}", 20_000), "", "cannot be taken: nested more than 128 deep"},
+		{strings.Repeat(`[`, 20_000), "", "cannot be taken: nested more than 128 deep"},
+		{"{\"a\":\"\xff\"}", "", "not valid UTF-8"},
 		{`[]`, "", "must be one JSON object, but an array was sent"},
 		{`"{}"`, "", "must be one JSON object, but a string was sent"},
 	} {
-		n := &Node{reader: &Reader{}, raw: Quote(test.text)}
+		raw := Quote(test.text)
+		if strings.Contains(test.text, "\xff") {
+			raw = json.RawMessage(`"` + strings.ReplaceAll(test.text, `"`, `\"`) + `"`)
+		}
+		n := &Node{reader: &Reader{}, raw: raw}
 		input, problem := n.Arguments()
 		if string(input) != test.input || !strings.Contains(problem, test.problem) || (problem == "") != (test.problem == "") {
 			t.Errorf("arguments %.60q: got %q and %q, want %q and %q", test.text, input, problem, test.input, test.problem)
@@ -153,6 +160,10 @@ func TestRefusalNamesThePlace(t *testing.T) {
 		{`{"a":[{"b":{}}]}`, func(n *Node) { n.Get("a").List()[0].Get("b").Get("c").Text() }, "malformed_message: a[0].b.c: want a string, got nothing"},
 		{`{"a":[]}`, func(n *Node) { n.Get("a").First().Get("b").Text() }, "malformed_message: a: is empty"},
 		{`{"a":1,"a":1}`, func(n *Node) { n.Get("a").Text() }, `malformed_message: message: key "a" appears twice in one object (byte 10)`},
+		{`{"a":{"b":1,"b":1}}`, func(n *Node) { n.Get("a").Get("c") }, `malformed_message: a: key "b" appears twice in one object (byte 10)`},
+		{`{"a":["` + "\xff" + `"]}`, func(n *Node) { n.Get("a").List()[0].Text() }, "malformed_message: a[0]: not valid UTF-8"},
+		{`{"a":{"b":1e401}}`, func(n *Node) { n.Get("a").Bounded() }, "malformed_message: a: a number with an exponent beyond 400 before byte 10"},
+		{`{"a":` + strings.Repeat("[", 1<<20), func(n *Node) { n.Get("a") }, "malformed_message: message: ends in the middle of a value, after 1048581 bytes"},
 		{`{"role":7}`, func(n *Node) { n.Role("model") }, "malformed_message: role: want a string, got a number"},
 		{`{"a":1,"b":2}`, func(n *Node) { n.Get("b").Text(); n.Get("a").Text() }, "malformed_message: b: want a string, got a number"},
 	} {
@@ -160,6 +171,20 @@ func TestRefusalNamesThePlace(t *testing.T) {
 		test.read(root)
 		if _, err := r.Calls(); err == nil || err.Error() != test.want {
 			t.Errorf("%s: got %v, want %s", test.message, err, test.want)
+		}
+	}
+}
+
+// What no codec reads may be anything that is JSON.
+func TestWhatIsNotReadCostsNothing(t *testing.T) {
+	for _, odd := range []string{
+		strings.Repeat("[", 200) + strings.Repeat("]", 200), strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000),
+		`{"a":1,"a":2}`, `1e1000000`, "\"\xff\"",
+	} {
+		r, root := Read(json.RawMessage(`{"odd":` + odd + `,"list":[` + odd + `,{"text":"x","odd":` + odd + `}]}`))
+		text := root.Get("list").List()[1].Get("text").Text()
+		if _, err := r.Calls(); err != nil || text != "x" {
+			t.Errorf("beside %.40s: got %q, %v", odd, text, err)
 		}
 	}
 }

@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// tooDeep is an input that is nested so many levels deeper than its object.
+func tooDeep(levels int) string {
+	return `{"a":` + strings.Repeat("[", levels) + strings.Repeat("]", levels) + `}`
+}
+
+// Calls that name no tool, or whose input cannot be taken, are answered each by itself. The calls beside them run.
+func TestOneBadCallCostsNoOther(t *testing.T) {
+	bad := []struct {
+		call   call
+		status messages.Status
+		code   messages.Code
+	}{
+		{call{"", `{"n":1}`}, messages.StatusUnknownTool, messages.CodeUnknownTool},
+		{call{"count", tooDeep(messages.MaxDepth)}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", tooDeep(100_000)}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", `{"n":1e401}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", `{"n":` + strings.Repeat("9", messages.MaxDigits+1) + `}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", `{"n":1,"n":2}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", `[1]`}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{strings.Repeat("x", messages.MaxID+1), `{}`}, messages.StatusUnknownTool, messages.CodeUnknownTool},
+	}
+	for _, p := range messages.Providers {
+		t.Run(string(p), func(t *testing.T) {
+			metrics := prometheus.NewRegistry()
+			f, runs := countedWith(t, natstest.Server(t, natstest.Fast), coordinator.Config{Metrics: coordinator.NewMetrics(metrics)})
+			defer f.close()
+			calls := []call{{"count", `{"n":1}`}}
+			type ended struct {
+				Status messages.Status
+				Code   messages.Code
+			}
+			want := []ended{{messages.StatusOK, ""}}
+			unknown := 0
+			for _, b := range bad {
+				if b.call.name == "" && p == messages.Gemini {
+					continue // its answer must repeat the name
+				}
+				calls, want = append(calls, b.call), append(want, ended{b.status, b.code})
+				if b.status == messages.StatusUnknownTool {
+					unknown++
+				}
+			}
+			calls, want = append(calls, call{"count", `{"n":2}`}), append(want, ended{messages.StatusOK, ""})
+			b := batchIn(p, "s", "b", calls...)
+			reply := f.run(b)
+			var got []ended
+			for _, r := range reply.Results {
+				e := ended{Status: r.Status}
+				if r.Err != nil {
+					e.Code = r.Err.Code
+				}
+				got = append(got, e)
+			}
+			if diff := cmp.Diff(want, got); diff != "" || reply.Status != messages.Completed {
+				t.Errorf("%s, results (-want +got):\n%s", reply.Status, diff)
+			}
+			if n := runs.Load(); n != 2 {
+				t.Errorf("%d calls have run, want the first and the last", n)
+			}
+			for i := range calls {
+				if id := fmt.Sprintf(`"c%d"`, i); strings.Count(string(reply.Reinjection), id) != 1 {
+					t.Errorf("the reinjection does not answer %s once: %.500s", id, reply.Reinjection)
+				}
+			}
+			f.wantOnRecord(b, reply)
+			f.until("the calls are counted", func() bool {
+				n := counts(t, metrics)
+				return n["toolfleet_batch_calls_total _unknown unknown_tool _unknown"] == float64(unknown) &&
+					n["toolfleet_batch_calls_total write ok count"] == 2
+			})
+		})
+	}
+}
