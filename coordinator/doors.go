@@ -146,6 +146,7 @@ func (v *visit) pass(event bus.Msg) {
 // tell makes an event of our own.
 func (v *visit) tell(e messages.Event) {
 	b, _ := messages.DecodeBatch(v.msg.Data)
+	b = identified(b, v.request)
 	e.V, e.Session, e.Batch, e.Time = messages.Version, b.Session, b.ID, time.Now()
 	v.respond(v.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, messages.MustMarshal(e))
 }
@@ -296,6 +297,9 @@ func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, bo
 // refuseAtDoor answers a request that cannot be served, with the reason in the way of a Reply.
 func (c *Coordinator) refuseAtDoor(m bus.Msg, refusal *messages.Refusal) {
 	b, _ := messages.DecodeBatch(m.Data)
+	if _, key, err := c.names.Batch(m.Subject); err == nil {
+		b = identified(b, key)
+	}
 	c.cfg.Metrics.refused(refusal.Class)
 	code := "400"
 	switch refusal.Class {

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -193,6 +194,7 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 // refuseAside answers with a refusal that must not look like the reply of the batch.
 func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
+	batch = identified(batch, a.Key)
 	logRefusal(log, refusal)
 	c.cfg.Metrics.refused(refusal.Class)
 	body := messages.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
@@ -224,21 +226,25 @@ type decoded struct {
 	calls []messages.ToolCall
 }
 
-// decode reads what an agent published. The error is a *messages.Refusal; the batch is filled as far as
-// it could be read.
+// decode reads what an agent published. The error is a *messages.Refusal; the batch then has the ids
+// that the refusal is about, as far as they are known.
 func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, err error) {
 	defer func() { // a codec that panics must not take the coordinator along
 		if p := recover(); p != nil {
 			log.Error("panic while a batch was decoded", "panic", p, "stack", string(debug.Stack()))
 			err = &messages.Refusal{Class: messages.Internal, Message: "The message could not be decoded."}
 		}
+		if err != nil {
+			in.batch = identified(in.batch, a.Key)
+		}
 	}()
-	if in.batch, err = messages.DecodeBatch(a.Body); err != nil {
-		return in, err
-	}
-	if key := messages.KeyOf(a.Key.Tenant, in.batch.Session, in.batch.ID); key != a.Key {
+	in.batch, err = messages.DecodeBatch(a.Body)
+	if key := named(in.batch, a.Key); key != a.Key {
 		return in, &messages.Refusal{Class: messages.SubjectMismatch, Message: fmt.Sprintf(
 			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
+	}
+	if err != nil {
+		return in, err
 	}
 	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
 		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
@@ -253,9 +259,37 @@ func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, 
 		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
 	}
 	for _, call := range in.calls {
-		if size := max(len(call.ID), len(call.Tool())); size > messages.MaxID {
-			return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("Call %d has an id or a tool name of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
+		if size := len(call.ID); size > messages.MaxID {
+			return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("Call %d has an id of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
 		}
 	}
 	return in, nil
+}
+
+// named is the address that a body names. What it does not say, or could not be read of it, is the subject's.
+func named(b messages.Batch, subject messages.BatchKey) messages.BatchKey {
+	if b.Session != "" {
+		subject.Session = messages.Token(b.Session)
+	}
+	if b.ID != "" {
+		subject.Batch = messages.Token(b.ID)
+	}
+	return subject
+}
+
+// identified is the batch as a refusal names it: with the ids of its subject in place of those that could
+// not be read, and without those that are too long to be repeated. A token that is a hash tells no id; a
+// body that names another subject keeps only the ids that it has.
+func identified(b messages.Batch, subject messages.BatchKey) messages.Batch {
+	if named(b, subject) == subject {
+		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
+		b.ID = cmp.Or(b.ID, messages.BatchID(messages.PlainToken(subject.Batch)))
+	}
+	if len(b.Session) > messages.MaxID {
+		b.Session = ""
+	}
+	if len(b.ID) > messages.MaxID {
+		b.ID = ""
+	}
+	return b
 }

@@ -27,6 +27,14 @@ func Token[T ~string](id T) string {
 	return "=" + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
+// PlainToken is the id that a token was made of; "" where the token is a hash, which does not tell.
+func PlainToken(token string) string {
+	if plainToken.MatchString(token) {
+		return token
+	}
+	return ""
+}
+
 // IsToken reports whether s could have come from [Token]. Every token that arrives in a subject is
 // checked before it becomes part of a filter: a published subject may hold a literal "*".
 func IsToken(s string) bool { return plainToken.MatchString(s) || hashedToken.MatchString(s) }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -84,5 +85,52 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 					n["toolfleet_batch_calls_total write ok count"] == 2
 			})
 		})
+	}
+}
+
+// A refusal says which batch of which session it is about: as the body says, and where the body does not say or cannot be
+// read, as the subject does. A subject that holds the hash of an id does not tell the id.
+func TestARefusalNamesItsBatch(t *testing.T) {
+	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	const spaced = "a session" // its token is a hash
+	long := messages.SessionID(strings.Repeat("x", messages.MaxID+1))
+	for i, tt := range []struct {
+		session messages.SessionID // of the subject, whose batch is b0, b1...
+		body    string             // BATCH stands for the batch
+		class   messages.Class
+		want    messages.Batch
+	}{
+		{"s", `{"v":1,"id":"BATCH","session":"s","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{"calls":[`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":` + strings.Repeat("[", 900_000), messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":"1","labels":[],"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","session":"another","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH"}},
+		{spaced, `nonsense`, messages.MalformedMessage, messages.Batch{ID: "BATCH"}},
+		{"s", `nonsense`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s"}},
+		{"s", `{"v":1,"provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
+		{"s", `{"v":1,"id":"` + strings.Repeat("x", messages.MaxID+1) + `","session":"s","provider":"canonical","message":{}}`, messages.SubjectMismatch, messages.Batch{Session: "s", Provider: "canonical"}},
+		{long, `{"v":1,"id":"BATCH","session":"` + string(long) + `","provider":"canonical","message":{}}`, messages.TooLarge, messages.Batch{ID: "BATCH", Provider: "canonical"}},
+		{"s", `{"v":1,"id":"another","session":"s","provider":"canonical","message":`, messages.SubjectMismatch, messages.Batch{ID: "another", Session: "s", Provider: "canonical"}},
+	} {
+		id := fmt.Sprint("b", i)
+		subject := f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, tt.session, messages.BatchID(id)))
+		answer, err := f.conn.Request(t.Context(), subject, nil, []byte(strings.ReplaceAll(tt.body, "BATCH", id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reply messages.Reply
+		if err := json.Unmarshal(answer.Data, &reply); err != nil || reply.Error == nil {
+			t.Fatalf("%.100s: %s, %v", tt.body, answer.Data, err)
+		}
+		tt.want.ID = messages.BatchID(strings.ReplaceAll(string(tt.want.ID), "BATCH", id))
+		got := messages.Batch{ID: reply.Batch, Session: reply.Session, Provider: reply.Provider}
+		if diff := cmp.Diff(tt.want, got); diff != "" || reply.Error.Class != tt.class {
+			t.Errorf("%d: %.100s is refused as %v (-want +got):\n%s", i, tt.body, reply.Error, diff)
+		}
+	}
+	if n := runs.Load(); n != 0 {
+		t.Errorf("%d calls have run", n)
 	}
 }
