@@ -92,7 +92,7 @@ func stageRows(p plan.Plan) [][]string {
 				runs = "together"
 			}
 			rows = append(rows, []string{
-				fmt.Sprint(stage + 1), fmt.Sprint(c.Index), clean(c.PlannedCall.Tool, 64), string(c.Kind), runs, clean(c.Reason, 200),
+				fmt.Sprint(stage + 1), fmt.Sprint(c.Index), orDash(c.PlannedCall.Tool, 64), string(c.Kind), runs, clean(c.Reason, 200),
 			})
 		}
 	}

@@ -96,7 +96,7 @@ func (l boardLine) draw(now time.Time, width int) string {
 	b, c := l.board, &l.board.calls[l.index]
 	most := min(max(8, width/4), longestName)
 	mark, state, rest := c.words(now)
-	text := fmt.Sprintf("%s %3d  %-*s  %s", mark, l.index, max(4, min(b.names, most)), clean(c.tool, most), state)
+	text := fmt.Sprintf("%s %3d  %-*s  %s", mark, l.index, max(4, min(b.names, most)), orDash(c.tool, most), state)
 	if rest != "" {
 		text += "  " + rest
 	}
@@ -169,7 +169,7 @@ func (b *board) plain(e messages.Event) string {
 	if e.Index < 0 || e.Index >= len(b.calls) {
 		return ""
 	}
-	tool := clean(b.calls[e.Index].tool, 64)
+	tool := orDash(b.calls[e.Index].tool, 64)
 	switch {
 	case e.Type == messages.EventRunning:
 		return fmt.Sprintf("call %d %s: running", e.Index, tool)

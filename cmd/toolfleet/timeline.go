@@ -91,7 +91,7 @@ func picture(t messages.Timeline, state, note, link string, now time.Time, width
 			fmt.Fprintf(&out, "stage %d\n", stage+1) // as `toolfleet plan` counts them
 		}
 		mark, how, rest := r.words(x.to)
-		fmt.Fprintln(&out, strings.TrimRight(clip(fmt.Sprintf("%s %3d %-*s |%-*s| %s", mark, i, names, clean(r.tool, names), x.width, r.bar(x), how), width), " "))
+		fmt.Fprintln(&out, strings.TrimRight(clip(fmt.Sprintf("%s %3d %-*s |%-*s| %s", mark, i, names, orDash(r.tool, names), x.width, r.bar(x), how), width), " "))
 		for _, line := range r.details(rest) {
 			fmt.Fprintf(&out, "%*s%s\n", 6, "", clip(line, width-6))
 		}

@@ -233,7 +233,7 @@ func (b *watchedBatch) summary(e messages.Event) string {
 			continue
 		}
 		bad++
-		line := fmt.Sprintf("  ✗ %3d  %s: %s", i, clean(c.tool, 64), outcome(c.result))
+		line := fmt.Sprintf("  ✗ %3d  %s: %s", i, orDash(c.tool, 64), outcome(c.result))
 		if c.result.Failure() {
 			line += ": " + because(c.result)
 		}
