@@ -384,3 +384,27 @@ func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 		t.Errorf("reinjection %s", r)
 	}
 }
+
+// A free-text call of OpenAI has its text as the member input, whatever the text looks like.
+func TestFreeTextIsTheInput(t *testing.T) {
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	f.tool(schemas.Tool{
+		Name: "run_sql", Kind: messages.Read,
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`),
+	}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Text("got " + string(c.Input)), nil
+	})
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	const text, want = `"{\"looks\": \"like JSON\"}"`, `"got {\"input\":\"{\\\"looks\\\": \\\"like JSON\\\"}\"}"`
+	for p, message := range map[messages.Provider]string{
+		messages.OpenAIChat:      `{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"custom","custom":{"name":"run_sql","input":` + text + `}}]}`,
+		messages.OpenAIResponses: `[{"type":"custom_tool_call","id":"ctc_1","call_id":"a","name":"run_sql","input":` + text + `}]`,
+	} {
+		reply := f.run(messages.Batch{ID: messages.BatchID(p), Session: "s", Provider: p, Message: json.RawMessage(message)})
+		if !strings.Contains(string(reply.Reinjection), want) {
+			t.Errorf("%s: the tool got another input than its text: %s", p, reply.Reinjection)
+		}
+	}
+}
