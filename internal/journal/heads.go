@@ -1,0 +1,264 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A session hangs when its head does not move: the batches behind it wait for it. A head may stand for long, because it
+// waits for a person, for a worker, or for a call that runs. What is stored tells such a head from one that nobody
+// drives any more.
+
+// StuckHead is the head of a session that has not moved, although nothing explains it.
+type StuckHead struct {
+	Key     messages.BatchKey
+	Session messages.SessionID // the token of the key, where the batch cannot be read
+	Batch   messages.BatchID   // the same
+	Seq     uint64             // in the log
+	Since   time.Time          // the last sign that the session moved
+	// Replied: its reply is stored, and it is in the log all the same. Else none of its calls is queued, runs, or waits
+	// for a person.
+	Replied bool
+}
+
+// removal is how long a batch may stay in the log behind its reply, or its turn when it was submitted again: for the
+// audit log, and for a coordinator that is lost at that moment.
+const removal = time.Minute
+
+// Bounds of one step of a sweep, so that a log of any length costs the server little at a time.
+const (
+	stepMessages = 1000
+	stepBytes    = 8 << 20
+	stepLooks    = 32 // heads that are looked at one by one
+)
+
+// HeadSweep goes through the log once, the oldest batches first, and finds the stuck heads. It is for one goroutine.
+type HeadSweep struct {
+	j        *Journal
+	patience time.Duration
+	next     uint64          // place in the log where the next step begins
+	seen     map[string]bool // sessions whose head was looked at
+	// asked is the batches with a question in the index of open questions, as it was when the first old head was seen; nil
+	// before. It spares a look at most heads that wait for a person.
+	asked map[messages.BatchKey]bool
+	stuck []StuckHead
+}
+
+// SweepHeads begins a sweep. Patience is how long a head may stand without a sign, where it has no reply and nothing
+// that is stored explains it.
+func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
+	return &HeadSweep{j: j, patience: patience, next: 1, seen: map[string]bool{}}
+}
+
+// Stuck is what was found so far, the oldest in the log first.
+func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
+
+// Step goes on through the log by a bounded number of requests, and reports whether that was its end. A step that
+// fails is taken again by the next call.
+func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
+	now := s.j.conn.Now(ctx)
+	heads, next, done, err := s.heads(ctx, now)
+	if err != nil {
+		return false, fmt.Errorf("look for sessions that stand still: %w", err)
+	}
+	quiet, err := s.unexplained(ctx, now, heads)
+	if err != nil {
+		return false, fmt.Errorf("look for sessions that stand still: %w", err)
+	}
+	if len(quiet) > stepLooks {
+		next, done = quiet[stepLooks].Seq, false
+		quiet = quiet[:stepLooks]
+	}
+	var stuck []StuckHead
+	for i, q := range quiet {
+		head, is, err := s.look(ctx, now, q)
+		if err != nil && i > 0 && ctx.Err() != nil { // time is up, and the next step goes on from here
+			next, done = q.Seq, false
+			break
+		}
+		if err != nil {
+			return false, fmt.Errorf("look whether session %s stands still: %w", q.Key.Session, err)
+		}
+		if is {
+			stuck = append(stuck, head)
+		}
+	}
+	for _, h := range heads {
+		if h.Seq < next {
+			s.seen[sessionOf(h.Key)] = true
+		}
+	}
+	s.next, s.stuck = next, append(s.stuck, stuck...)
+	return done, nil
+}
+
+func sessionOf(key messages.BatchKey) string { return key.Tenant + "." + key.Session }
+
+// heads is the heads in the next part of the log of sessions that were not seen before, the place behind that part, and
+// whether everything behind it is too young to be stuck.
+func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
+	next, done = s.next, true
+	here := map[string]bool{}
+	messagesLeft, bytesLeft := stepMessages, stepBytes
+	filter := s.j.names.EveryBatch(messages.VerbBatch)
+	err = s.j.conn.Scan(ctx, s.j.names.Stream(bus.Batches), filter, bus.From{Seq: s.next}, func(msg bus.Msg) bool {
+		if now.Sub(msg.Time) < removal {
+			return false
+		}
+		if messagesLeft--; messagesLeft < 0 || bytesLeft < 0 {
+			done = false
+			return false
+		}
+		bytesLeft -= len(msg.Data)
+		next = msg.Seq + 1
+		a, err := s.j.Accepted(msg)
+		if session := sessionOf(a.Key); err == nil && !s.seen[session] && !here[session] {
+			here[session] = true
+			heads = append(heads, a)
+		}
+		return true
+	})
+	return heads, next, done, err
+}
+
+// quietHead is a head that has to be looked at.
+type quietHead struct {
+	Accepted
+	replied bool
+}
+
+// unexplained is the heads that have a reply, and those that are old enough to be stuck and wait for no person, by a few
+// requests for all of them.
+func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Accepted) (quiet []quietHead, err error) {
+	finals := make([]string, len(heads))
+	old := false
+	for i, h := range heads {
+		finals[i] = s.j.names.Of(messages.VerbFinal, h.Key)
+		old = old || now.Sub(h.Stored) >= s.patience
+	}
+	replies, err := s.j.conn.Glance(ctx, s.j.names.Stream(bus.Replies), finals...)
+	if err != nil {
+		return nil, err
+	}
+	replied := map[string]time.Time{}
+	for _, msg := range replies {
+		replied[msg.Subject] = msg.Time
+	}
+	if old && s.asked == nil {
+		open, err := s.j.Pending(ctx, "*")
+		if err != nil {
+			return nil, err
+		}
+		s.asked = map[messages.BatchKey]bool{}
+		for _, q := range open {
+			s.asked[messages.KeyOf(string(q.Tenant), q.Session, q.Batch)] = true
+		}
+	}
+	for i, h := range heads {
+		at, has := replied[finals[i]]
+		if has && now.Sub(at) >= removal || !has && now.Sub(h.Stored) >= s.patience && !s.asked[h.Key] {
+			quiet = append(quiet, quietHead{h, has})
+		}
+	}
+	return quiet, nil
+}
+
+// look takes the last sign of a session, and whether its head is stuck.
+func (s *HeadSweep) look(ctx context.Context, now time.Time, q quietHead) (head StuckHead, stuck bool, err error) {
+	last, replied, err := s.j.LastReplied(ctx, q.Key.Tenant, q.Key.Session)
+	if err != nil {
+		return head, false, err
+	}
+	since, patience := q.Stored, removal
+	if replied && last.Stored.After(since) {
+		since = last.Stored
+	}
+	if !q.replied {
+		patience = s.patience
+		if since, err = s.lastSign(ctx, q.Key, since); err != nil {
+			return head, false, err
+		}
+	}
+	if now.Sub(since) < patience {
+		return head, false, nil
+	}
+	if !q.replied {
+		until, err := s.explainedUntil(ctx, q.Key)
+		if err != nil || now.Sub(until) < patience {
+			return head, false, err
+		}
+	}
+	newest, found, err := s.j.Head(ctx, q.Key.Tenant, q.Key.Session)
+	if err != nil || !found || newest.Seq != q.Seq { // it has moved meanwhile
+		return head, false, err
+	}
+	head = StuckHead{Key: q.Key, Session: messages.SessionID(q.Key.Session), Batch: messages.BatchID(q.Key.Batch), Seq: q.Seq, Since: since, Replied: q.replied}
+	if b, _ := messages.DecodeBatch(q.Body); messages.KeyOf(q.Key.Tenant, b.Session, b.ID) == q.Key {
+		head.Session, head.Batch = b.Session, b.ID
+	}
+	return head, true, nil
+}
+
+// lastSign is when the newest record of a batch was stored, if that was after since.
+func (s *HeadSweep) lastSign(ctx context.Context, key messages.BatchKey, since time.Time) (time.Time, error) {
+	calls, results := s.j.names.Stream(bus.Calls), s.j.names.Stream(bus.Results)
+	for _, at := range []struct{ stream, subject string }{
+		{calls, s.j.names.Of(messages.VerbCall, key) + ".*"},
+		{calls, s.j.names.Of(messages.VerbPlan, key)},
+		{calls, s.j.names.Of(messages.VerbHand, key) + ".*"},
+		{results, s.j.names.Of(messages.VerbResult, key) + ".*"},
+	} {
+		msg, err := s.j.conn.Last(ctx, at.stream, at.subject)
+		if err != nil && !errors.Is(err, bus.ErrNotFound) {
+			return since, err
+		}
+		if err == nil && msg.Time.After(since) {
+			since = msg.Time
+		}
+	}
+	return since, nil
+}
+
+// explainedUntil is until when a batch without a reply may stand still: a call of it is queued or with a worker, is
+// claimed, is to be tried again, or waits for a person.
+func (s *HeadSweep) explainedUntil(ctx context.Context, key messages.BatchKey) (until time.Time, err error) {
+	later := func(t time.Time) {
+		if t.After(until) {
+			until = t
+		}
+	}
+	for _, lane := range []messages.Verb{messages.VerbRead, messages.VerbWrite} { // of any pool
+		msg, err := s.j.conn.Last(ctx, s.j.names.Stream(bus.Jobs), s.j.names.Of(lane+".*", key)+".*")
+		if errors.Is(err, bus.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return until, err
+		}
+		later(msg.Time)
+		var job messages.Job
+		if json.Unmarshal(msg.Data, &job) == nil {
+			later(job.NotAfter)
+		}
+	}
+	known, err := s.j.Calls(ctx, key)
+	for _, e := range known.Records {
+		switch e.Record.State {
+		case messages.Parked:
+			if e.Record.Approval != nil {
+				later(e.Record.Approval.Expires)
+			}
+		case messages.Claimed, messages.Renewed:
+			later(e.Stored.Add(time.Duration(e.Record.LeaseMS) * time.Millisecond))
+		case messages.Released:
+			later(e.Stored.Add(time.Duration(e.Record.RetryAfterMS) * time.Millisecond))
+		}
+	}
+	return until, err
+}

@@ -1,0 +1,239 @@
+package journal_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const patience = 10 * time.Minute
+
+// fixture is a log and a journal that nobody drives.
+type fixture struct {
+	t       *testing.T
+	conn    *bus.Conn
+	journal *journal.Journal
+}
+
+func withFixture(t *testing.T, f func(x *fixture)) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		x := &fixture{t, conn, journal.New(conn)}
+		x.must(conn.Provision(x.t.Context(), bus.Provision{}))
+		f(x)
+	})
+}
+
+func (x *fixture) must(err error) {
+	x.t.Helper()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *fixture) submit(session, id string) journal.Accepted {
+	x.t.Helper()
+	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}
+	key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
+	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+	x.must(err)
+	a, found, err := x.journal.Open(x.t.Context(), key)
+	x.must(err)
+	if !found {
+		x.t.Fatalf("batch %s is not in the log", key)
+	}
+	return a
+}
+
+func (x *fixture) reply(a journal.Accepted) {
+	x.t.Helper()
+	_, err := x.journal.WriteReply(x.t.Context(), a, messages.Reply{V: 1, Status: messages.Completed})
+	x.must(err)
+}
+
+func (x *fixture) record(a journal.Accepted, state messages.CallState, f func(*messages.CallRecord)) {
+	x.t.Helper()
+	newest, _, err := x.journal.Newest(x.t.Context(), a.Key.Call(0))
+	x.must(err)
+	record := messages.CallRecord{State: state, Nonce: fmt.Sprint(state, newest.Seq)}
+	if f != nil {
+		f(&record)
+	}
+	_, err = x.journal.Write(x.t.Context(), a.Key.Call(0), record, newest.Seq)
+	x.must(err)
+}
+
+func (x *fixture) job(a journal.Accepted, notAfter time.Time) {
+	x.t.Helper()
+	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Lane(false, "p", a.Key.Call(0)), nil, messages.MustMarshal(messages.Job{NotAfter: notAfter}))
+	x.must(err)
+}
+
+// stuck is what a sweep finds, as "session/batch reason", and how many steps it takes.
+func (x *fixture) stuck() (found []string, steps int) {
+	x.t.Helper()
+	sweep := x.journal.SweepHeads(patience)
+	for done := false; !done; steps++ {
+		var err error
+		done, err = sweep.Step(x.t.Context())
+		x.must(err)
+	}
+	for _, h := range sweep.Stuck() {
+		reason := "idle"
+		if h.Replied {
+			reason = "replied"
+		}
+		found = append(found, fmt.Sprintf("%s/%s %s", h.Session, h.Batch, reason))
+	}
+	return found, steps
+}
+
+func (x *fixture) want(when string, want ...string) {
+	x.t.Helper()
+	if got, _ := x.stuck(); !slices.Equal(got, want) {
+		x.t.Errorf("%s: stuck is %q, want %q", when, got, want)
+	}
+}
+
+// Each head explains itself for as long as it may, and no longer.
+func TestStuckHeads(t *testing.T) {
+	for name, tc := range map[string]struct {
+		begin  func(x *fixture, a journal.Accepted) // what is stored beside the batch, which is a minute old by then
+		until  time.Duration                        // how long after it that explains the head
+		reason string
+	}{
+		"nobody drives it":      {nil, patience - time.Minute, "idle"},
+		"its reply is stored":   {(*fixture).reply, time.Minute, "replied"},
+		"a plan":                {func(x *fixture, a journal.Accepted) { x.plan(a) }, patience, "idle"},
+		"a result":              {func(x *fixture, a journal.Accepted) { x.result(a) }, patience, "idle"},
+		"a call that has ended": {func(x *fixture, a journal.Accepted) { x.record(a, messages.Ended, nil) }, patience, "idle"},
+		"a claim": {func(x *fixture, a journal.Accepted) {
+			x.record(a, messages.Claimed, func(r *messages.CallRecord) { r.LeaseMS = 3_600_000 })
+		}, time.Hour + patience, "idle"},
+		"a pause between two attempts": {func(x *fixture, a journal.Accepted) {
+			x.record(a, messages.Released, func(r *messages.CallRecord) { r.RetryAfterMS = 1_800_000 })
+		}, 30*time.Minute + patience, "idle"},
+		"a question that is not listed": {func(x *fixture, a journal.Accepted) {
+			x.record(a, messages.Parked, func(r *messages.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
+		}, time.Hour + patience, "idle"},
+		"a question that is listed": {func(x *fixture, a journal.Accepted) {
+			q := messages.Approval{Tenant: messages.OneTenant, Session: "s", Batch: "b", ID: "q", Expires: time.Now().Add(time.Hour)}
+			_, err := x.journal.Ask(x.t.Context(), a.Key.Call(0), q)
+			x.must(err)
+		}, time.Hour, "idle"},
+		"a question that was answered": {func(x *fixture, a journal.Accepted) {
+			x.record(a, messages.Parked, func(r *messages.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
+			x.record(a, messages.Granted, nil)
+		}, patience, "idle"},
+		"a job": {func(x *fixture, a journal.Accepted) { x.job(a, time.Now().Add(time.Hour)) }, time.Hour + patience, "idle"},
+		"the batch before it has ended": {func(x *fixture, a journal.Accepted) {
+			before := x.submit("s", "before")
+			x.reply(before)
+			x.must(x.journal.Remove(x.t.Context(), before))
+		}, patience, "idle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withFixture(t, func(x *fixture) {
+				a := x.submit("s", "b")
+				x.submit("s", "behind") // which is no head
+				time.Sleep(time.Minute)
+				if tc.begin != nil {
+					tc.begin(x, a)
+				}
+				time.Sleep(tc.until - time.Second)
+				x.want("a second before")
+				time.Sleep(2 * time.Second)
+				x.want("a second after", "s/b "+tc.reason)
+				x.must(x.journal.Remove(x.t.Context(), a))
+				if _, found, err := x.journal.Head(x.t.Context(), messages.OneTenant, "s"); !found || err != nil {
+					t.Fatalf("there is no head behind it: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func (x *fixture) plan(a journal.Accepted) {
+	x.t.Helper()
+	_, err := x.journal.WritePlan(x.t.Context(), a.Key, messages.PlanRecord{V: 1}, 0)
+	x.must(err)
+}
+
+func (x *fixture) result(a journal.Accepted) {
+	x.t.Helper()
+	_, err := x.journal.WriteResult(x.t.Context(), a.Key.Call(0), messages.Result{V: 1})
+	x.must(err)
+}
+
+// A batch that is submitted again has its reply from before. It may stand in the log for as long as another.
+func TestABatchSubmittedAgainIsNotStuckAtOnce(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		a := x.submit("s", "b")
+		x.reply(a)
+		x.must(x.journal.Remove(x.t.Context(), a))
+		time.Sleep(time.Hour)
+		x.submit("s", "b")
+		time.Sleep(59 * time.Second)
+		x.want("within a minute")
+		time.Sleep(2 * time.Second)
+		x.want("after it", "s/b replied")
+	})
+}
+
+// A step looks at few heads and few batches, however many there are, and a sweep finds each of them once.
+func TestASweepTakesBoundedSteps(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		const sessions, behind = 70, 1100
+		var want []string
+		for s := range sessions {
+			session := fmt.Sprint("s", s)
+			x.submit(session, "b")
+			want = append(want, session+"/b idle")
+		}
+		for n := range behind {
+			x.submit("s0", fmt.Sprint("behind", n))
+		}
+		young := func() { x.submit("young", "b") }
+		time.Sleep(patience)
+		young()
+		found, steps := x.stuck()
+		if diff := cmp.Diff(want, found); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		if steps != 4 { // 32 heads, 32 more, the last 6 with a thousand batches, the rest
+			t.Errorf("the sweep took %d steps, want 4", steps)
+		}
+	})
+}
+
+// A step that fails changes nothing, and is taken again.
+func TestAStepThatFailsIsTakenAgain(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		x.submit("s", "b")
+		time.Sleep(patience)
+		sweep := x.journal.SweepHeads(patience)
+		broken, cancel := context.WithCancel(x.t.Context())
+		cancel()
+		if _, err := sweep.Step(broken); err == nil {
+			t.Error("no error without an answer")
+		}
+		done, err := sweep.Step(x.t.Context())
+		if err != nil || !done || len(sweep.Stuck()) != 1 {
+			t.Errorf("done %t, %v, %+v", done, err, sweep.Stuck())
+		}
+	})
+}
