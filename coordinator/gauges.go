@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // Gauges shows the whole fleet as the server knows it, to whoever scrapes. Every coordinator shows the same, so that any
@@ -20,8 +22,10 @@ import (
 // the server is asked once in that time, by one at a time.
 type Gauges struct {
 	*Coordinator
-	turn          chan struct{} // holds one: whoever has it may use the rest
-	fleet, people memory
+	turn                 chan struct{} // holds one: whoever has it may use the rest
+	fleet, people, heads memory
+	sweep                *journal.HeadSweep // through the log, while it is not complete
+	stuck                map[string]int     // stuck heads by reason, as the last complete sweep found them
 }
 
 // memory is what a look has seen.
@@ -36,11 +40,12 @@ const (
 	lookWithin   = 2 * time.Second // how long whoever scrapes may be kept waiting by the server
 	fleetIsGood  = 5 * time.Second
 	peopleIsGood = 15 * time.Second // an index that is read whole
+	headsAreGood = 15 * time.Second // a part of the log
 )
 
 // Gauges is the gauges of the coordinator's fleet, to be registered once with every registry that shows them.
 func (c *Coordinator) Gauges() *Gauges {
-	return &Gauges{Coordinator: c, turn: make(chan struct{}, 1), fleet: memory{good: fleetIsGood}, people: memory{good: peopleIsGood}}
+	return &Gauges{Coordinator: c, turn: make(chan struct{}, 1), fleet: memory{good: fleetIsGood}, people: memory{good: peopleIsGood}, heads: memory{good: headsAreGood}}
 }
 
 func fleetDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -56,6 +61,7 @@ var (
 	poolSlots     = fleetDesc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
 	poolWorkers   = fleetDesc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
 	batchesOpen   = fleetDesc("toolfleet_batches_open", "Batches accepted and not finished, those that wait for people included.")
+	headsStuck    = fleetDesc("toolfleet_heads_stuck", "Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
 	asksPending   = fleetDesc("toolfleet_approvals_pending", "Questions that wait for people, by tier.", "tier")
 	asksOldest    = fleetDesc("toolfleet_approvals_oldest_age_seconds", "How long the oldest question of the tier has waited; 0 when none does.", "tier")
 	streamBytes   = fleetDesc("toolfleet_stream_bytes", "What a stream holds.", "stream")
@@ -63,7 +69,7 @@ var (
 	streamAtMost  = fleetDesc("toolfleet_stream_max_bytes", "What a stream may hold, where it is bounded.", "stream")
 	shownStreams  = []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies}
 	allFleetDescs = []*prometheus.Desc{
-		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, asksPending, asksOldest,
+		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, headsStuck, asksPending, asksOldest,
 		streamBytes, streamHolds, streamAtMost,
 	}
 )
@@ -82,11 +88,12 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	g.renew(ctx, &g.fleet, g.lookAtFleet)
 	if g.fleet.up { // else it would be kept waiting in vain
 		g.renew(ctx, &g.people, g.lookAtPeople)
+		g.renew(ctx, &g.heads, g.lookAtHeads)
 	}
 	cancel()
 	up, seen := g.fleet.up, slices.Clone(g.fleet.seen)
 	if up {
-		seen = append(seen, g.people.seen...)
+		seen = append(append(seen, g.people.seen...), g.heads.seen...)
 	}
 	<-g.turn
 	out <- metric(fleetUp, map[bool]float64{true: 1}[up])
@@ -221,6 +228,50 @@ func (g *Gauges) lookAtPeople(ctx context.Context) (seen []prometheus.Metric, er
 		seen = append(seen, metric(asksPending, float64(pending[t]), string(t)), metric(asksOldest, age(now, oldest[t]), string(t)))
 	}
 	return seen, nil
+}
+
+// Reasons why the head of a session is stuck.
+const (
+	headReplied = "replied" // its reply is stored, and it was not taken out of the log
+	headIdle    = "idle"    // no call of it is queued, runs, or waits for a person
+)
+
+// lookAtHeads takes a step of a sweep through the log. Until the sweep is complete it shows what the one before has found,
+// unless this one has found more.
+func (g *Gauges) lookAtHeads(ctx context.Context) (seen []prometheus.Metric, err error) {
+	if g.sweep == nil {
+		g.sweep = g.journal.SweepHeads(HeadPatience(g.cfg.QueueTimeout, g.catalog.now().Tools()))
+	}
+	done, err := g.sweep.Step(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stuck := map[string]int{}
+	for _, h := range g.sweep.Stuck() {
+		if h.Replied {
+			stuck[headReplied]++
+		} else {
+			stuck[headIdle]++
+		}
+	}
+	if done {
+		g.sweep, g.stuck = nil, stuck
+	}
+	for _, reason := range []string{headReplied, headIdle} {
+		seen = append(seen, metric(headsStuck, float64(max(stuck[reason], g.stuck[reason])), reason))
+	}
+	return seen, nil
+}
+
+// HeadPatience is how long the head of a session may stand without a sign where nothing that is stored explains it. Its
+// calls may wait for a worker, run once more, or pause between two attempts, and no coordinator looks at a batch that
+// rests for up to [restAtMost].
+func HeadPatience(queueTimeout time.Duration, tools []schemas.Tool) time.Duration {
+	longest := time.Duration(0)
+	for _, t := range tools {
+		longest = max(longest, t.Timeout()+t.Retry.Backoff(t.Retry.Attempts))
+	}
+	return queueTimeout + longest + restAtMost + time.Minute
 }
 
 // age is how long ago that was, in seconds; 0 of no time at all.

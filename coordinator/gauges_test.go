@@ -141,6 +141,125 @@ func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 	})
 }
 
+// heads is what the gauges show of heads that are stuck.
+func heads(t *testing.T, gauges *Gauges) map[string]float64 {
+	t.Helper()
+	return some(scraped(t, gauges), "heads_stuck")
+}
+
+// A batch has its reply and is in the log again, and another was never driven. Both are counted, the batches behind them
+// are not.
+func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		_, stop := o.coordinator(Config{})
+		o.reply(o.submit("replied", "b", 0), soon)
+		o.until("the log is empty", soon, func() bool {
+			_, open, err := o.journal.Head(context.Background(), messages.OneTenant, "replied")
+			return err == nil && !open
+		})
+		stop()
+		gauges := o.idle().Gauges()
+		want := func(when string, replied, idle float64) {
+			t.Helper()
+			if diff := cmp.Diff(map[string]float64{"heads_stuck{replied}": replied, "heads_stuck{idle}": idle}, heads(t, gauges)); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", when, diff)
+			}
+		}
+		want("an empty log", 0, 0)
+		for _, session := range []string{"replied", "undriven"} {
+			o.submit(session, "b", 0)
+			o.submit(session, "behind", 0)
+		}
+		time.Sleep(50 * time.Second)
+		want("batches that have just come", 0, 0)
+		time.Sleep(time.Minute)
+		want("two minutes later", 1, 0)
+		time.Sleep(HeadPatience(time.Minute, []schemas.Tool{o.tool}))
+		want("after the patience", 1, 1)
+		o.coordinator(Config{})
+		time.Sleep(time.Minute)
+		want("when a coordinator has driven them", 0, 0)
+	})
+}
+
+// An abort has a coordinator take a batch out of the log that has its reply and is not delivered to it. The doctor says so
+// to whoever looks for a way out.
+func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		empty := func() bool {
+			_, open, err := o.journal.Head(context.Background(), messages.OneTenant, "s")
+			return err == nil && !open
+		}
+		_, stop := o.coordinator(Config{})
+		before := o.reply(o.submit("s", "b", 0), soon)
+		o.until("the log is empty", soon, empty)
+		stop()
+		conn := o.connect("a consumer that keeps what it is given")
+		kept := make(chan struct{})
+		o.run(conn, func(ctx context.Context) error {
+			return conn.Puller(o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, bus.NewSlots(1), func(d *bus.Delivery) {
+				close(kept)
+				for ctx.Err() == nil {
+					_ = d.InProgress()
+					pause(ctx, time.Second)
+				}
+			})
+		})
+		key := o.submit("s", "b", 0)
+		<-kept
+		o.coordinator(Config{})
+		o.say("s", messages.Control{Abort: []byte(`"b"`)})
+		o.until("the batch has left the log", soon, empty)
+		if diff := cmp.Diff(before, o.reply(key, soon)); diff != "" {
+			t.Errorf("the reply has changed: %s", diff)
+		}
+	})
+}
+
+// idle is a coordinator that drives nothing.
+func (o *office) idle() *Coordinator {
+	o.t.Helper()
+	conn := o.connect("idle coordinator")
+	o.ends = append(o.ends, conn.Close)
+	c, err := New(conn, Config{Logger: o.log})
+	o.must(err)
+	return c
+}
+
+// A head may stand for long while its call waits for a worker or for a person. It is not stuck, nor are the batches
+// behind it.
+func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(30 * time.Minute) }
+		c, _ := o.coordinator(Config{QueueTimeout: 30 * time.Minute})
+		gauges := o.idle().Gauges()
+		none := func(when string) {
+			t.Helper()
+			for reason, n := range heads(t, gauges) {
+				if n != 0 {
+					t.Errorf("%s: %s is %v, want 0", when, reason, n)
+				}
+			}
+		}
+		batch := o.submit("s", "b", 1)
+		o.submit("s", "behind", 1)
+		time.Sleep(10 * time.Minute)
+		none("the call waits for a worker")
+		o.worker()
+		question := o.rests(batch.Call(0), c)
+		time.Sleep(10 * time.Minute)
+		none("the call waits for a person")
+		_, _, err := o.journal.Forget(t.Context(), batch.Call(0))
+		o.must(err)
+		time.Sleep(time.Minute)
+		none("the question is missing in the list")
+		o.decide(batch.Call(0), o.decision(question, messages.Approve, "alice"))
+		o.reply(batch, soon)
+		time.Sleep(time.Minute)
+		none("the next batch is the head")
+	})
+}
+
 // However many scrape, the server is asked once in five seconds; while it does not answer nobody waits for it longer than
 // two, and nothing is shown that is not so any more.
 func TestGaugesAskTheServerSeldom(t *testing.T) {
