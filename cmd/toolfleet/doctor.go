@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -108,6 +109,7 @@ func (e *examination) examine() {
 	e.room()
 	e.consumers()
 	e.workers()
+	e.sessions()
 	e.dead()
 }
 
@@ -387,6 +389,43 @@ func (e *examination) room() {
 		case most > 0 && float64(info.Bytes) > 0.9*float64(most):
 			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.Bytes, most)
 		}
+	}
+}
+
+// stuckSessions is how many sessions that stand still are named.
+const stuckSessions = 50
+
+// sessions names the sessions that stand still although nothing explains it.
+func (e *examination) sessions() {
+	tools, err := readBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
+	sweep := journal.New(e.conn).SweepHeads(coordinator.HeadPatience(e.cfg.QueueTimeout, tools))
+	for done := false; !done && err == nil; {
+		done, err = sweep.Step(e.ctx)
+	}
+	if err != nil {
+		e.fail("sessions", "", "%v", err)
+		return
+	}
+	now := e.conn.Now(e.ctx)
+	for i, h := range sweep.Stuck() {
+		if i == stuckSessions {
+			e.fail("sessions", "`toolfleet batch ls` lists every open batch.", "and %d more", len(sweep.Stuck())-i)
+			break
+		}
+		session, batch := clean(string(h.Session), 80), clean(string(h.Batch), 80)
+		if h.Key.Tenant != messages.OneTenant {
+			session += " of tenant " + h.Key.Tenant
+		}
+		if h.Replied {
+			e.fail("sessions", "`toolfleet abort SESSION BATCH` has a coordinator take it out of the log; its reply stays as it is.",
+				"session %s stands still: its batch %s has had its reply for %s and is still in the log", session, batch, span(now.Sub(h.Since)))
+			continue
+		}
+		e.fail("sessions", "`toolfleet batch get BATCH --session SESSION --timeline` shows how far it came; then restart the coordinators.",
+			"session %s stands still: no call of its batch %s has been queued, run or waited for a person for %s", session, batch, span(now.Sub(h.Since)))
+	}
+	if len(sweep.Stuck()) == 0 {
+		e.ok("sessions", "none stands still")
 	}
 }
 

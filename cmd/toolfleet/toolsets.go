@@ -47,20 +47,20 @@ func toolsetDifferences(workers []messages.Presence, tools []schemas.Tool) (all 
 		planned[t.Name] = t
 	}
 	for _, p := range poolsOf(workers, nil) {
-		crew := map[string]toolset{}
+		members := map[string]toolset{}
 		for _, w := range workers {
 			if slices.Contains(w.Pools, p.Pool) {
-				crew[w.Worker] = toolsetOf(w, p.Pool, planned)
+				members[w.Worker] = toolsetOf(w, p.Pool, planned)
 			}
 		}
-		all = append(all, poolDifferences(p.Pool, crew, planned)...)
+		all = append(all, poolDifferences(p.Pool, members, planned)...)
 	}
 	return all
 }
 
-func poolDifferences(pool string, crew map[string]toolset, planned map[string]schemas.Tool) (all []toolsetDifference) {
+func poolDifferences(pool string, members map[string]toolset, planned map[string]schemas.Tool) (all []toolsetDifference) {
 	served := map[string]bool{} // every tool of the pool that a worker has; true: as calls are planned
-	for _, tools := range crew {
+	for _, tools := range members {
 		for name, digest := range tools {
 			t, known := planned[name]
 			if !known || t.Pool == pool {
@@ -68,10 +68,10 @@ func poolDifferences(pool string, crew map[string]toolset, planned map[string]sc
 			}
 		}
 	}
-	for _, worker := range messages.SortedKeys(crew) {
+	for _, worker := range messages.SortedKeys(members) {
 		d := toolsetDifference{Pool: pool}
 		for _, name := range messages.SortedKeys(served) {
-			digest, has := crew[worker][name]
+			digest, has := members[worker][name]
 			t, known := planned[name]
 			switch {
 			case !has:
