@@ -23,6 +23,7 @@ const (
 	Stranded    Rule = "stranded"    // a call ended because nobody took it, and there were workers
 	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
 	Unasked     Rule = "unasked"     // a call that asks started with arguments that nobody had agreed to
+	Audit       Rule = "audit"       // the audit log has not one line about a call
 	Leftover    Rule = "leftover"    // something stayed in the log, or was set aside
 	EndedItself Rule = "ended-alone" // a process ended that nobody had told to
 )
@@ -44,6 +45,9 @@ func Check(h History) []Violation {
 		if c.answered(b) {
 			for i, call := range b.Calls {
 				c.truth(b, i, call)
+				if n := h.Lines[b.ID][i]; n != 1 {
+					c.found(Audit, callKey{b.ID, i}.String(), "%d lines in the audit log, want 1", n)
+				}
 			}
 		}
 	}
@@ -197,6 +201,9 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		}
 	case result.Status == messages.StatusOutcomeUnknown:
 		c.explained(b, i)
+		if !ran && c.unharmed(b, i) {
+			c.found(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
+		}
 	case result.Status == messages.StatusAborted && tool.OnCrash == messages.Idempotent: // it may have been stopped while it ran
 	case ran:
 		c.found(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
@@ -288,6 +295,22 @@ func (c *checker) hadNoServer(died Fault) bool {
 
 // startsWithin is how long a process tries to start.
 const startsWithin = 15 * time.Second
+
+// unharmed reports whether nothing kept the workers that claimed a call from starting it: none of them was told to end,
+// killed or paused, nobody aborted the batch, and the server was never away for as long as half a lease.
+func (c *checker) unharmed(b *Batch, i int) bool {
+	for _, f := range c.Faults {
+		for _, claim := range b.Claims[i] {
+			if f.Process == claim.Worker {
+				return false
+			}
+		}
+		if f.Act == Stall || f.Member == server && f.Until.Sub(f.At) >= c.Lease/2 {
+			return false
+		}
+	}
+	return b.Abort.IsZero()
+}
 
 // explained wants a reason behind an unknown outcome: its worker was killed or paused while it held the claim,
 // or the server was away, or the machine stood still, so that the claim could not be renewed, or it was aborted

@@ -32,6 +32,7 @@ func good() *History {
 			{Kind: "worker", Member: "worker-3", Process: "w3", Act: Kill, At: after(7 * time.Second), Until: after(8 * time.Second)},
 		},
 		Lease: 2 * time.Second,
+		Lines: map[string]map[int]int{"b1": {0: 1, 1: 1, 2: 1, 3: 1}, "b2": {0: 1, 1: 1, 2: 1, 3: 1}},
 	}
 	h.run("b1", 0, "look", 0, 1, "w1")
 	h.run("b1", 1, "book", 10, 1, "w1")
@@ -125,18 +126,24 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 		"unknown, killed after":          {func(h *History) { h.Faults[1].At = after(11 * time.Second) }, Unknown},
 		"unknown, told to end in peace":  {func(h *History) { h.Faults[1].Act = Term }, Unknown},
 		"unknown, no server long before": {func(h *History) { noServer(h, 1, 3) }, Unknown},
-		"unknown, claimed by nobody":     {func(h *History) { h.Batches[1].Claims = nil }, Unknown},
-		"an effect of nobody's":          {func(h *History) { h.run("b9", 0, "book", 50, 1, "w1") }, Stray},
-		"an effect of another tool":      {func(h *History) { h.Ledger[4].Tool = "book"; h.Ledger[5].Tool = "book" }, Stray},
-		"an effect in another session":   {func(h *History) { h.Ledger[2].Session = "t" }, Stray},
-		"shut out, and was killed":       {func(h *History) { shutOut(h) }, Stray},
-		"shut out, another was paused":   {func(h *History) { f := shutOut(h); f.Act, f.Process = Pause, "w2" }, Stray},
-		"shut out, paused later":         {func(h *History) { f := shutOut(h); f.Act, f.At = Pause, after(time.Minute) }, Stray},
-		"left in the log":                {func(h *History) { h.Left = []string{"batch b1"} }, Leftover},
-		"a process ended alone":          {func(h *History) { died(h, "exit status 1", 10*time.Second) }, EndedItself},
-		"a process that tried for long":  {func(h *History) { died(h, "exit status 1", 4*time.Second); h.Faults[2].Born = after(-time.Minute) }, EndedItself},
-		"ended, and then no server":      {func(h *History) { died(h, "exit status 1", 2500*time.Millisecond) }, EndedItself},
-		"a panic while it started":       {func(h *History) { died(h, "exit status 2", 4*time.Second) }, EndedItself},
+		"unknown, and never started": {func(h *History) {
+			noServer(h, 6, 6)
+			h.Ledger = h.Ledger[:13:13]
+		}, Unknown},
+		"a call without a line":         {func(h *History) { delete(h.Lines["b1"], 2) }, Audit},
+		"a call with two lines":         {func(h *History) { h.Lines["b2"][0] = 2 }, Audit},
+		"unknown, claimed by nobody":    {func(h *History) { h.Batches[1].Claims = nil }, Unknown},
+		"an effect of nobody's":         {func(h *History) { h.run("b9", 0, "book", 50, 1, "w1") }, Stray},
+		"an effect of another tool":     {func(h *History) { h.Ledger[4].Tool = "book"; h.Ledger[5].Tool = "book" }, Stray},
+		"an effect in another session":  {func(h *History) { h.Ledger[2].Session = "t" }, Stray},
+		"shut out, and was killed":      {func(h *History) { shutOut(h) }, Stray},
+		"shut out, another was paused":  {func(h *History) { f := shutOut(h); f.Act, f.Process = Pause, "w2" }, Stray},
+		"shut out, paused later":        {func(h *History) { f := shutOut(h); f.Act, f.At = Pause, after(time.Minute) }, Stray},
+		"left in the log":               {func(h *History) { h.Left = []string{"batch b1"} }, Leftover},
+		"a process ended alone":         {func(h *History) { died(h, "exit status 1", 10*time.Second) }, EndedItself},
+		"a process that tried for long": {func(h *History) { died(h, "exit status 1", 4*time.Second); h.Faults[2].Born = after(-time.Minute) }, EndedItself},
+		"ended, and then no server":     {func(h *History) { died(h, "exit status 1", 2500*time.Millisecond) }, EndedItself},
+		"a panic while it started":      {func(h *History) { died(h, "exit status 2", 4*time.Second) }, EndedItself},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good()
@@ -206,6 +213,7 @@ func TestAllowedHistoriesPass(t *testing.T) {
 		"unknown, and its tool ended long after": func(h *History) {
 			h.Batches = append(h.Batches, asked("b3", "put"))
 			h.run("b3", 0, "put", 30, 1, "w1")
+			h.Lines["b3"] = map[int]int{0: 1}
 			h.point(ledger.End, "b2", 2, "book", 22, 1, "w3")
 		},
 		"a paused worker is shut out":    func(h *History) { shutOut(h).Act = Pause },

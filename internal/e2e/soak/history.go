@@ -19,6 +19,8 @@ type History struct {
 	Left []string
 	// Said is what people have signed about a call, in the order in which they did.
 	Said map[string][]Said
+	// Lines counts the lines of the audit log about a call, by batch and index.
+	Lines map[string]map[int]int
 	// Lease is how long a claim holds, with the grace behind it.
 	Lease time.Duration
 }

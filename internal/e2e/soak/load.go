@@ -282,16 +282,47 @@ func (l *load) reread(ctx context.Context) error {
 // left is what is still in the log, and what was set aside.
 func (l *load) left(ctx context.Context) ([]string, error) {
 	var left []string
+	names := l.conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Dead} {
-		all, err := l.conn.All(ctx, l.conn.Names().Stream(stream), ">")
+		all, err := l.conn.All(ctx, names.Stream(stream), ">")
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range all {
-			left = append(left, m.Subject+" in "+stream)
+			what := m.Subject + " in " + stream
+			if _, key, err := names.Batch(m.Subject); err == nil && stream == bus.Batches {
+				switch _, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(messages.VerbFinal, key)); {
+				case err == nil:
+					what += ", which has its reply"
+				case errors.Is(err, bus.ErrNotFound):
+					what += ", which has no reply"
+				default:
+					return nil, err
+				}
+			}
+			left = append(left, what)
 		}
 	}
 	return left, nil
+}
+
+// lines counts the lines of the audit log about each call.
+func (l *load) lines(ctx context.Context) (map[string]map[int]int, error) {
+	names, counts := l.conn.Names(), map[string]map[int]int{}
+	err := l.conn.Scan(ctx, names.Stream(bus.Audit), names.All(messages.VerbAudit), bus.From{}, func(m bus.Msg) bool {
+		var part messages.AuditLines
+		if json.Unmarshal(m.Data, &part) != nil || part.Token == "" { // a line about a question or a decision
+			return true
+		}
+		if counts[part.Token] == nil {
+			counts[part.Token] = map[int]int{}
+		}
+		for _, line := range part.Lines {
+			counts[part.Token][line.Index]++
+		}
+		return true
+	})
+	return counts, err
 }
 
 func (l *load) progress() (acked, answered int) {

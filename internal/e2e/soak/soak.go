@@ -216,6 +216,9 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	if err != nil {
 		return History{}, nil, err
 	}
+	if h.Lines, err = l.lines(ctx); err != nil {
+		return History{}, nil, err
+	}
 	jobs, err := l.conn.All(ctx, l.conn.Names().Stream(bus.Jobs), ">")
 	if err != nil {
 		return History{}, nil, err
