@@ -151,7 +151,11 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 // (nil). The error is a *messages.Refusal where the batch cannot be decoded.
 func (d *drive) untilReply(ctx context.Context) (err error) {
 	if d.in, err = d.decode(d.log, d.accepted); err != nil {
-		return asRefusal(err)
+		refusal := asRefusal(err)
+		if refusal.Class == messages.SubjectMismatch { // its ids are those of another batch, or anything
+			d.in.batch.ID, d.in.batch.Session = "", ""
+		}
+		return refusal
 	}
 	if err := d.prepare(ctx); err != nil {
 		return err

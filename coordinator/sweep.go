@@ -88,7 +88,7 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []journal.Accepted, err error) {
 	seen := map[string]bool{}
 	err = c.journal.EachOpen(ctx, "*", "*", func(a journal.Accepted) (more bool) {
-		if now.Sub(a.Stored) < 2*c.cfg.AckWait {
+		if now.Sub(a.Stored) < c.cfg.AckWait {
 			return false // the log is in the order of time
 		}
 		if session := a.Key.Tenant + "." + a.Key.Session; !seen[session] {

@@ -6,3 +6,8 @@ import "context"
 func (c *Conn) At(ctx context.Context, stream string, seq uint64) (Msg, error) {
 	return c.direct(ctx, stream, getRequest{Seq: seq})
 }
+
+// NewestAt is At, and never behind: where several servers hold the stream its leader is asked.
+func (c *Conn) NewestAt(ctx context.Context, stream string, seq uint64) (Msg, error) {
+	return c.one(ctx, stream, getRequest{Seq: seq})
+}

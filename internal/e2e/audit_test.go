@@ -420,7 +420,8 @@ func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// A batch that nobody can bring to its end is refused in the middle. What has run of it is on record, and what may have.
+// A batch whose id has the plan of another body is refused in the middle, once each of its calls has ended. What has run of
+// it is in the audit log, and what may have.
 func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -435,7 +436,7 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 		if _, err := log.WritePlan(context.Background(), key, messages.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
 			t.Fatal(err)
 		}
-		claim := messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", ArgsHash: messages.Digest([]byte("{}")), ToolDigest: "d"}
+		claim := messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 10_000, ArgsHash: messages.Digest([]byte("{}")), ToolDigest: "d"}
 		if _, err := log.Write(context.Background(), key.Call(2), claim, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -446,13 +447,13 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 		for _, l := range lines {
 			got += fmt.Sprintf("%s %d %s %s;", l.Type, l.Index, l.CallID, l.Status)
 		}
-		if want := "batch_refused -1  ;call 0 c0 ok;call 2 c2 outcome_unknown;"; got != want {
+		if want := "batch_refused -1  ;call 0 c0 ok;call 1 c1 error;call 2 c2 outcome_unknown;"; got != want {
 			t.Fatalf("on record: %s, want %s", got, want)
 		}
 		if l := lines[1]; len(l.ArgsHash) != 16 || l.PhasesMS.Validate*l.PhasesMS.Semantic*l.PhasesMS.PreHooks*l.PhasesMS.Permissions*l.PhasesMS.Execute*l.PhasesMS.PostHooks == 0 || l.ToolDigest == "" || l.Worker == "" {
 			t.Errorf("the line of the call that ran says too little: %+v", l)
 		}
-		if l := lines[2]; len(l.ArgsHash) != 16 || l.ToolDigest != "d" || l.Worker != "w" || l.Attempt != 1 {
+		if l := lines[3]; len(l.ArgsHash) != 16 || l.ToolDigest != "d" || l.Worker != "w" || l.Attempt != 1 {
 			t.Errorf("the line of the call that may run says too little: %+v", l)
 		}
 	})

@@ -309,7 +309,11 @@ func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 		if _, found, err := r.Reply(ctx, key); err != nil || !found {
 			t.Fatalf("round %d: reply %v, %v", n, found, err)
 		}
-		if err := w.Remove(ctx, journal.Accepted{Key: key, Seq: seq}); err != nil {
+		accepted, _, err := r.Head(ctx, key.Tenant, key.Session)
+		if err == nil {
+			err = w.Remove(ctx, accepted)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if a, found, err := r.Head(ctx, key.Tenant, key.Session); err != nil || found {

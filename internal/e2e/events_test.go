@@ -447,6 +447,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if err := <-following; err != nil {
 			t.Fatal(err)
 		}
+		f.gone(b) // while it is in the log its arguments are known
 		done := f.timeline("s", "b")
 		checkFeed(t, done.Events, 2)
 		checkFeed(t, live.all(), 2)

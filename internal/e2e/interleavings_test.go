@@ -239,9 +239,8 @@ func TestASlowReadIsTakenOver(t *testing.T) {
 	})
 }
 
-// A name or an id stands in every record about its call: one that is too large for that is refused, and the
-// next batch runs.
-func TestAHugeNameIsRefusedAndTheLaneGoesOn(t *testing.T) {
+// A name stands in every record about its call: one that is too large for that costs its call alone.
+func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -251,9 +250,11 @@ func TestAHugeNameIsRefusedAndTheLaneGoesOn(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{strings.Repeat("x", 600_000), ""}, call{"pay", ""})
 		f.submit(b)
-		var refusal *messages.Refusal
-		if _, err := f.await(b, 2*time.Hour); !errors.As(err, &refusal) || refusal.Class != messages.TooLarge {
-			t.Errorf("a tool name of 600,000 bytes: %v, want too_large", err)
+		switch reply, err := f.await(b, 2*time.Hour); {
+		case err != nil:
+			t.Errorf("a tool name of 600,000 bytes: %v, want a result for each call", err)
+		case reply.Results[0].Status != messages.StatusUnknownTool || reply.Results[1].Status != messages.StatusOK:
+			t.Errorf("a tool name of 600,000 bytes: %s, and the call behind it is %s; want unknown_tool and ok", reply.Results[0].Status, reply.Results[1].Status)
 		}
 		next := canonical("s", "next", call{"pay", ""})
 		f.submit(next)

@@ -451,7 +451,7 @@ func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 // Remove takes a finished batch out of the log. After a restart the server can give the place of a batch that
 // has left the log to a new one, so the place is looked at first.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
-	there, err := j.conn.At(ctx, j.names.Stream(bus.Batches), a.Seq)
+	there, err := j.conn.NewestAt(ctx, j.names.Stream(bus.Batches), a.Seq)
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil
 	}

@@ -218,8 +218,9 @@ func (l *ledger) headsMove() {
 			heads[key.Session] = m
 			continue
 		}
-		replied := l.fleet.Stream(repliesStream).Last(names.Of(messages.VerbFinal, head.Body.(*Submission).Key))
-		if replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
+		replies := l.fleet.Stream(repliesStream)
+		replied := replies.Last(names.Of(messages.VerbFinal, head.Body.(*Submission).Key))
+		if waits := replies.Last(names.Of(messages.VerbFinal, key)) == nil; waits && replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
 			l.fail("%s was answered %v ago, is still in the log, and %s waits for it", head.Body.(*Submission).Key, l.fleet.Now.Sub(replied.Time), key)
 		}
 	}

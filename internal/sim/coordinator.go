@@ -111,7 +111,7 @@ func (c *coordinator) sweep(t *task) {
 		if t.restarted.After(last) { // what is in flight settles first
 			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
 		}
-		all, err := journal{t}.open(2 * AckWait)
+		all, err := journal{t}.open(AckWait)
 		if err != nil {
 			continue
 		}
