@@ -97,10 +97,7 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 		return 0, err
 	}
 	open := 0
-	for i := range results {
-		if results[i].Status != "" {
-			continue
-		}
+	for _, i := range d.closable(results, newest) {
 		entry := newest[i]
 		next := closing.Call(now, i, entry.Record, entry.Seq)
 		if !next.End {
@@ -110,14 +107,25 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 		}
 		record := entry.Record // what it says of the arguments and the tool stays
 		result := d.closedResult(i, record, next.Unknown, why)
+		if entry.Seq == 0 { // a worker of a call that does not claim looks for its result
+			stored, resultErr := d.journal.WriteResult(ctx, key.Call(i), result)
+			if resultErr != nil {
+				open, err = open+1, errors.Join(err, resultErr)
+				continue
+			}
+			result = stored
+		}
 		record.V, record.State, record.Nonce, record.Attempt, record.Result = messages.Version, messages.Ended, rand.Text(), result.Attempt, &result
 		if record.Approval != nil {
 			record.Approval = bare(*record.Approval)
 		}
 		record.Input, record.Hooks = nil, nil
 		switch _, writeErr := d.journal.Write(ctx, key.Call(i), record, entry.Seq); {
-		case writeErr == nil:
+		case writeErr == nil && i < len(results):
 			results[i] = result
+			fallthrough
+		case writeErr == nil:
+			d.closeQuestion(ctx, i, entry.Record)
 		default: // overtaken, or undecided: the next look tells
 			open++
 			var lost *journal.Lost
@@ -126,11 +134,56 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 			}
 		}
 	}
-	d.withdrawAll(ctx)
 	if open > 0 {
-		wait = max(wait, time.Millisecond)
+		return max(wait, time.Millisecond), err
 	}
-	return wait, err
+	return 0, errors.Join(err, d.withdrawAll(ctx))
+}
+
+// closable is the calls that have not ended: of the batch, and those of which the journal holds records although the
+// batch does not have them, because another batch of this id had.
+func (d *drive) closable(results []messages.Result, newest map[int]journal.CallEntry) (open []int) {
+	for i := range results {
+		if results[i].Status == "" {
+			open = append(open, i)
+		}
+	}
+	for i, entry := range newest {
+		if i >= len(results) && entry.Record.State != messages.Ended {
+			open = append(open, i)
+		}
+	}
+	return open
+}
+
+// closeQuestion takes the question about a call that has ended off the list of those that are open.
+func (d *drive) closeQuestion(ctx context.Context, index int, was messages.CallRecord) {
+	if was.State != messages.Parked {
+		return
+	}
+	key := d.accepted.Key.Call(index)
+	pending, listed, err := d.journal.Forget(ctx, key)
+	if err != nil {
+		d.log.Warn("a question stays in the list of those that are open, until it expires", "index", index, "err", err)
+	}
+	if listed {
+		pending.State = "gone"
+		d.news(ctx, key, pending)
+	}
+}
+
+// closeUndecoded ends what is open of a batch that cannot be decoded. A driver that could read it, of another version, may
+// have begun it.
+func (d *drive) closeUndecoded(ctx context.Context) error {
+	d.mu.Lock()
+	fresh := d.delivery != nil && d.delivery.Delivered == 1
+	d.mu.Unlock()
+	if fresh && !d.conn.Before(ctx, d.accepted.Stored) {
+		return nil
+	}
+	d.in.calls = nil
+	_, err := d.closeCalls(ctx, "its message, which cannot be read here")
+	return err
 }
 
 // ends fills in the results that are stored, and returns the newest record of each call.
@@ -171,7 +224,10 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 
 // closedResult is the result of a call that was open when its batch was closed.
 func (d *drive) closedResult(i int, record messages.CallRecord, unknown bool, why string) messages.Result {
-	call := d.in.calls[i]
+	var call messages.ToolCall
+	if i < len(d.in.calls) {
+		call = d.in.calls[i]
+	}
 	result := messages.Result{
 		V: messages.Version, Index: i, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusError, Attempt: record.Attempt,
 		Outcome: messages.Failed(messages.CodeInternal, "Not known to have run: the batch could not be brought to its end, because of "+why+"."),
@@ -190,13 +246,11 @@ func (d *drive) closedResult(i int, record messages.CallRecord, unknown bool, wh
 
 // withdrawAll takes the jobs of the batch out of the queue. One that is in a worker's hands is not
 // disturbed: the worker finds that its call has ended.
-func (d *drive) withdrawAll(ctx context.Context) {
+func (d *drive) withdrawAll(ctx context.Context) error {
 	jobs := d.names.Stream(bus.Jobs)
 	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.JobsOf(d.accepted.Key)...)
 	for _, job := range queued {
 		err = errors.Join(err, d.conn.Delete(ctx, jobs, job.Seq))
 	}
-	if err != nil {
-		d.log.Debug("jobs of a closed batch were not withdrawn; their worker finds the calls ended", "err", err)
-	}
+	return err
 }

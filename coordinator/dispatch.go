@@ -36,6 +36,7 @@ type drive struct {
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
 	closed   bool                   // its open calls were ended without the machine
+	again    bool                   // jobs of the batch may have been published before
 	late     bool                   // another coordinator may have driven the batch before, or does now
 	minded   map[int]string         // questions to people that were seen to, by call
 	sure     bool                   // the leader was asked what was said since the newest record that we know
@@ -132,8 +133,9 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 	end := d.finish
 	var refusal *messages.Refusal
 	switch {
-	case errors.As(err, &refusal): // nothing was dispatched
-		err, end = nil, func(ctx context.Context) bool { return d.refuse(ctx, d.in.batch, refusal) }
+	case errors.As(err, &refusal):
+		err = d.guard(func() error { return d.closeUndecoded(ctx) })
+		end = func(ctx context.Context) bool { return d.refuse(ctx, d.in.batch, refusal) }
 	case err != nil:
 		err = d.guard(func() error { return d.close(ctx, err) })
 	}
@@ -231,7 +233,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	}
 	d.late, d.sure = late, late
 	d.spans.quiet = d.resumed
-	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late})
+	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again})
 	d.spans.quiet = false
 	for i := range d.in.calls {
 		d.mind(ctx, i)

@@ -35,9 +35,9 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	}
 	log := c.logAbout(tracing.Extract(ctx, accepted.Header), accepted.Key)
 	live := c.driving(accepted.Key)
-	seen, reply, own := session.Observation{Driven: true}, []byte(nil), false
+	seen, reply := session.Observation{Driven: true}, journal.StoredReply{}
 	if live == nil {
-		if seen, reply, own, err = c.survey(ctx, accepted); err != nil {
+		if seen, reply, err = c.survey(ctx, accepted); err != nil {
 			log.Warn("let go: the log cannot be read", "err", err)
 			c.settle(log, d.Nak(time.Second))
 			return
@@ -48,7 +48,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	case session.Join:
 		live.adopt(d)
 	case session.Answer:
-		if err := c.again(ctx, log, accepted, reply, own); err != nil {
+		if err := c.again(ctx, log, accepted, reply); err != nil {
 			log.Warn("let go: the batch is not on record yet", "err", err)
 			c.settle(log, d.Nak(time.Second))
 			return
@@ -70,14 +70,14 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 // since a server restart: its message came back into the log, and the consumer, which counts it as settled,
 // never delivers it. Such a head is removed, and the batch has its turn.
 func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *bus.Delivery) {
-	head, found, err := c.nextHead(ctx, log, a.Key)
+	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
 	case err != nil || !found:
 		if err != nil {
 			log.Warn("the head of the session cannot be read", "err", err)
 		}
 		c.settle(log, d.Nak(time.Second))
-	case head.Seq == a.Seq:
+	case head.Seq == a.Seq && !c.drivenElsewhere(a.Key):
 		c.driveLane(ctx, a, d)
 	case session.RescuesHead(d.Delivered) && !c.drivenElsewhere(head.Key):
 		c.settle(log, d.Nak(c.cfg.Poll))
@@ -91,15 +91,15 @@ func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal
 
 // survey finds out where a batch stands, and what its stored reply is if it has one: its own, or that of an earlier batch
 // with the same id.
-func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen session.Observation, reply []byte, own bool, err error) {
+func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
 	var looks sync.WaitGroup
-	looks.Go(func() { reply, own, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
+	looks.Go(func() { reply, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	looks.Wait()
 	seen.Head, seen.Elsewhere = head.Seq, c.drivenElsewhere(a.Key)
-	return seen, reply, own, errors.Join(headErr, replyErr)
+	return seen, reply, errors.Join(headErr, replyErr)
 }
 
 // driveLane drives a batch that is the head of its session, and then the next head, until there is none. It reports
@@ -123,7 +123,7 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 		if !c.serving.Load() {
 			return true // what is in the log will be delivered to somebody
 		}
-		next, found, err := c.nextHead(ctx, d.log, accepted.Key)
+		next, found, err := c.nextHead(ctx, d.log, accepted.Key, 0)
 		if err != nil {
 			d.log.Warn("the next batch of the session waits for its delivery", "err", err)
 		}
@@ -134,19 +134,22 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 	}
 }
 
-// nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted
-// again, is answered and taken out of the way.
-func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey) (next journal.Accepted, found bool, err error) {
+// nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted again or came
+// back into the log, is answered and removed, unless its reply is younger than settled: its driver may be about to do so.
+func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
 		if err != nil || !found {
 			return next, false, err
 		}
-		reply, own, replied, err := c.journal.ReplyTo(ctx, next)
+		reply, replied, err := c.journal.ReplyTo(ctx, next)
 		if err != nil || !replied {
 			return next, err == nil, err
 		}
-		if err := c.again(ctx, log, next, reply, own); err != nil {
+		if settled > 0 && (c.driving(next.Key) != nil || c.conn.Now(ctx).Sub(reply.Stored) < settled) {
+			return next, true, nil
+		}
+		if err := c.again(ctx, log, next, reply); err != nil {
 			return next, false, err
 		}
 		if err := c.journal.Remove(ctx, next); err != nil {
@@ -158,8 +161,8 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messag
 // again answers a batch that has its reply already: the same body gets it once more, another body under
 // the same id is refused. One that is still in the log with its own reply may not be on record yet. Where that cannot be
 // mended now the batch has to stay in the log.
-func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte, own bool) error {
-	reply, err := decodeReply(stored)
+func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
+	reply, err := decodeReply(stored.Body)
 	if err != nil {
 		log.Error("the stored reply cannot be read", "err", err)
 		return nil
@@ -170,17 +173,17 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 		refused := messages.Batch{Session: reply.Session, ID: reply.Batch}
 		return c.putOnRecord(ctx, log, ending{accepted: a, batch: refused, class: messages.BatchConflict, calls: noCalls})
 	}
-	if own {
-		if err := c.finishRecord(ctx, log, a, stored); err != nil {
+	if stored.Own {
+		if err := c.finishRecord(ctx, log, a, stored.Body); err != nil {
 			return err
 		}
 	}
-	if own {
+	if stored.Own {
 		log.Info("the batch has its reply and was still in the log; the reply is published again")
 	} else {
 		log.Info("submitted again; answered with the stored reply")
 	}
-	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored); err != nil {
+	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored.Body); err != nil {
 		log.Warn("stored reply not published again; it can be fetched", "err", err)
 	}
 	return nil

@@ -14,11 +14,13 @@ import (
 // other recovery: the same records, through the same machine.
 func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	d.mu.Lock()
-	late = d.delivery == nil || d.delivery.Delivered > 1 || d.conn.Before(ctx, d.accepted.Stored)
+	late = d.delivery == nil || d.delivery.Delivered > 1
 	d.mu.Unlock()
-	if !late {
+	// A server that has restarted since may have forgotten how often it delivered the batch.
+	if !late && !d.conn.Before(ctx, d.accepted.Stored) {
 		return false, false, nil
 	}
+	d.again = true
 	plans, err := d.journal.Plans(ctx, d.accepted.Key)
 	if err != nil {
 		return false, late, err
@@ -37,6 +39,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 		d.machine.Step(d.began, event)
 	}
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
+	late = late || found
 	if found {
 		d.linkTo(known.Records)
 		d.cfg.Metrics.taken.Inc()

@@ -110,7 +110,7 @@ type errand struct {
 // hands. A head that others say they drive may be about to rest, so the waker comes back until it has left the log, or
 // they have left it. As many batches are driven this way as by deliveries; more wait for their turn.
 func (w *waker) look(ctx context.Context) (done bool, err error) {
-	head, found, err := w.nextHead(ctx, w.log, w.lane)
+	head, found, err := w.nextHead(ctx, w.log, w.lane, 0)
 	if err != nil {
 		return false, err
 	}

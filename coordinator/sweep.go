@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -61,9 +62,9 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 	}
 	var suspects []journal.Accepted
 	for _, head := range heads {
-		alone, err := c.unattended(ctx, head, now)
-		if err != nil {
-			return err
+		alone, headErr := c.unattended(ctx, head, now)
+		if headErr != nil { // of this session; the others are looked at all the same
+			err = errors.Join(err, headErr)
 		}
 		if alone {
 			suspects = append(suspects, head)
@@ -71,7 +72,7 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 		}
 	}
 	if len(suspects) == 0 {
-		return nil
+		return err
 	}
 	pause(ctx, answerWithin)
 	for _, head := range suspects {
@@ -81,7 +82,7 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 		c.logAbout(ctx, head.Key).Warn("nobody drives the oldest batch of a session; it is driven now", "age", now.Sub(head.Stored).Round(time.Second))
 		drives.Go(func() { c.wake(ctx, head.Key.Tenant, head.Key.Session, nil) })
 	}
-	return nil
+	return err
 }
 
 // oldHeads is the oldest batch of every session whose oldest batch is not new, without their bodies.
@@ -106,7 +107,7 @@ func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now
 	if c.driving(head.Key) != nil || c.drivenElsewhere(head.Key) {
 		return false, nil
 	}
-	next, found, err := c.nextHead(ctx, c.logAbout(ctx, head.Key), head.Key)
+	next, found, err := c.nextHead(ctx, c.logAbout(ctx, head.Key), head.Key, c.cfg.AckWait)
 	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < restAtMost+2*c.cfg.AckWait {
 		return false, err
 	}

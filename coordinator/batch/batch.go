@@ -48,6 +48,7 @@ type Machine struct {
 	calls  []call
 	began  bool
 	late   bool      // another coordinator may have driven it before
+	again  bool      // jobs of it may have been published before
 	pollAt time.Time // next look; zero: none wanted
 
 	active      time.Duration // active time used before activeSince
@@ -132,7 +133,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	looked := false
 	switch ev := ev.(type) {
 	case Begin:
-		m.began, m.late, m.activeSince = true, ev.Late, now
+		m.began, m.late, m.again, m.activeSince = true, ev.Late, ev.Again, now
 		m.from = -1
 		if ev.Late { // what happens meanwhile may be told to another coordinator
 			m.pollSoon(now)
@@ -382,7 +383,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	}
 	c.dispatched, c.gone = true, false
 	d := Dispatch{Index: i, Again: c.dispatches, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
-	if m.late { // another driver may have published it before, and a worker may have ended it
+	if m.late || m.again { // another driver may have published it before, and a worker may have ended it
 		d.Again++
 	}
 	c.dispatches++

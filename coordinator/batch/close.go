@@ -33,8 +33,8 @@ type Close struct {
 }
 
 // Call decides about the call at index, whose newest record has the sequence seq (0: it has none) and has
-// not ended. A worker whose claim is live may be running the tool. That is waited out, and not stopped: what
-// the run comes to is worth more than an outcome that nobody knows. A claim that is renewed for longer than
+// not ended. A worker whose claim is live may be running the tool. The run is waited for and not stopped: what
+// it comes to is worth more than an outcome that nobody knows. A claim that is renewed for longer than
 // its run can take is held by a broken worker.
 func (c *Closing) Call(now time.Time, index int, record messages.CallRecord, seq uint64) Close {
 	if !claimedBy(record) {

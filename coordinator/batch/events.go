@@ -12,8 +12,9 @@ type Event interface{ event() }
 type (
 	// Begin starts the batch, once all records that the journal holds have been told. Resumed: there
 	// were some, so whoever watches has seen the start already. Late: this is not certainly the first
-	// driver, so a worker may be running a call and telling another coordinator.
-	Begin struct{ Resumed, Late bool }
+	// driver, so a worker may be running a call and telling another coordinator. Again: jobs of it may have
+	// been published before, even where nothing else says so.
+	Begin struct{ Resumed, Late, Again bool }
 	// Late tells, after Begin, that another coordinator drives or drove the batch too.
 	Late struct{}
 	// Planned tells of a record on the batch's plan subject, ours or another's.

@@ -384,11 +384,17 @@ func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, boo
 	return stored.Data, found, err
 }
 
-// ReplyTo is Reply for a batch in the log, and whether the reply is that batch's own. Else it answered an earlier one with
-// the same id.
-func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (stored []byte, own, found bool, err error) {
+// StoredReply is the stored reply to a batch in the log.
+type StoredReply struct {
+	Body   []byte
+	Stored time.Time
+	Own    bool // it is that batch's own; else it answered an earlier one with the same id
+}
+
+// ReplyTo is Reply for a batch in the log.
+func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (reply StoredReply, found bool, err error) {
 	msg, found, err := j.replyTo(ctx, a.Key)
-	return msg.Data, found && msg.Header.Get(acceptedHeader) == a.mark(), found, err
+	return StoredReply{msg.Data, msg.Time, found && msg.Header.Get(acceptedHeader) == a.mark()}, found, err
 }
 
 func (j *Journal) replyTo(ctx context.Context, key messages.BatchKey) (bus.Msg, bool, error) {

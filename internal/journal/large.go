@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -74,10 +75,16 @@ func (j *Journal) wholePlan(ctx context.Context, rec *messages.PlanRecord) error
 		return nil
 	}
 	body, err := j.conn.GetObject(ctx, *rec.CallsRef)
+	if errors.Is(err, bus.ErrNotFound) { // for good: it outlives the plan
+		return fmt.Errorf("calls of a large plan: %w: %w", bus.ErrCorrupt, err)
+	}
 	if err != nil {
 		return fmt.Errorf("calls of a large plan: %w", err)
 	}
-	return json.Unmarshal(body, &rec.Calls)
+	if err := json.Unmarshal(body, &rec.Calls); err != nil {
+		return fmt.Errorf("calls of a large plan: %w: %w", bus.ErrCorrupt, err)
+	}
+	return nil
 }
 
 // Resolve brings back an outcome that was offloaded.

@@ -42,6 +42,14 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
+		if e.seq == 0 { // a worker of a call that does not claim looks for its result
+			stored, err := d.writeResult(key, result)
+			if err != nil {
+				all = false
+				continue
+			}
+			result = stored
+		}
 		record := e.record
 		record.State, record.Nonce, record.Result = messages.Ended, d.nonce(), &result
 		if _, err := d.write(key, record, e.seq, never); err == nil {
@@ -50,7 +58,19 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 			all = false
 		}
 	}
-	return all
+	return all && d.withdrawAll() == nil
+}
+
+// withdrawAll takes the jobs of the batch out of the queue.
+func (d *drive) withdrawAll() error {
+	return d.ask("withdraw", d.sub.Key.String(), func() error {
+		for _, filter := range names.JobsOf(d.sub.Key) {
+			for _, m := range d.Stream(jobsStream).All(filter) {
+				d.Delete(jobsStream, m.Seq)
+			}
+		}
+		return nil
+	})
 }
 
 // ends fills in the results that are stored, and gives the newest record of each call.

@@ -86,7 +86,7 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 
 // clearHead is for a batch that an earlier one of its session holds up.
 func (c *coordinator) clearHead(t *task, delivery *Delivery) {
-	head, err := c.nextHead(t, delivery.Body.(*Submission).Key)
+	head, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {
 	case err != nil || head == nil:
 		t.nak(delivery, time.Second)
@@ -112,8 +112,9 @@ func (c *coordinator) sweep(t *task) {
 			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
 		}
 		all, err := journal{t}.open(AckWait)
-		if err != nil {
-			continue
+		for err != nil {
+			t.sleep(AckWait)
+			all, err = journal{t}.open(AckWait)
 		}
 		seen := map[string]bool{}
 		for _, m := range all {
@@ -128,7 +129,11 @@ func (c *coordinator) sweep(t *task) {
 // attend looks after one head that is not driven here.
 func (c *coordinator) attend(t *task, head *Message) {
 	key := head.Body.(*Submission).Key
-	next, err := c.nextHead(t, key) // removes those that have their reply
+	next, err := c.settledHead(t, key) // removes those that have their reply
+	for tries := 0; err != nil && tries < 3; tries++ {
+		t.sleep(AckWait)
+		next, err = c.settledHead(t, key)
+	}
 	if err != nil || next != head || t.Now.Sub(head.Time) < restAtMost+2*AckWait {
 		return
 	}
@@ -178,8 +183,17 @@ func (d *drive) letGo(t *task) {
 	t.nak(d.delivery, wait)
 }
 
+// settledHead is nextHead, where a head whose reply is new is left to its driver.
+func (c *coordinator) settledHead(t *task, key messages.BatchKey) (*Message, error) {
+	return c.headAfter(t, key, AckWait)
+}
+
 // nextHead is the oldest batch of the session that has no reply yet.
 func (c *coordinator) nextHead(t *task, key messages.BatchKey) (*Message, error) {
+	return c.headAfter(t, key, 0)
+}
+
+func (c *coordinator) headAfter(t *task, key messages.BatchKey, settled time.Duration) (*Message, error) {
 	for {
 		next, err := journal{t}.head(key)
 		if err != nil || next == nil {
@@ -188,6 +202,10 @@ func (c *coordinator) nextHead(t *task, key messages.BatchKey) (*Message, error)
 		replied, err := journal{t}.replied(next.Body.(*Submission).Key)
 		if err != nil || !replied {
 			return next, err
+		}
+		if last := t.Stream(repliesStream).Last(names.Of(messages.VerbFinal, next.Body.(*Submission).Key)); settled > 0 &&
+			(c.live[next.Body.(*Submission).Key] != nil || t.Now.Sub(last.Time) < settled) {
+			return next, nil
 		}
 		if err := (journal{t}).remove(next); err != nil {
 			return nil, err
@@ -224,13 +242,14 @@ func (d *drive) run() bool {
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
-	late := d.delivery == nil || d.delivery.Count > 1 || d.knew(d.accepted)
-	resumed := false
-	if late {
+	late := d.delivery == nil || d.delivery.Count > 1
+	again, resumed := late || d.knew(d.accepted), false
+	if again {
 		var err error
 		if resumed, err = d.recall(); err != nil {
 			return false
 		}
+		late = late || resumed
 	}
 	said, err := d.controls()
 	if err != nil {
@@ -240,7 +259,7 @@ func (d *drive) run() bool {
 		d.machine.Step(d.Now, e)
 	}
 	d.sure = late
-	d.step(batch.Begin{Resumed: resumed, Late: late})
+	d.step(batch.Begin{Resumed: resumed, Late: late, Again: again})
 	for d.reply == nil && !d.broken {
 		if d.rest() {
 			return false

@@ -92,9 +92,13 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	}
 	ctx = a.trace(ctx)
 	defer func() { a.endTrace(ctx, err) }()
-	// Attempts that failed cleanly do not count towards poison. Without a coordinator they are deliveries, so
-	// a tool with many attempts has as many deliveries.
-	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= max(a.cfg.Poison, a.service.Attempts) {
+	// Attempts that failed cleanly do not count towards poison. Those of a call that does not claim are deliveries where
+	// no coordinator hears of them, so a tool with many attempts has as many deliveries.
+	poison := a.cfg.Poison
+	if !a.claims() {
+		poison = max(poison, a.service.Attempts)
+	}
+	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= poison {
 		return a.finish(ctx, a.poisoned(lost))
 	}
 	stop := a.giveSigns(a.running)

@@ -35,7 +35,7 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 			y.Fatalf("told %+v; want a failed attempt", n)
 		}
 		time.Sleep(time.Second) // of simulated time: whatever the worker sent has arrived
-		job.Dispatch = 1 // by a poll that has not heard of it
+		job.Dispatch = 1        // by a poll that has not heard of it
 		subject := y.conn.Names().Lane(false, "default", key)
 		if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
 			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)

@@ -66,7 +66,7 @@ func Of(answer Answer, last uint64, newest Newest) Outcome {
 		return Refused
 	case !newest.Read:
 		return Undecided
-	case newest.Own:
+	case newest.Own && newest.Seq > last:
 		return Won
 	case newest.Seq > last:
 		return Overtaken
