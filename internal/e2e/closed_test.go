@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -125,6 +129,45 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 		}
 		if r := reply.Results[1]; r.Status != messages.StatusError || r.Err.Code != messages.CodeInternal {
 			t.Errorf("the write that never started is %s: %v", r.Status, r.Err)
+		}
+	})
+}
+
+// TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits: the reply of a batch is stored, and its lines for the audit log wait for
+// room. The batch behind it, which is delivered again meanwhile, starts nothing before the last event of the first.
+func TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "quick"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.worker(worker.Config{})
+		cfg, makeRoom := fullRecord(f)
+		f.coordinator(cfg)
+		var mu sync.Mutex
+		var heard []string // guarded by mu
+		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(messages.VerbEvent), "", func(m bus.Msg) {
+			var e messages.Event
+			if err := json.Unmarshal(m.Data, &e); err == nil && (e.Type == messages.EventStart || e.Type == messages.EventReply) {
+				mu.Lock()
+				heard = append(heard, string(e.Batch)+" "+string(e.Type))
+				mu.Unlock()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unsubscribe()
+		one, two := canonical("s", "one", call{"quick", ""}), canonical("s", "two", call{"quick", ""})
+		f.submit(one)
+		f.submit(two)
+		time.Sleep(33 * time.Second) // simulated: the second is delivered many times
+		makeRoom()
+		f.gone(one)
+		f.gone(two)
+		mu.Lock()
+		defer mu.Unlock()
+		if got, want := strings.Join(heard, ", "), "one start, one reply, two start, two reply"; got != want {
+			t.Errorf("heard %s; want %s", got, want)
 		}
 	})
 }

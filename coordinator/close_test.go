@@ -1,0 +1,96 @@
+package coordinator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// TestAnotherBodysClaimIsWaitedOut: the journal holds the plan of another body under the id, and a live claim on a call that
+// the new body does not have. The batch is answered after that claim.
+func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		key := messages.KeyOf(messages.OneTenant, "s", "b")
+		plan := messages.PlanRecord{V: 1, Nonce: "other", Digest: strings.Repeat("0", 64)}
+		_, err := o.journal.WritePlan(t.Context(), key, plan, 0)
+		o.must(err)
+		_, err = o.journal.Write(t.Context(), key.Call(1), messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
+		o.must(err)
+		o.submit("s", "b", 1)
+		o.coordinator(Config{})
+		began := time.Now()
+		o.reply(key, 30*time.Minute)
+		if time.Since(began) < 5*time.Minute {
+			t.Error("answered beside a live claim")
+		}
+	})
+}
+
+// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch that this one cannot read.
+func TestARefusalWaitsOutALiveClaim(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
+		key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
+		_, err := o.journal.WritePlan(t.Context(), key, messages.PlanRecord{V: 1, Nonce: "x", Digest: messages.Digest(messages.MustMarshal(b))}, 0)
+		o.must(err)
+		_, err = o.journal.Write(t.Context(), key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
+		o.must(err)
+		_, err = o.conn.Append(o.t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+		o.must(err)
+		time.Sleep(time.Second) // simulated: it is older than the connection of the coordinator
+		o.coordinator(Config{})
+		began := time.Now()
+		o.reply(key, 30*time.Minute)
+		if time.Since(began) < time.Minute {
+			t.Error("refused beside a live claim")
+		}
+	})
+}
+
+// TestAClosedCallAsksNobody: the question about a call that was closed is not open any more.
+func TestAClosedCallAsksNobody(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		o.worker()
+		c, stop := o.coordinator(Config{})
+		key := o.submit("s", "b", 1)
+		o.rests(key.Call(0), c)
+		stop()
+		_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbPlan, key), nil, []byte("damaged"))
+		o.must(err)
+		o.coordinator(Config{})
+		o.reply(key, 20*time.Minute)
+		time.Sleep(5 * time.Second)
+		if len(o.pending()) > 0 {
+			t.Error("the question of a call that has ended is still listed")
+		}
+	})
+}
+
+// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. Nothing has run, and it is said so.
+func TestABatchThatNobodyDroveExpires(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		key := o.submit("s", "b", 1)
+		time.Sleep(4 * time.Hour)
+		o.coordinator(Config{})
+		r := o.reply(key, 5*time.Minute)
+		if r.Results[0].Status != messages.StatusExpired {
+			t.Errorf("its call is %s, want expired", r.Results[0].Status)
+		}
+	})
+}
+
+// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: its calls do not wait longer than others for a worker.
+func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
+	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+		key := o.submit("s", "b", 1)
+		time.Sleep(time.Second)
+		o.coordinator(Config{})
+		began := time.Now()
+		o.reply(key, 5*time.Minute)
+		if time.Since(began) > 65*time.Second {
+			t.Errorf("it is answered after %v; queue_timeout is 60 s", time.Since(began))
+		}
+	})
+}
