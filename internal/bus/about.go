@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ServerState is what the server that we are connected to says of itself.
+// ServerState is what the connected server reports about itself.
 type ServerState struct {
 	Name      string    `json:"name"`
 	Version   string    `json:"ver"`
@@ -18,7 +18,8 @@ type ServerState struct {
 	Time      time.Time `json:"time"`
 }
 
-// AboutServer asks the server what it is. Servers before 2.11, and those that this user may not ask, do not say.
+// AboutServer asks the server for its state. Servers before 2.11, and servers that this user may
+// not ask, do not tell it.
 func (c *Conn) AboutServer(ctx context.Context) (ServerState, error) {
 	var info struct {
 		Server ServerState `json:"server"`
@@ -35,7 +36,7 @@ type StreamState struct {
 	MaxMessages, MaxBytes int64 // 0 or less: no bound of its own
 }
 
-// AboutStream asks what a stream holds.
+// AboutStream returns what a stream holds, and its bounds.
 func (c *Conn) AboutStream(ctx context.Context, stream string) (StreamState, error) {
 	var info struct {
 		Config struct {
@@ -53,17 +54,18 @@ func (c *Conn) AboutStream(ctx context.Context, stream string) (StreamState, err
 	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes}, nil
 }
 
-// ConsumerState is how far a consumer is.
+// ConsumerState is how far a consumer has come.
 type ConsumerState struct {
 	Delivered struct {
-		Stream uint64 `json:"stream_seq"` // of the newest message that somebody was given
+		Stream uint64 `json:"stream_seq"` // the newest message that was delivered to any worker
 	} `json:"delivered"`
-	Pending  uint64 `json:"num_pending"`     // messages that nobody was given yet
-	InFlight uint64 `json:"num_ack_pending"` // that somebody has in hand, or gave back for later
-	Waiting  int    `json:"num_waiting"`     // requests for messages
+	Pending  uint64 `json:"num_pending"`     // messages that were never delivered
+	InFlight uint64 `json:"num_ack_pending"` // in hand, or given back with a delay
+	Waiting  int    `json:"num_waiting"`     // pull requests that wait for messages
 }
 
-// AboutConsumer asks how far a consumer is. ErrNotFound: it is not there.
+// AboutConsumer returns how far a consumer has come. The error is ErrNotFound when the consumer
+// does not exist.
 func (c *Conn) AboutConsumer(ctx context.Context, stream, name string) (s ConsumerState, err error) {
 	if err = c.call(ctx, api("CONSUMER", "INFO", stream, name), struct{}{}, &s); err == nil {
 		return s, nil
@@ -75,15 +77,15 @@ func (c *Conn) AboutConsumer(ctx context.Context, stream, name string) (s Consum
 	return s, fmt.Errorf("ask about consumer %s of stream %s: %w", name, stream, err)
 }
 
-// Queue is the jobs of a pool.
+// Queue counts the jobs of a pool.
 type Queue struct {
-	Pending  uint64    // that nobody was given yet
-	InFlight uint64    // that somebody has in hand, or gave back for later
+	Pending  uint64    // never delivered
+	InFlight uint64    // delivered and not settled, or given back with a delay
 	Oldest   time.Time // when the oldest pending one was stored; zero when none is pending
 }
 
-// AboutPool asks how the jobs of a pool are. A pool whose durable is not there, because the server has restarted and
-// no worker has come since, has all of its jobs pending.
+// AboutPool counts the jobs of a pool. When the pool's durable is missing (the server has restarted
+// and no worker has come since), every job of the pool counts as pending.
 func (c *Conn) AboutPool(ctx context.Context, pool string) (q Queue, err error) {
 	durable, err := c.PoolConsumer(pool, 0, 0)
 	if err != nil {
@@ -113,7 +115,8 @@ func (c *Conn) AboutPool(ctx context.Context, pool string) (q Queue, err error) 
 	return q, nil
 }
 
-// after counts the messages behind a place of a stream that match filter, and tells when the first of them was stored.
+// after counts the messages behind the sequence seq of a stream that match filter, and returns when
+// the first of them was stored.
 func (c *Conn) after(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
 	var found []Msg
 	end, err := c.page(ctx, stream, getRequest{NextFor: filter, Seq: seq + 1, Batch: 1}, &found)
@@ -126,7 +129,8 @@ func (c *Conn) after(ctx context.Context, stream, filter string, seq uint64) (n 
 	return end.pending + 1, found[0].Time, nil
 }
 
-// Values is what a bucket holds, by key, as whichever replica answers has it. It makes no consumer.
+// Values returns what a bucket holds, by key, as seen by the replica that answers, which may be
+// behind. It makes no consumer.
 func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
 	prefix := "$KV." + bucket + "."
 	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Jobs come ten seconds apart, reads and writes. Two are in hand, and the others wait: all of them, where the durable of the
-// pool is gone.
+// Jobs come ten seconds apart, reads and writes. Two are in hand and the others wait. Where the
+// pool's durable is gone, all of them wait.
 func TestAboutPool(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)

@@ -2,7 +2,8 @@ package bus
 
 import "context"
 
-// At is the message at a place of a stream. ErrNotFound when there is none, any more or yet.
+// At returns the message at sequence seq of a stream. The error is ErrNotFound when the message was
+// removed or is not stored yet. A replica that is behind may answer.
 func (c *Conn) At(ctx context.Context, stream string, seq uint64) (Msg, error) {
 	return c.direct(ctx, stream, getRequest{Seq: seq})
 }

@@ -16,7 +16,8 @@ type Bucket struct {
 	name string
 }
 
-// Bucket opens a bucket by its whole name: Names().Stream(BucketTools). ErrNoStream when it is not there.
+// Bucket opens a bucket by its whole name, Names().Stream(BucketTools). The error is ErrNoStream
+// when the bucket does not exist.
 func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -30,10 +31,10 @@ func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	return &Bucket{c: c, kv: kv, name: name}, nil
 }
 
-// subject is where the values of a key are.
+// subject is the subject under which the values of a key are stored.
 func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
 
-// Put sets a key. Keys are tokens with dots between them.
+// Put sets a key. Keys are tokens joined by dots.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -43,7 +44,8 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Get reads a key; ok is false when it has no value. It may be behind on a replicated bucket.
+// Get reads a key; ok is false when the key has no value. On a replicated bucket the value may be
+// old.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -57,7 +59,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, er
 	return entry.Value(), true, nil
 }
 
-// GetFromLeader is Get and never behind.
+// GetFromLeader is Get from the stream's leader: its value is never old.
 func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	if errors.Is(err, ErrNotFound) {
@@ -72,7 +74,7 @@ func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, o
 	return m.Data, true, nil
 }
 
-// Delete removes a key. That it has no value is fine.
+// Delete removes a key. Deleting a key that has no value is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -82,9 +84,10 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Watch calls each for every key that has a value, then ready once, then each for every change; a nil value means that
-// the key has none any more, because it was deleted or aged out. It blocks until ctx ends, then returns nil, and
-// outlives lost connections and restarts: after one, values may be told again.
+// Watch calls each for every key that has a value, then ready once, then each for every change. A
+// nil value means that the key was deleted or aged out. Watch blocks until ctx ends, then returns
+// nil. It survives lost connections and restarts; after one, each may be called again with values
+// it has seen.
 func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte), ready func()) error {
 	lost := make(chan struct{}, 1)
 	defer b.c.OnReconnect(func() {
@@ -110,7 +113,7 @@ func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte),
 	return nil
 }
 
-// watchOnce ends with nil when ctx does or the connection was lost.
+// watchOnce returns nil when ctx ends or the connection was lost.
 func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) error {
 	watcher, err := b.kv.WatchAll(ctx)
 	if ctx.Err() != nil {
@@ -142,12 +145,13 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 	}
 }
 
-// watch keeps which keys were told of, so that a key which went while nobody watched is told of as gone.
+// watch remembers the reported keys, so that a key that disappeared while the connection was down
+// is reported as gone.
 type watch struct {
 	each  func(key string, value []byte)
-	ready func() // nil once it was called
+	ready func() // nil after its call
 	known map[string]bool
-	seen  map[string]bool // in the listing that runs; nil afterwards
+	seen  map[string]bool // the keys of the listing in progress; nil outside a listing
 }
 
 func (w *watch) begin() { w.seen = map[string]bool{} }
@@ -170,7 +174,7 @@ func (w *watch) unset(key string) {
 	}
 }
 
-// complete ends the listing of what is there.
+// complete ends the initial listing and reports the known keys that are not in it as gone.
 func (w *watch) complete() {
 	for key := range w.known {
 		if !w.seen[key] {

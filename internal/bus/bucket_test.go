@@ -68,7 +68,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// news records what a watcher tells, as "key=value", or "key gone".
+// news records what a watcher reports, as "key=value", or "key gone".
 type news struct {
 	mu    sync.Mutex
 	lines []string
@@ -84,7 +84,7 @@ func (n *news) add(key string, value []byte) {
 	n.lines = append(n.lines, fmt.Sprintf("%s=%s", key, value))
 }
 
-// take returns what came since the last take.
+// take returns the reports since the last take.
 func (n *news) take() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +149,7 @@ func TestWatch(t *testing.T) {
 		remove(b, "never")
 		check("changes", "c=", "b gone")
 
-		// The watcher is away while another deletes and puts.
+		// The watcher is disconnected while another connection deletes and puts.
 		if err := srv.Restart(); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A worker that says nothing more is gone for whoever watches.
+// Watchers are told that a worker is gone when it stops announcing itself.
 func TestPresenceAgesOut(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)
@@ -207,7 +207,7 @@ func TestPresenceAgesOut(t *testing.T) {
 	})
 }
 
-// An object that is put again lives on from then.
+// An object that is put again lives on from that moment.
 func TestObjectsOutliveWhatRefersToThem(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)

@@ -1,23 +1,24 @@
-// Package bus is the only door to NATS. The rest of the code says what it wants stored, read, pulled or
-// asked in terms of this package, and gets errors it can branch on.
+// Package bus is the only package that speaks to NATS. The rest of the code says what it wants
+// stored, read, pulled or requested in terms of this package, and gets errors it can branch on.
 //
-//	core       Publish, Respond, Subscribe, Request, Stream, Serve     may be lost; nothing rests on them
-//	streams    Append, CompareAndSet, Send, Delete                      what the fleet remembers
-//	reading    Last, First, All, LastOfEach, Glance                     without a consumer, straight from the store
-//	work       EnsureConsumer, Puller, Slots, Delivery                  pull exactly what can be worked on
-//	buckets    Bucket, PutObject, GetObject                             definitions, presence, large bodies
+//	core       Publish, Respond, Subscribe, Request, Stream, Serve   may be lost; nothing rests on it
+//	streams    Append, CompareAndSet, Send, Delete                    what the fleet remembers
+//	reading    Last, First, All, LastOfEach, Glance                   without a consumer, from the store
+//	work       EnsureConsumer, Puller, Slots, Delivery                pull what can be worked on
+//	buckets    Bucket, PutObject, GetObject                           definitions, presence, large bodies
 //
-// What it holds to:
+// Its promises:
 //
-//   - A call that returned nil did what it says. A write whose acknowledgement did not come is [ErrUnknown],
-//     never nil and never "failed": read before deciding.
-//   - A write while disconnected fails at once and is not stored later behind its caller's back.
-//   - Reads see every write that was acknowledged before they were asked, however many servers hold the stream. Only
-//     Glance, and what a Bucket tells that is not named FromLeader, may come from a replica that is behind.
-//   - Connections come back by themselves, for ever; pullers and watchers with them.
+//   - A call that returned nil did what it says. A write without an acknowledgement returns
+//     [ErrUnknown], never nil and never "failed": read before you decide.
+//   - A write while disconnected fails at once. It is never stored later behind the caller's back.
+//   - A read sees every write that was acknowledged before it, however many servers hold the
+//     stream. Only At, Glance, Scan, Values, AboutPool, Bucket.Get and Bucket.Watch may show what
+//     a replica has that is behind.
+//   - Connections come back by themselves, for ever; pullers and watchers come back with them.
 //
-// Subjects, stream and bucket names come from messages.Names and are given whole: Names().Stream(Calls), not
-// Calls. What the messages mean is the business of the callers.
+// Subjects, stream and bucket names come from messages.Names and are given whole:
+// Names().Stream(Calls), not Calls. The callers decide what the messages mean.
 package bus
 
 import (
@@ -41,9 +42,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Options say which server to connect to and as whom.
+// Options say which server to connect to and as which user.
 type Options struct {
-	URL string // one or more, with commas between them
+	URL string // one or more, separated by commas
 	// InProcess connects to a server in this process, without a socket. URL is then only a name.
 	InProcess interface{ InProcessConn() (net.Conn, error) }
 	Name      string // shown in the server's connection list
@@ -54,34 +55,35 @@ type Options struct {
 	TLSCert, TLSKey       string // files
 
 	Prefix string // of every subject; "" = messages.DefaultPrefix
-	// InboxPrefix is where answers come in. A user with narrow permissions has one of its own. "" = _INBOX.
+	// InboxPrefix starts the subjects on which answers arrive. A user with narrow permissions has a
+	// prefix of its own. "" = _INBOX.
 	InboxPrefix string
 	Logger      *slog.Logger // nil = silent
-	// Timeout bounds Connect when its context does not. 0 = 10 s.
+	// Timeout bounds Connect, beside the deadline of its context. 0 = 10 s.
 	Timeout time.Duration
 }
 
-// callTimeout bounds a call to the server, however far the caller's deadline is: an answer that has not come by then
-// was lost with a connection or a leader, and will not come.
+// callTimeout bounds a call to the server, however late the caller's deadline is. An answer that
+// takes longer was lost with a connection or a leader, and will not come.
 const callTimeout = 5 * time.Second
 
-// closeTimeout bounds how long Close waits for what is still to be sent and handled.
+// closeTimeout bounds how long Close waits for messages still to be sent and handled.
 const closeTimeout = 10 * time.Second
 
-// Conn is a connection that comes back. Its methods may be used by any goroutine.
+// Conn is a connection that reconnects by itself. Its methods may be used by any goroutine.
 type Conn struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	names  messages.Names
 	log    *slog.Logger
 	opts   Options
-	closed chan struct{} // closed once the connection is, for good
+	closed chan struct{} // closed when the connection is closed for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
-	drops  atomic.Uint64 // how often a subscription began to lose what came too fast
-	// connectedAt is when the present connection was made, in nanoseconds of our clock.
+	drops  atomic.Uint64 // how often a slow handler made a subscription drop messages
+	// connectedAt is when the present connection was made, in Unix nanoseconds of our clock.
 	connectedAt atomic.Int64
-	// missing says that what is pulled from is not there. KeepRemade hears it.
+	// missing tells KeepRemade that a puller found no consumer or stream to pull from.
 	missing chan struct{}
 
 	mu          sync.Mutex
@@ -89,7 +91,8 @@ type Conn struct {
 	nextID      int            // guarded by mu
 }
 
-// Connect tries until it succeeds, the context ends, or the server refuses who we are.
+// Connect tries until it succeeds, the context or Options.Timeout ends, a named file is missing, or
+// the server refuses this user.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	timeout := o.Timeout
 	if timeout == 0 {
@@ -132,7 +135,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// connectError says what to do next.
+// connectError adds to the error what the operator should do next.
 func (c *Conn) connectError(err error) error {
 	where, err := withoutSecrets(c.opts.URL), error(hidden{err})
 	if c.opts.InProcess != nil {
@@ -151,16 +154,17 @@ func (c *Conn) connectError(err error) error {
 
 var userInfo = regexp.MustCompile(`://[^\s/]*@`)
 
-// withoutSecrets takes users, passwords and tokens out of the URLs in a text.
+// withoutSecrets removes users, passwords and tokens from the URLs in a text.
 func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
 
-// hidden is an error whose text names no secrets: a URL that cannot be read is quoted by whoever tried.
+// hidden is an error whose text shows no secrets: the NATS client quotes a URL that it cannot
+// parse.
 type hidden struct{ error }
 
 func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
-// natsOptions reads the files that are named, so that a wrong one is found before anything is tried.
+// natsOptions reads the named files, so that a wrong file is found before the first try to connect.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
@@ -171,7 +175,8 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PermissionErrOnSubscribe(true),
-		// Every read of several messages makes a queue of this length; the client's own default takes half a megabyte.
+		// Every read of several messages makes a queue of this length. The client's own default
+		// takes half a megabyte each.
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrSlowConsumer) {
@@ -229,7 +234,7 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 	return &out, nil
 }
 
-// Names makes the subjects, streams and buckets of this fleet.
+// Names returns the subjects, streams and buckets of this fleet.
 func (c *Conn) Names() messages.Names { return c.names }
 
 // MaxPayload is the largest message the server takes, in bytes, headers included.
@@ -238,8 +243,8 @@ func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }
 // Connected reports whether the connection is up at this moment.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
-// Close sends what is still to be sent, lets the handlers of subscriptions finish what they have, and closes.
-// A second call does nothing.
+// Close sends what is still to be sent, lets the handlers of subscriptions finish the messages they
+// have, and closes the connection. It waits at most 10 s. A second call does nothing.
 func (c *Conn) Close() {
 	if err := c.nc.Drain(); err != nil {
 		c.nc.Close()
@@ -251,15 +256,15 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
-		time.Sleep(drainLooks) // until the drain has seen it, so that nothing of the connection is left
+		time.Sleep(drainLooks) // let the drain see it: it is then gone too
 	}
 }
 
-// drainLooks is a little longer than the time between two looks of a drain whether it is over.
+// drainLooks is a little longer than the interval at which a drain checks whether it is over.
 const drainLooks = 20 * time.Millisecond
 
-// OnReconnect calls f after every reconnect, one call at a time, until remove. What was asked of the old
-// connection is gone: f is the place to ask again. f must not block.
+// OnReconnect calls f after every reconnect, one call at a time, until remove is called. Requests
+// made on the old connection are lost: f is the place to make them again. f must not block.
 func (c *Conn) OnReconnect(f func()) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,11 +278,13 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 	}
 }
 
-// Losses grows whenever something may have been lost that a subscription was to bring: with every reconnect before anything
-// comes over the new connection, so who compares it at each message knows what comes after a gap, and when messages were
-// dropped because they were not taken fast enough.
+// Losses grows whenever a subscription may have missed messages: at every reconnect, before the
+// first message of the new connection, and when messages were dropped because a handler was too
+// slow. A caller that compares it at each message knows which message comes after a gap.
 func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
+// reconnected calls the functions in the order in which they were registered. It calls them without
+// mu, so that they may register and remove functions themselves.
 func (c *Conn) reconnected() {
 	c.connectedAt.Store(time.Now().UnixNano())
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())
@@ -297,12 +304,13 @@ func (c *Conn) reconnected() {
 	}
 }
 
-// bounded gives a call to the server its deadline.
+// bounded adds the deadline of a call to the server.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// ended gives a call to somebody else, who may take as long as the caller likes, a deadline when it has none.
+// ended adds that deadline to a request that another process answers, unless the caller has set
+// one: the other process may take as long as the caller likes.
 func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -310,7 +318,7 @@ func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	return bounded(ctx)
 }
 
-// pause waits, and reports false when ctx ended first.
+// pause waits for d. It reports false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -322,7 +330,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// jitter spreads a wait over half to all of d, so that a fleet does not knock in step.
+// jitter returns a random wait between d/2 and d, so that the processes of a fleet do not retry in
+// step.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // api is the subject of a JetStream request.

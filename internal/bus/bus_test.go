@@ -45,7 +45,7 @@ func provision(tb testing.TB, c *bus.Conn) {
 	}
 }
 
-// raw is a client without our door in between: what an operator's tool sees.
+// raw is a NATS client without this package in between: it shows what an operator's tool sees.
 func raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 	tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(srv))
@@ -179,7 +179,7 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 	} {
 		o.InProcess = natstest.Server(t)
 		if c, err := bus.Connect(t.Context(), o); err == nil {
-			if o.Creds == "" { // asked for only by a server that wants a user
+			if o.Creds == "" { // only a server that wants a user asks for them
 				t.Errorf("connected with a missing file: %+v", o)
 			}
 			c.Close()
@@ -230,7 +230,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 	})
 }
 
-// Messages that nobody takes are dropped, and whoever waits for them can know.
+// A slow handler makes the client drop messages, and Losses tells.
 func TestDroppedMessagesAreLosses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, other := connect(t, srv), connect(t, srv)
@@ -303,7 +303,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	})
 }
 
-// A refused publish reaches its caller as silence only: the log must have it.
+// The caller of a refused publish gets no error: the log must show the refusal.
 func TestRefusedPublishesAreLogged(t *testing.T) {
 	srv := restricted(t)
 	log := make(chan string, 10)

@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// What was stored a while ago is that old by the server's clock, whatever ours says of the date.
+// A message has its age by the server's clock, whatever date our clock shows.
 func TestTheServersClock(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)
@@ -25,7 +25,8 @@ func TestTheServersClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, wait := range []time.Duration{0, 30 * time.Second, time.Hour} { // within a reading, and past several
+		// Within a reading, and past several.
+		for _, wait := range []time.Duration{0, 30 * time.Second, time.Hour} {
 			time.Sleep(wait)
 			if age, want := conn.Now(t.Context()).Sub(stored.Time), time.Since(stored.Time); (age - want).Abs() > time.Second {
 				t.Errorf("stored %v ago, and the server's clock says %v", want, age)

@@ -22,7 +22,8 @@ func replicated(t *testing.T) *natstest.Cluster {
 	t.Helper()
 	cl := natstest.StartCluster(t, natstest.Fast)
 	c := dial(t, cl.URL())
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // each of the streams elects a leader
+	// Each of the streams elects a leader.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := c.Provision(ctx, bus.Provision{Replicas: natstest.Nodes}); err != nil {
 		t.Fatal(err)
@@ -40,8 +41,9 @@ func dial(t *testing.T, url string) *bus.Conn {
 	return c
 }
 
-// On three servers a writer that comes while another's write is being agreed on is told so (10164). That is no lost race:
-// the other write may be an earlier one of its own. Who waits for the end of it wins or loses like anybody else.
+// On three servers a write that meets another undecided write is refused with code 10164. It has
+// not lost yet: the other write may be an earlier one of its own. A writer that waits for the
+// decision wins or loses like any other.
 func TestReplicated(t *testing.T) {
 	c := dial(t, replicated(t).URL())
 	if err := c.Provision(t.Context(), bus.Provision{}); err != nil {
@@ -73,8 +75,9 @@ func TestReplicated(t *testing.T) {
 	}
 }
 
-// decide compares and sets a record of CALLS, as its writers do: where it stays open who won, because the leader changed or a
-// machine stood still, the newest record tells, and while that is an old one the writer tries again.
+// decide compares and sets a record of CALLS, as its writers do. When the winner is unknown,
+// because the leader changed or a machine stood still, the newest record tells; while that is an
+// old one the writer tries again.
 func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq uint64, won bool) {
 	t.Helper()
 	undecided := false
@@ -100,7 +103,8 @@ func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq u
 	}
 }
 
-// What was acknowledged is seen by whoever asks afterwards, also where the nearest replica has not got it yet.
+// An acknowledged write is seen by every later read, even where the nearest replica does not have
+// it yet.
 func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	cl := replicated(t)
 	const stream = "TOOLFLEET_CALLS"
@@ -110,13 +114,14 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stale.Close()
-	// A follower answers direct gets from two seconds after it joined; then some of its answers are old.
+	// A follower answers direct gets from two seconds after it joined; then some of its answers are
+	// old.
 	behind, rounds := 0, 0
 	for ; behind < 20 && rounds < 10_000; rounds++ {
 		n := rounds
 		batch := key("s", fmt.Sprint("b", n))
 		subject := writer.Names().Of(messages.VerbPlan, batch)
-		for range 20 { // so that a follower has something left to apply
+		for range 20 { // so that a follower still has writes to apply
 			if err := writer.Send(writer.Names().OfCall(messages.VerbCall, key("s", "crowd").Call(n)), nil, make([]byte, 1<<10)); err != nil {
 				t.Fatal(err)
 			}

@@ -17,32 +17,37 @@ import (
 // CoordinatorsConsumer is the durable that all coordinators share on BATCHES.
 const CoordinatorsConsumer = "coordinators"
 
-// maxWaiting is how many pulls may wait on one consumer: one or two of every worker in the fleet.
+// maxWaiting is how many pull requests may wait on one consumer: one or two from every worker of
+// the fleet.
 const maxWaiting = 4096
 
-// Consumer is a durable that many processes pull from. It acknowledges each message, and gives up on none: poison
-// is told by what the journal says, and ended there.
+// Consumer is a durable that many processes pull from. Each message is acknowledged on its own, and
+// the server never gives up on a message: the process that pulls recognizes poison by the journal,
+// and ends it there.
 type Consumer struct {
 	Stream  string   // whole name
 	Name    string   // of the durable
 	Filters []string // none = everything in the stream
-	// AckWait is how long a delivery may go without a sign of life before it is made again. 0 = 10 s.
+	// AckWait is how long a delivery may go without a sign of life before the server delivers it
+	// again. 0 = 10 s.
 	AckWait time.Duration
-	// MaxInFlight bounds the deliveries that are not settled, over the whole fleet. 0 = no bound.
+	// MaxInFlight bounds the unsettled deliveries of the whole fleet. 0 = no bound.
 	MaxInFlight int
-	// InMemory does not outlive the server: what is then left in the stream is delivered again. On a stream that is not
-	// synced anything else strands messages: a consumer that remembers an acknowledgement whose message the stream got
-	// back with the restart never delivers that message, and its subject stays taken.
+	// InMemory makes a durable that is lost with the server; the messages left in the stream are
+	// then delivered again. A stream that is not synced needs it: a durable on disk may remember
+	// the acknowledgement of a message that the stream got back with the restart. It would never
+	// deliver that message, and the message's subject would stay taken.
 	InMemory bool
 }
 
-// BatchesConsumer is the durable of the log: unbounded, since a batch that waits for its turn must not
-// keep others from being seen.
+// BatchesConsumer is the durable of the log. It has no bound in flight: a batch that waits for its
+// turn must not keep others from being seen.
 func (c *Conn) BatchesConsumer(ackWait time.Duration) Consumer {
 	return Consumer{Stream: c.names.Stream(Batches), Name: CoordinatorsConsumer, AckWait: ackWait}
 }
 
-// PoolConsumer is the durable of a pool of workers, named like it: its reads and its writes.
+// PoolConsumer is the durable of a pool of workers, named after the pool. It delivers the pool's
+// reads and writes.
 func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
 	if !messages.IsToken(pool) {
 		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
@@ -54,8 +59,9 @@ func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int)
 	}, nil
 }
 
-// EnsureConsumer makes a durable, or brings the times and bounds of the one that is there up to date. One of
-// another nature (its acknowledgements, its filters) is a *Mismatch.
+// EnsureConsumer makes a durable, or updates the times and bounds of an existing one. A durable
+// with other filters, acknowledgements or delivery is a *Mismatch. One with the other storage is
+// deleted and made anew, because the server cannot change that.
 func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

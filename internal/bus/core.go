@@ -11,10 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Header holds a message's headers as they are spelt on the wire.
+// Header holds a message's headers, spelt as on the wire.
 type Header map[string][]string
 
-// Get is the first value under name, whatever its case: other languages spell the same header differently.
+// Get returns the first value under name, whatever its case: clients in other languages spell the
+// same header differently. It returns "" when there is none.
 func (h Header) Get(name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[0]
@@ -27,18 +28,18 @@ func (h Header) Get(name string) string {
 	return ""
 }
 
-// Set replaces the values under exactly this spelling of name. NATS keeps the case that it is given.
+// Set replaces the values under exactly this spelling of name. NATS keeps the case.
 func (h Header) Set(name, value string) { h[name] = []string{value} }
 
-// Msg is a message as it came.
+// Msg is a received message.
 type Msg struct {
 	Subject string
-	Reply   string // where an answer is wanted; "" = nowhere
+	Reply   string // where the sender wants an answer; "" = it wants none
 	Header  Header // may be nil
 	Data    []byte
 
-	// Seq and Time are the message's place in its stream and the moment the server stored it. Zero for
-	// a message that no stream holds.
+	// Seq and Time are the message's sequence in its stream and the moment the server stored it.
+	// They are zero for a message that is in no stream.
 	Seq  uint64
 	Time time.Time
 }
@@ -51,7 +52,7 @@ func outgoing(subject string, h Header, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header(h), Data: data}
 }
 
-// with is h and one more header; h itself belongs to the caller.
+// with returns a copy of h with one more header; h itself belongs to the caller.
 func (h Header) with(name, value string) Header {
 	out := make(Header, len(h)+1)
 	for k, v := range h {
@@ -61,7 +62,7 @@ func (h Header) with(name, value string) Header {
 	return out
 }
 
-// Publish sends a message that nobody may be there to hear.
+// Publish sends a message that may have no listener.
 func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
 		return fmt.Errorf("publish %s: %w", subject, sendError(err))
@@ -69,7 +70,7 @@ func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	return nil
 }
 
-// Respond answers a message. One that wants no answer gets none.
+// Respond answers a message. It does nothing when the message wants no answer.
 func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 	if to.Reply == "" {
 		return nil
@@ -77,9 +78,9 @@ func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 	return c.Publish(to.Reply, h, data)
 }
 
-// Subscribe calls handle for every message, one after another, on a goroutine of the subscription. With
-// a queue, each message goes to one of its members. After unsubscribe returned, handle is not called
-// for another message; the call that runs at that moment is not waited for.
+// Subscribe calls handle for every message, one after another, on a goroutine of the subscription.
+// With a queue, each message goes to one of the queue's members. Once unsubscribe has returned,
+// handle is not called for another message; unsubscribe does not wait for a call that is running.
 func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
 	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
 	if err != nil {
@@ -88,8 +89,10 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 	return func() { _ = sub.Unsubscribe() }, nil
 }
 
-// SubscribeInOrder calls handle for every message of all subjects, one after another and in the order in which they come, on a
-// goroutine of its own. Of more than 1,024 that wait for it the newest are dropped. Unsubscribe is as Subscribe's.
+// SubscribeInOrder calls handle for every message of all subjects, one after another and in the
+// order of arrival, on a goroutine of its own. At most 1,024 messages wait for handle; newer ones
+// are dropped. After unsubscribe returned, handle may still be called for messages that wait
+// already.
 func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscribe func(), err error) {
 	news, over := make(chan *nats.Msg, 1024), make(chan struct{})
 	var subs []*nats.Subscription
@@ -120,7 +123,8 @@ func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscrib
 	return unsubscribe, nil
 }
 
-// Request asks and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected, ErrTooLarge, the context's.
+// Request sends a request and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected,
+// ErrTooLarge, the context's.
 func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
 	ctx, cancel := ended(ctx)
 	defer cancel()
@@ -131,7 +135,7 @@ func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byt
 	return received(m), nil
 }
 
-// Stream asks once and calls each for every answer, until each says that it needs no more or ctx ends.
+// Stream sends one request and calls each for every answer, until each returns false or ctx ends.
 func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte, each func(Msg) (more bool)) error {
 	ctx, cancel := ended(ctx)
 	defer cancel()
@@ -160,7 +164,7 @@ func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte
 	}
 }
 
-// Flush returns when the server has seen everything that was sent before.
+// Flush returns once the server has seen everything that was sent before.
 func (c *Conn) Flush(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -170,7 +174,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Statuses that the server itself answers with, in the place of a message.
+// Statuses that the server itself answers with, in place of a message.
 const (
 	statusHeartbeat    = 100
 	statusEnd          = 204
@@ -181,7 +185,7 @@ const (
 	statusNoResponders = 503
 )
 
-// status is what the server says with m; 0 for a message of somebody's own.
+// status is the server's status in m; 0 for a message that another client sent.
 func status(m *nats.Msg) int {
 	if len(m.Data) > 0 {
 		return 0

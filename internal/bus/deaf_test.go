@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Whoever may not listen where answers come in is told at once what to set, instead of waiting for answers.
+// A user who may not subscribe to its inbox is told at once what to set, instead of waiting for
+// answers.
 func TestConnectNamesTheInboxPrefix(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	srv := natstest.Server(t, natstest.Listening, ids.Option)

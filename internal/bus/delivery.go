@@ -10,14 +10,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Delivery is a message that somebody should work on, and must be settled: with Ack, AckSync, Nak or Term. The
-// first that succeeds counts; settling again does nothing. One that is never settled comes again after AckWait.
+// Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term: the first
+// that succeeds counts, and settling again does nothing. An unsettled delivery comes again after
+// AckWait.
 //
-// A delivery is a hint: it may come twice, to two workers at once. The server takes the acknowledgement of a
-// holder that it has given up on.
+// A delivery is a hint: it may come twice, to two workers at once. The server also accepts the
+// acknowledgement of a holder that it has given up on.
 type Delivery struct {
 	Msg
-	Delivered int // how often it was delivered, this time included
+	Delivered int // how often the message was delivered, this time included
 
 	nc      *nats.Conn
 	settled atomic.Bool
@@ -33,14 +34,14 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 	return d, nil
 }
 
-// Settled reports whether it was settled.
+// Settled reports whether the delivery was settled.
 func (d *Delivery) Settled() bool { return d.settled.Load() }
 
-// Ack says that it is dealt with, and does not wait to hear that the server knows. When that gets lost, the
-// message comes again.
+// Ack says that the message is dealt with, and does not wait for the server's confirmation. If the
+// acknowledgement is lost, the message comes again.
 func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 
-// AckSync is Ack, and returns once the server has confirmed it.
+// AckSync is Ack, but returns only once the server has confirmed it.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.settle("ack", func() error {
 		ctx, cancel := bounded(ctx)
@@ -50,7 +51,8 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	})
 }
 
-// Nak gives it back, to be delivered again after delay (0: at once). Until then it counts as in flight.
+// Nak gives the message back, to be delivered again after delay (0: at once). Until then it counts
+// as in flight.
 func (d *Delivery) Nak(delay time.Duration) error {
 	body := "-NAK"
 	if delay > 0 {
@@ -59,12 +61,12 @@ func (d *Delivery) Nak(delay time.Duration) error {
 	return d.settle("nak", d.send(body))
 }
 
-// Term removes it without its being dealt with: nobody gets it again.
+// Term removes the message although it was not dealt with: it is never delivered again.
 func (d *Delivery) Term(reason string) error {
 	return d.settle("term", d.send("+TERM "+reason))
 }
 
-// InProgress asks for another AckWait. After settling it does nothing.
+// InProgress asks for another AckWait. It does nothing once the delivery is settled.
 func (d *Delivery) InProgress() error {
 	if d.Settled() {
 		return nil
@@ -79,6 +81,8 @@ func (d *Delivery) send(body string) func() error {
 	return func() error { return d.nc.Publish(d.Reply, []byte(body)) }
 }
 
+// settle sends a settlement unless another one was sent. A failed send leaves the delivery
+// unsettled, so that the caller can try again.
 func (d *Delivery) settle(what string, tell func() error) error {
 	if !d.settled.CompareAndSwap(false, true) {
 		return nil

@@ -11,38 +11,40 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What a caller branches on. Everything else is wrapped as it came.
+// The errors that callers branch on. Every other error is wrapped as it came.
 var (
-	// ErrNoResponders: nobody listens on the subject; for a write: no stream takes it at this moment, so
-	// nothing was stored.
+	// ErrNoResponders: the subject has no listener. For a write: no stream takes the subject at
+	// this moment, so nothing was stored.
 	ErrNoResponders = errors.New("nobody listens on this subject")
 	// ErrDisconnected: there is no connection at this moment, so nothing was sent.
 	ErrDisconnected = errors.New("not connected to NATS")
-	// ErrUnknown: sent, and no acknowledgement came. It may be stored, now or in a moment: read it.
+	// ErrUnknown: the write was sent, and no acknowledgement came. It may be stored, now or in a
+	// moment: read it.
 	ErrUnknown = errors.New("no acknowledgement, so it may be stored or not")
-	// ErrExists: the subject has a message already, and the stream keeps one per subject.
+	// ErrExists: the subject already has a message, and the stream keeps one per subject.
 	ErrExists = errors.New("a message of this subject is already there")
 	// ErrFull: a limit of the stream or of the server leaves no room.
 	ErrFull = errors.New("the stream is full")
-	// ErrTooLarge: over the server's or the stream's message size.
+	// ErrTooLarge: the message exceeds the server's or the stream's message size.
 	ErrTooLarge = errors.New("message too large")
-	// ErrConflict: somebody else wrote the subject first.
+	// ErrConflict: another writer wrote the subject first.
 	ErrConflict = errors.New("the subject was written by another")
-	// ErrUndecided: another write of the subject is on its way to the replicas, so this one was not stored. It may be an
-	// earlier try of ours, and may yet fail: read, and when there is nothing new, try again.
+	// ErrUndecided: another write of the subject is on its way to the replicas, so this one was not
+	// stored. The other write may be an earlier try of ours, and may yet fail: read, and when there
+	// is nothing new, try again.
 	ErrUndecided = errors.New("another write of the subject is on its way")
-	// ErrNotFound: no such message, key or object.
+	// ErrNotFound: the message, key or object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNoStream: the stream or bucket is not there. Provision makes it.
+	// ErrNoStream: the stream or bucket does not exist. Provision makes it.
 	ErrNoStream = errors.New("no such stream")
-	// ErrCorrupt: an object whose bytes do not have its digest.
+	// ErrCorrupt: the bytes of an object do not have its digest.
 	ErrCorrupt = errors.New("stored object is damaged")
 )
 
-// Mismatch is a stream or consumer that is there but made differently, in a way that would break a promise.
+// Mismatch is an existing stream or consumer whose configuration would break a promise.
 type Mismatch struct {
 	Thing string // for example "stream TOOLFLEET_BATCHES"
-	Field string // in the words of nats stream info
+	Field string // as `nats stream info` names it
 	Have  any
 	Want  any
 }
@@ -52,21 +54,22 @@ func (m *Mismatch) Error() string {
 		m.Thing, m.Field, m.Have, m.Want)
 }
 
-// terminal are the errors that no waiting cures.
+// terminal lists the errors that waiting does not cure.
 var terminal = []error{
 	ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
 	nats.ErrBadSubject, nats.ErrConnectionClosed, nats.ErrSecureConnRequired,
 	nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
 }
 
-// IsTerminal reports whether the same call would fail the same way again, whatever happens in the meantime.
+// IsTerminal reports whether the same call would fail the same way again, whatever happens in the
+// meantime.
 func IsTerminal(err error) bool {
 	var mismatch *Mismatch
 	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
 }
 
-// The server's error codes that mean something to us. Some of them mean several things, told apart only by
-// their text.
+// The server's error codes that this package understands. Some codes mean several things, told
+// apart only by their text.
 const (
 	codeAccountResources  = 10002
 	codeNoPeers           = 10005
@@ -77,7 +80,7 @@ const (
 	codeSequenceNotFound  = 10043
 	codeStorageResources  = 10047
 	codeMessageTooLarge   = 10054
-	codeDeleteFailed      = 10057 // also: there is no such message
+	codeDeleteFailed      = 10057 // also: the message does not exist
 	codeStreamNotFound    = 10059
 	codeWrongLastSequence = 10071
 	codeStoreFailed       = 10077 // any limit that was hit
@@ -89,7 +92,7 @@ const (
 	textStoreEOF   = "stream store EOF"                      // of 10057: past the newest message
 )
 
-// apiError translates what JetStream answered.
+// apiError translates an error that JetStream answered.
 func apiError(e *jetstream.APIError) error {
 	switch e.ErrorCode {
 	case codeWrongLastSequence:
@@ -117,7 +120,7 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// sendError translates what the client says before anything was sent.
+// sendError translates an error of the client from before anything was sent.
 func sendError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -130,7 +133,7 @@ func sendError(err error) error {
 	return err
 }
 
-// writeError translates what became of a write: as sendError, and a missing answer is unknown.
+// writeError translates the error of a write: like sendError, but a missing answer is ErrUnknown.
 func writeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// What comes on several subjects is heard in the order in which it was said, and nothing is after the end.
+// Messages of several subjects are handled in the order in which they were sent, and none after
+// unsubscribe.
 func TestSubscribeInOrder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, speaker := connect(t, srv), connect(t, srv)

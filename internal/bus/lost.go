@@ -9,10 +9,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// LostStream is a stream that held the truth and is gone: deleted, or damaged so that the server left it out.
+// LostStream is the error for a stream that held the truth and is gone: it was deleted, or was so
+// damaged that the server left it out.
 type LostStream struct {
-	Stream string // that is gone
-	Used   string // that is there, and shows that the fleet has worked on this server
+	Stream string // the missing stream
+	Used   string // an existing stream whose messages show that the fleet has worked on this server
 	others []string
 }
 
@@ -22,8 +23,8 @@ func (l *LostStream) Error() string {
 		l.others[0], l.others[1], l.others[2])
 }
 
-// Lost is a *LostStream when a stream that holds the truth is missing while another one has been used. A fleet that
-// starts on a new server has none of them, or none that was used.
+// Lost returns a *LostStream when a stream that holds the truth is missing although another one has
+// been used. On a new server all of them are missing, or none was used, and Lost returns nil.
 func (c *Conn) Lost(ctx context.Context) error {
 	names := []string{c.names.Stream(Batches), c.names.Stream(Calls), c.names.Stream(Replies)}
 	var missing, used string
@@ -44,7 +45,7 @@ func (c *Conn) Lost(ctx context.Context) error {
 	return &LostStream{missing, used, names}
 }
 
-// lookAt does not wait long: a cluster without a leader does not answer at all.
+// lookAt waits only 3 s: a cluster without a leader does not answer at all.
 func (c *Conn) lookAt(ctx context.Context, name string) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

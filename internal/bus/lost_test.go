@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A stream that held the truth is never made anew behind the operator's back: batches would be lost and writes run twice.
+// A stream that held the truth is never made anew behind the operator's back: batches would be lost
+// and writes would run twice.
 func TestALostStreamIsNotMadeAnew(t *testing.T) {
 	for stream, used := range map[string]string{
 		bus.Batches: "toolfleet.final._.s.b", bus.Calls: "toolfleet.batch._.s.b", bus.Replies: "toolfleet.call._.s.b.0",
@@ -25,7 +26,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 				}
 			}
 			provision(t, c)
-			remove() // nothing was ever in any of them
+			remove() // no message was ever in any of them
 			provision(t, c)
 			if _, err := c.Append(t.Context(), used, nil, nil); err != nil {
 				t.Fatal(err)
@@ -39,7 +40,8 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 			if _, err := js.Stream(t.Context(), name); err == nil {
 				t.Errorf("%s was made anew", name)
 			}
-			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} { // as the error says
+			// As the error says.
+			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} {
 				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one is gone already
 			}
 			provision(t, c)

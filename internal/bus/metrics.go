@@ -2,7 +2,7 @@ package bus
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collectors is the metrics of the connection, for a registry: one connection of a process is shown.
+// Collectors returns the metrics of the connection. A registry takes those of one connection only.
 func (c *Conn) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

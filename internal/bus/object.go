@@ -19,15 +19,17 @@ import (
 const (
 	// objectTimeout bounds the transfer of an object whose context has no deadline.
 	objectTimeout = time.Minute
-	// objectChunk is the most that one message carries of an object, in bytes.
+	// objectChunk is the most bytes of an object that one message carries.
 	objectChunk = 512 << 10
 )
 
-// PutObject stores a body under its digest, for as long as a reply is kept and longer. Storing it again does nothing.
+// PutObject stores a body under its digest, for longer than a reply is kept. Storing the same body
+// again in the first half of the object's life does nothing.
 //
-// The layout is that of a NATS object store, so that its tools read it. The client library's own Put is not
-// used: it removes the chunks that it replaces, and of two writers of the same body at the same moment one would pull
-// them from under a reader that then waits for ever. Here old chunks only age out.
+// The layout is that of a NATS object store, so that the NATS tools can read it. The client
+// library's own Put is not used: it removes the chunks that it replaces. With two writers of the
+// same body at the same moment, one would remove the chunks that a reader is reading, and the
+// reader would wait for ever. Here old chunks only age out.
 func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -45,7 +47,8 @@ func (c *Conn) PutObject(ctx context.Context, data []byte) (messages.Ref, error)
 	return ref, nil
 }
 
-// dropChunks makes room again after an object that could not be stored whole. What is left ages out.
+// dropChunks frees the space of an object that could not be stored whole. Chunks that it cannot
+// remove age out.
 func (c *Conn) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -55,7 +58,8 @@ func (c *Conn) dropChunks(ctx context.Context, nuid string) {
 	}
 }
 
-// putObject stores the chunks, then the entry that names them: what can be found is whole.
+// putObject stores the chunks first, then the entry that names them: an object that can be found is
+// whole.
 func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
 	sum := sha256.Sum256(data)
 	info := jetstream.ObjectInfo{
@@ -76,12 +80,13 @@ func (c *Conn) putObject(ctx context.Context, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
+	// The rollup replaces the older entry of the same object.
 	_, err = c.Append(ctx, c.objectEntry(name), Header{"Nats-Rollup": {"sub"}}, entry)
 	return err
 }
 
-// hasYoung reports whether the object is there and in the first half of its life, so that whoever refers to
-// it now will not outlive it.
+// hasYoung reports whether the object exists and is in the first half of its life, so that a record
+// that refers to it from now on does not outlive it.
 func (c *Conn) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) (bool, error) {
 	info, err := store.GetInfo(ctx, ref.Digest)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
@@ -98,11 +103,12 @@ func (c *Conn) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 	return fresh && info.Size == uint64(ref.Size), nil
 }
 
-// GetObject reads a body and checks that it has the digest and size of ref. ErrNotFound when it was never stored
-// or is forgotten, ErrCorrupt when its bytes are not those that were stored.
+// GetObject reads a body and checks that it has the digest and size of ref. The error is
+// ErrNotFound when the body was never stored or has aged out, and ErrCorrupt when its bytes are not
+// those that were stored.
 //
-// The client library's own Get is not used here either: it reads through whichever replica is near, and where that one
-// is behind, an object that was just stored is not found or cut short.
+// The client library's own Get is not used: it reads from the nearest replica. When that replica is
+// behind, a new object is not found or is cut short.
 func (c *Conn) GetObject(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -129,12 +135,12 @@ func (c *Conn) GetObject(ctx context.Context, ref messages.Ref) ([]byte, error) 
 	return data, nil
 }
 
-// objectEntry is where the entry of an object is.
+// objectEntry is the subject of an object's entry.
 func (c *Conn) objectEntry(name string) string {
 	return "$O." + c.names.Stream(Objects) + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// objectChunks is where the chunks of an object are, by the id in its entry.
+// objectChunks is the subject of an object's chunks, by the id in its entry.
 func (c *Conn) objectChunks(nuid string) string {
 	return "$O." + c.names.Stream(Objects) + ".C." + nuid
 }

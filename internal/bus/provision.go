@@ -14,35 +14,38 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What messages.Names.Stream is asked for: the streams and buckets of a fleet.
+// The streams and buckets of a fleet, as messages.Names.Stream takes them.
 const (
-	Batches = "BATCHES" // the log: what is accepted and not finished
+	Batches = "BATCHES" // the log: accepted batches that are not finished
 	Jobs    = "JOBS"    // pointers to calls that should run
-	Calls   = "CALLS"   // claims and results of calls that claim; plans, hand-backs, control records
+	Calls   = "CALLS"   // calls that claim: claims, results; plans, hand-backs, controls
 	Results = "RESULTS" // results of calls that do not claim
-	Audit   = "AUDIT"   // the record for people
-	Dead    = "DEAD"    // what could not be processed, and why
+	Audit   = "AUDIT"   // the audit log
+	Dead    = "DEAD"    // dead letters, each with its reason
 	Replies = "REPLIES" // the one reply of each batch
 
 	BucketTools     = "tools"     // definitions
 	BucketWorkers   = "workers"   // presence
-	BucketApprovals = "approvals" // index of what waits for a person
-	BucketKeys      = "keys"      // what hashes in the record for people are made with: for the daemons' eyes only
+	BucketApprovals = "approvals" // index of the calls that wait for a person
+	BucketKeys      = "keys"      // keys of the audit log's hashes; only daemons may read them
 	Objects         = "OBJECTS"   // large bodies by digest
 )
 
-// Provision says how long and how safely things are kept. The zero value is the default fleet.
+// Provision says how long and how safely messages are kept. The zero value is the default fleet.
 type Provision struct {
-	Replicas  int           // of every stream and bucket. 0 = 1; 3 survives the loss of a server
-	BatchTTL  time.Duration // how long a batch may live beside its waits for people, which double it at most; its records are kept three times as long. 0 = 1 h
-	ReplyTTL  time.Duration // how long a reply can be fetched and its batch id is remembered. 0 = 24 h
+	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
+	// BatchTTL is how long a batch may live, not counting its waits for people, which at most
+	// double it. Its records are kept three times as long. 0 = 1 h
+	BatchTTL  time.Duration
+	ReplyTTL  time.Duration // how long replies and their batch ids are kept. 0 = 24 h
 	AuditTTL  time.Duration // 0 = 30 days
 	DeadTTL   time.Duration // 0 = 7 days
-	WorkerTTL time.Duration // how long a worker is present after its last announcement. 0 = 30 s
-	// MaxBatches bounds the log: further batches are refused at the publish until some have ended. 0 = no bound.
+	WorkerTTL time.Duration // presence after a worker's last announcement. 0 = 30 s
+	// MaxBatches bounds the log. When it is full, further batches are refused at the publish. 0 =
+	// no bound.
 	MaxBatches int64
-	// MaxBytes bounds each stream and bucket by name (Batches, Calls...), in bytes. A full one refuses; it never
-	// forgets. Missing = no bound but the server's.
+	// MaxBytes bounds each stream and bucket by name (Batches, Calls...), in bytes. A full one
+	// refuses new messages; it never drops old ones. Missing = no bound but the server's.
 	MaxBytes map[string]int64
 }
 
@@ -62,13 +65,16 @@ func (p Provision) withDefaults() Provision {
 	return p
 }
 
-// Provision makes the streams, buckets and durables that are missing and checks those that are there. One that would break a
-// promise is a *Mismatch and is left alone; one that held the truth and is gone is a *LostStream and not made. What an
-// operator may set without our asking: limits (every stream refuses when full), placement, compression, more replicas,
-// longer ages, a stream that syncs where we would not. An age that is too short is lengthened, and a bound that is asked
-// for is set where there is none.
+// Provision makes the streams, buckets and durables that are missing and checks the existing ones.
+// A difference that would break a promise is a *Mismatch, and the stream is left alone. A stream
+// that held the truth and is gone is a *LostStream and is not made.
 //
-// A server that is still starting is waited for, as [Patiently] does; and so is, for what this user may not make, somebody who may.
+// An operator may set these without asking: limits (every stream refuses when full), placement,
+// compression, more replicas, longer ages, and syncing where Provision would not sync. An age that
+// is too short is lengthened, and a wanted bound is set where there is none.
+//
+// Provision waits for a server that is still starting, as [Patiently] does. When this user may not
+// make a missing stream, it waits in the same way for a user who may.
 func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -85,12 +91,12 @@ func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer
 			return err
 		}
 	}
-	c.Now(ctx) // so that nobody goes by our own clock even at first
+	c.Now(ctx) // so that not even the first decision goes by our own clock
 	return nil
 }
 
-// Patiently repeats, until ctx ends or for 15 s when that has no deadline, what a server does not do yet that is starting, or whose
-// cluster has no leader at this moment.
+// Patiently repeats try while the server is still starting or its cluster has no leader, until ctx
+// ends, or for 15 s when ctx has no deadline.
 func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -101,7 +107,7 @@ func Patiently(ctx context.Context, try func(context.Context) error) error {
 	return err
 }
 
-// waiting gives the wait for a server its deadline when the caller has none.
+// waiting adds the deadline of a wait for a server, when the caller has set none.
 func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -112,7 +118,8 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 // startTimeout is how long a server may take to come up.
 const startTimeout = 15 * time.Second
 
-// notReady reports whether err is what a server says that has just started, or whose cluster has.
+// notReady reports whether err shows a server or a cluster that is still starting, or a stream that
+// another user has to make first.
 func notReady(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
@@ -122,7 +129,7 @@ func notReady(err error) bool {
 	return errors.Is(err, errNotOurs) || errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// streams is the table of DESIGN part 3.
+// streams is the table of DESIGN part 3 as stream configurations.
 func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 	n := c.names
 	stream := func(name string, maxAge time.Duration, subjects ...string) jetstream.StreamConfig {
@@ -136,7 +143,8 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		s.Retention, s.MaxMsgsPerSubject, s.DiscardNewPerSubject = jetstream.WorkQueuePolicy, 1, true
 		return s
 	}
-	// remade marks what can be made again: on one replica it is not synced, on three the option does not exist.
+	// remade marks a stream that can be made again. With one replica it is not synced; with three
+	// that option does not exist.
 	remade := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		if p.Replicas == 1 {
 			s.PersistMode = jetstream.AsyncPersistMode
@@ -151,15 +159,15 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 
 	batches := queue(Batches, n.EveryBatch(messages.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
-	// As short as the server allows: a publish that is taken for a duplicate of a finished batch would be
-	// acknowledged, and its agent would wait for ever.
+	// The window is as short as the server allows: a publish taken for a duplicate of a finished
+	// batch would be acknowledged, and its agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
 	replies := stream(Replies, p.ReplyTTL, n.All(messages.VerbFinal))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(messages.VerbFinal), Destination: n.All(messages.VerbReply)}
 
 	workers := remade(bucket(BucketWorkers, p.WorkerTTL))
-	// A marker takes the place of what has aged out, so that watchers hear of it.
+	// A marker takes the place of an entry that has aged out, so that watchers are told.
 	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
 
 	objects := stream(Objects, objectTTL(p), "$O."+n.Stream(Objects)+".C.>", "$O."+n.Stream(Objects)+".M.>")
@@ -177,18 +185,19 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		bucket(BucketTools, 0),
 		bucket(BucketKeys, 0),
 		workers,
-		// No question outlives its batch. An entry that is gone is made again when the batch is next looked at.
+		// No question outlives its batch. A missing entry is written again when its batch is next
+		// looked at.
 		remade(bucket(BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
 }
 
-// objectTTL outlives whatever refers to an object, twice: an object that is put again is left as it is for
-// the first half of its life.
+// objectTTL is twice the life of the longest record that refers to an object: an object that is put
+// again is left as it is for the first half of its life.
 func objectTTL(p Provision) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
-// limit is n in the server's words, where 0 is no limit but -1 is what it stores.
+// limit is n in the server's terms: there 0 means no limit, and is stored as -1.
 func limit(n int64) int64 {
 	if n <= 0 {
 		return -1
@@ -196,9 +205,10 @@ func limit(n int64) int64 {
 	return n
 }
 
-// ensureStream makes a stream or checks the one that is there.
+// ensureStream makes a stream, or checks and adjusts the existing one.
 func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second) // a cluster without a leader does not answer at all
+	// A cluster without a leader does not answer at all.
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	s, err := c.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -208,7 +218,7 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 		if s, err = c.js.CreateStream(ctx, want); err == nil {
 			return nil
 		}
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // made by another at this moment
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			s, err = c.js.Stream(ctx, want.Name)
 		}
 	}
@@ -219,7 +229,8 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	if err := checkStream(have, want); err != nil {
 		return err
 	}
-	if !adjust(&have, want) || !c.May(ctx, api("STREAM", "UPDATE", want.Name)) { // whoever may does
+	// A user who may not update leaves that to a user who may.
+	if !adjust(&have, want) || !c.May(ctx, api("STREAM", "UPDATE", want.Name)) {
 		return nil
 	}
 	if _, err := c.js.UpdateStream(ctx, have); err != nil {
@@ -228,8 +239,9 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 	return nil
 }
 
-// adjust lengthens an age that is too short, and bounds what has no bound where one is asked for: whoever made the stream
-// may have known of none. It reports whether anything has changed.
+// adjust lengthens an age that is too short, and sets a wanted bound where there is none: the
+// process that made the stream may have had no bounds configured. It reports whether it changed
+// have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
 	if shorter(have.MaxAge, want.MaxAge) {
 		have.MaxAge, changed = want.MaxAge, true
@@ -250,12 +262,12 @@ func provisionError(stream string, err error) error {
 	return fmt.Errorf("provision stream %s: %w", stream, err)
 }
 
-// shorter compares ages, of which 0 is for ever.
+// shorter compares ages; 0 means for ever.
 func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }
 
-// checkStream names the first difference that would break a promise.
+// checkStream returns the first difference that would break a promise, as a *Mismatch.
 func checkStream(have, want jetstream.StreamConfig) error {
 	for _, f := range []struct {
 		field      string
@@ -294,10 +306,11 @@ func checkStream(have, want jetstream.StreamConfig) error {
 	return nil
 }
 
-// perSubject is the number of messages kept per subject; 0 for any number, which the server writes as -1.
+// perSubject is the number of messages kept per subject; 0 means any number, which the server
+// writes as -1.
 func perSubject(s jetstream.StreamConfig) int64 { return max(s.MaxMsgsPerSubject, 0) }
 
-// shown is a value for people.
+// shown is a value in the form in which error texts show it.
 func shown(v any) any {
 	switch v := v.(type) {
 	case *jetstream.RePublish:

@@ -195,7 +195,7 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 	}
 }
 
-// Agents hear of a reply only what was stored.
+// Agents are told of a reply only after it was stored.
 func TestStoredRepliesAreRepublished(t *testing.T) {
 	c := fleet(t)
 	heard := make(chan bus.Msg, 10)
@@ -276,8 +276,8 @@ func TestEnsureConsumer(t *testing.T) {
 	}
 }
 
-// Whoever starts first may know of no bounds. They are set all the same when somebody comes who does; and nobody takes
-// them away who knows of none.
+// The process that starts first may have no bounds configured. A later process that has them sets
+// them, and a process without bounds never removes them.
 func TestBoundsAreSetLater(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	c := connect(t, srv)
@@ -303,11 +303,11 @@ func TestBoundsAreSetLater(t *testing.T) {
 	}
 }
 
-// hushed is a server that does not hear some questions, as one whose cluster has no leader.
+// hushed is a server that does not answer some requests, like a cluster without a leader.
 type hushed struct {
 	*devserver.Server
 	question string
-	unheard  atomic.Int32 // how many more
+	unheard  atomic.Int32 // how many more requests get no answer
 }
 
 func (h *hushed) InProcessConn() (net.Conn, error) {
@@ -327,7 +327,7 @@ func (c *hushedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A daemon that starts while a cluster elects a leader waits for it, whatever it was about to ask.
+// A daemon that starts while a cluster elects a leader waits for it, whatever its first request is.
 func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 	for _, question := range []string{"$JS.API.STREAM.INFO.TOOLFLEET_AUDIT", "$JS.API.CONSUMER.INFO.TOOLFLEET_BATCHES.coordinators", "$JS.API.CONSUMER.CREATE.TOOLFLEET_BATCHES.coordinators"} {
 		t.Run(question, func(t *testing.T) {
@@ -354,7 +354,7 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 	}
 }
 
-// What is put into a bucket at the start waits for the stream behind it.
+// A put into a bucket at the start waits for the bucket's stream.
 func TestPatienceWithABucket(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, js := connect(t, srv), raw(t, srv)
@@ -368,7 +368,8 @@ func TestPatienceWithABucket(t *testing.T) {
 		}
 		put := func(ctx context.Context) error { return bucket.Put(ctx, "pay", []byte("{}")) }
 		began := time.Now()
-		if err := bus.Patiently(t.Context(), put); err == nil { // what the last of many tries said, or that its time was up
+		// The error is that of the last of many tries, or the deadline.
+		if err := bus.Patiently(t.Context(), put); err == nil {
 			t.Error("put into a bucket that is not there")
 		}
 		if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {

@@ -10,26 +10,27 @@ import (
 )
 
 const (
-	// pullExpires is how long a pull waits at the server.
+	// pullExpires is how long a pull request waits at the server.
 	pullExpires = 10 * time.Second
-	// pullHeartbeat is how often the server says that a waiting pull is alive. Two missed ones, and the puller asks anew.
+	// pullHeartbeat is how often the server sends a heartbeat for a waiting pull request. After two
+	// missed ones the puller asks anew.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
-	// Bounds of the wait before asking again what could not be asked.
+	// Bounds of the wait before a failed pull is tried again.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
 
-// answers reports whether the server answers at all. A connection that takes words one way only is a hole into which
-// messages are delivered: nobody should pull over it.
+// answers reports whether the server answers a ping. Over a connection that works in one direction
+// only, deliveries would get lost, so nothing should be pulled over it.
 func (c *Conn) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return c.nc.FlushWithContext(ctx) == nil
 }
 
-// answerTimeout is how long a server may take for the least that it can be asked.
+// answerTimeout is how long a server may take to answer a ping.
 const answerTimeout = 3 * time.Second
 
 // Puller pulls the messages of one durable consumer.
@@ -38,17 +39,18 @@ type Puller struct {
 	stream, consumer string
 }
 
-// Puller binds to a durable, by the whole name of its stream. It need not be there yet.
+// Puller binds to a durable, by the whole name of its stream. The durable need not exist yet.
 func (c *Conn) Puller(stream, consumer string) *Puller {
 	return &Puller{c: c, stream: stream, consumer: consumer}
 }
 
-// Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its own, and frees the
-// slot when handle returns. Nothing is fetched ahead. It outlives restarts of the server, lost connections and
-// a consumer that is missing for a while.
+// Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
+// own, and frees the slot when handle returns. It fetches nothing ahead. It survives restarts of
+// the server, lost connections and a consumer that is missing for a while.
 //
-// Run returns nil when ctx ends, and an error when the server lets us in no more. What was delivered and not yet given to handle goes back at once. Calls of handle may
-// still be running then: slots.Wait tells when they have ended. The slots belong to one Run at a time.
+// Run returns nil when ctx ends, and an error when the server no longer admits this user. Messages
+// that were delivered and not yet given to handle go back at once. Calls of handle may still be
+// running when Run returns: slots.Wait waits for them. The slots belong to one Run at a time.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
 	defer p.c.OnReconnect(func() {
@@ -77,7 +79,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		if p.c.turnedAway() {
 			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.c.nc.LastError())
 		}
-		if !errors.Is(err, ErrDisconnected) { // which the connection itself logs
+		if !errors.Is(err, ErrDisconnected) { // the connection itself logs that
 			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
 			if errors.Is(err, ErrNoResponders) {
 				select {
@@ -96,19 +98,22 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// inbox is where messages come in, and what was asked for on it. What the server still had in mind for an inbox that
-// was given up reaches nobody, so the count of slots stays exact.
+// inbox is a subscription for deliveries, with the count of messages that were asked for on it.
+// Once an inbox is given up, nothing that the server still sends to it is handled, so the count of
+// slots stays exact.
 type inbox struct {
 	p     *Puller
 	slots *Slots
 	sub   *nats.Subscription
 	in    chan *nats.Msg
-	asked int  // slots taken for messages that have not come; owned by oneInbox
-	heard bool // the server spoke or was asked since the silence was last measured; owned by oneInbox
+	asked int // slots taken for messages that have not come; owned by oneInbox
+	// heard: the server spoke or was asked since the silence timer was last reset; owned by
+	// oneInbox
+	heard bool
 }
 
-// oneInbox pulls until ctx ends, the connection was lost, or the server says something that only a new inbox
-// cures: then with an error. It reports whether anything was delivered.
+// oneInbox pulls until ctx ends, the connection is lost, or the server answers something that only
+// a new inbox cures: then it returns an error. served reports whether anything was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.c.nc.ChanSubscribe(p.c.nc.NewInbox(), i.in); err != nil {
@@ -118,6 +123,8 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
+		// Get the channel before ask counts the free slots: a release in between then still wakes
+		// the select below.
 		changed := slots.changed()
 		if err := i.ask(); err != nil {
 			return served, err
@@ -152,8 +159,9 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 	}
 }
 
-// ask pulls for the free slots, if there are at least as many as are asked for already: one request for
-// several messages, and never a wait for the last message of a pull while most slots are idle.
+// ask sends one pull request for all free slots, but only when at least as many slots are free as
+// are already asked for. So one request covers several messages, and most slots never stand idle
+// while the last message of an earlier pull is awaited.
 func (i *inbox) ask() error {
 	if free := i.slots.Free(); free == 0 || free < i.asked {
 		return nil
@@ -171,7 +179,8 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// take reads what came: a delivery, or the server's word about a pull (nil), or a reason to start over.
+// take reads a message of the inbox. It returns a delivery, or nil for a status that needs no action
+// of the caller, or an error that means: start over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	switch code := status(m); code {
@@ -202,7 +211,8 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	}
 }
 
-// end gives up the inbox, hands back what had come already, and frees the slots that were asked for.
+// end gives up the inbox, gives back the messages that have already arrived, and frees the slots
+// that were asked for.
 func (i *inbox) end() {
 	i.stopDeliveries()
 	for {
@@ -219,8 +229,9 @@ func (i *inbox) end() {
 	}
 }
 
-// stopDeliveries returns when no more can come: what the server sent before it knew would otherwise be
-// lost here, and nobody would get it before its AckWait is over.
+// stopDeliveries returns when no more deliveries can arrive, after at most a second. A delivery
+// that the server sends before it learns of the end would otherwise be lost here, and come again
+// only after its AckWait.
 func (i *inbox) stopDeliveries() {
 	closed := i.sub.StatusChanged(nats.SubscriptionClosed)
 	if err := i.sub.Drain(); err != nil {

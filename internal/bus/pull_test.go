@@ -18,7 +18,7 @@ import (
 
 const pool = "default"
 
-// workshop has streams and the consumer of a pool.
+// workshop has the streams and the consumer of a pool.
 func workshop(t *testing.T, srv *devserver.Server, ackWait time.Duration) *bus.Conn {
 	t.Helper()
 	c := connect(t, srv)
@@ -38,7 +38,7 @@ func ensurePool(t *testing.T, c *bus.Conn, ackWait time.Duration) {
 	}
 }
 
-// keepRemade looks after the pool's consumer, which a restart of the server takes along, until stop.
+// keepRemade keeps the pool's consumer, which a restart of the server removes, until stop.
 func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) {
 	t.Helper()
 	consumer, err := c.PoolConsumer(pool, ackWait, 0)
@@ -80,7 +80,7 @@ func pull(t *testing.T, c *bus.Conn, slots *bus.Slots, handle func(*bus.Delivery
 	return stop
 }
 
-// meter counts what runs, at the same time and in all.
+// meter counts the running calls, at the same time and in all.
 type meter struct {
 	mu                 sync.Mutex
 	running, most, all int
@@ -136,7 +136,7 @@ func TestPullerNeverExceedsItsSlots(t *testing.T) {
 	}
 }
 
-// What is not in a slot stays at the server, for other workers.
+// Messages without a slot stay at the server, for other workers.
 func TestPullerFetchesNothingAhead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := workshop(t, srv, 10*time.Second)
@@ -241,7 +241,8 @@ func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 	})
 }
 
-// On a clean stop nothing waits for an AckWait: neither what was asked for nor what was on its way.
+// After a clean stop no message waits for its AckWait: neither those asked for nor those on their
+// way.
 func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := workshop(t, srv, time.Hour)
@@ -345,7 +346,7 @@ func TestSettling(t *testing.T) {
 	})
 }
 
-// A delivery whose acknowledgement could not be sent is not settled: it can be tried again.
+// A delivery whose acknowledgement could not be sent is not settled: it can be settled again.
 func TestSettlingWhileDisconnected(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := workshop(t, srv, time.Hour)

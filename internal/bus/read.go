@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A read that brings many messages asks for this much at a time, so that neither the server's nor the
-// client's buffers run over.
+// A read of many messages asks for this much at a time, so that neither the server's nor the
+// client's buffers overflow.
 const (
 	readMessages = 256
 	readBytes    = 8 << 20
@@ -23,28 +23,30 @@ const (
 
 // getRequest asks a stream for messages.
 type getRequest struct {
-	Seq       uint64   `json:"seq,omitempty"` // from here on
+	Seq       uint64   `json:"seq,omitempty"` // the first sequence to return
 	LastFor   string   `json:"last_by_subj,omitempty"`
 	NextFor   string   `json:"next_by_subj,omitempty"`
 	MultiLast []string `json:"multi_last,omitempty"`
 	UpTo      uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
 	MaxBytes  int      `json:"max_bytes,omitempty"`
-	// StartTime takes the place of Seq.
+	// StartTime replaces Seq.
 	StartTime *time.Time `json:"start_time,omitempty"`
 }
 
-// Last is the newest message of a subject. ErrNotFound when there is none.
+// Last returns the newest message of a subject. The error is ErrNotFound when there is none.
 func (c *Conn) Last(ctx context.Context, stream, subject string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{LastFor: subject})
 }
 
-// First is the oldest message that matches filter. ErrNotFound when there is none.
+// First returns the oldest message that matches filter. The error is ErrNotFound when there is
+// none.
 func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter})
 }
 
-// All is every message that matches filter, in stream order; empty when there is none.
+// All returns every message that matches filter, in stream order; nothing when there is none. On a
+// cluster it makes one request per message.
 func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.pages(ctx, stream, everything(filter))
@@ -62,9 +64,9 @@ func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	}
 }
 
-// LastOfEach is the newest message of every subject that matches one of the filters, in stream order; empty when
-// there is none. Any number of filters and subjects. On a cluster it goes through all that match one by one: for
-// decisions, not for polls.
+// LastOfEach returns the newest message of every subject that matches one of the filters, in stream
+// order; nothing when there is none. It takes any number of filters and subjects. On a cluster it
+// reads all matching messages one by one: use it for decisions, not for polls.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.Glance(ctx, stream, filters...)
@@ -80,8 +82,8 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 	return newestOfEach(found), nil
 }
 
-// Glance is LastOfEach from whichever replica answers, in few requests. It may be behind: what it shows was so, and
-// what it does not show may be there.
+// Glance is LastOfEach in few requests, from the replica that answers, which may be behind: what it
+// returns was true at some moment, and what it does not return may exist.
 func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -125,8 +127,8 @@ func newestOfEach(all []Msg) []Msg {
 	return kept
 }
 
-// one reads one message, and is never behind: where several servers hold the stream its leader is asked. Elsewhere a
-// direct get is as good, and cheaper.
+// one reads one message and is never behind: on a cluster it asks the stream's leader. On a single
+// server a direct get is as good, and cheaper.
 func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.direct(ctx, stream, r)
@@ -134,8 +136,8 @@ func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error
 	return c.fromLeader(ctx, stream, r)
 }
 
-// alone reports whether the server that holds a stream has no others beside it that could answer in its place. That
-// holds for all streams and as long as we are connected to the same server, so it is asked for once.
+// alone reports whether a single server, not a cluster, holds the streams. The answer holds for all
+// streams for as long as we are connected to the same server, so it is asked for once.
 func (c *Conn) alone(ctx context.Context, stream string) bool {
 	server := c.nc.ConnectedServerId()
 	if known := c.holder.Load(); known != nil && known.toldBy == server {
@@ -147,20 +149,21 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 		} `json:"cluster"`
 	}
 	if err := c.call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
-		return false // whatever is wrong, the leader's word is good
+		return false // whatever is wrong, asking the leader is always correct
 	}
 	c.holder.Store(&holder{toldBy: server, alone: info.Cluster.Name == ""})
 	return info.Cluster.Name == ""
 }
 
-// holder is who holds the streams: one server or a cluster, of which the one that we are connected to may not be a
-// member.
+// holder says whether one server or a cluster holds the streams. The server that we are connected
+// to need not be a member of that cluster.
 type holder struct {
-	toldBy string // the id of the server that we were connected to
+	toldBy string // the id of the server we were connected to
 	alone  bool
 }
 
-// askAgain is how long the leader may take to answer. One that steps down says nothing, and its successor was not asked.
+// askAgain is how long the leader may take to answer. A leader that steps down sends no answer, and
+// its successor never got the request.
 const askAgain = time.Second
 
 // fromLeader reads one message from the stream's leader.
@@ -199,13 +202,13 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	return out, nil
 }
 
-// leaderless reports whether a request found no leader that answers it, which passes.
+// leaderless reports whether no leader answered the request. That passes.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady
 }
 
-// direct reads one message from whichever server answers.
+// direct reads one message from any server that holds the stream.
 func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -223,10 +226,10 @@ func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, er
 	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(sendError(err)))
 }
 
-// errTooMany: more subjects match than the server answers for in one go.
+// errTooMany: more subjects match than the server answers for in one request.
 var errTooMany = errors.New("too many subjects match")
 
-// pages asks for messages until the server says that it has no more of them.
+// pages reads pages until the server has no more messages.
 func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, error) {
 	var all []Msg
 	for {
@@ -241,6 +244,7 @@ func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, e
 			return all, nil
 		}
 		r.Seq = end.last + 1
+		// All pages of such a read show the stream as of the first page.
 		if len(r.MultiLast) > 0 {
 			r.UpTo = end.upTo
 		}
@@ -276,7 +280,7 @@ func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Ms
 	return end, errors.Join(err, failed)
 }
 
-// stored reads a message that came out of a stream directly, or the server's word that there is none.
+// stored decodes a message of a direct get, or turns the server's status into an error.
 func stored(m *nats.Msg) (Msg, error) {
 	switch code := status(m); code {
 	case 0:
@@ -295,7 +299,7 @@ func stored(m *nats.Msg) (Msg, error) {
 	return out, nil
 }
 
-// number is a header's value; 0 when it is missing or no number.
+// number is the value of a header; 0 when the header is missing or not a number.
 func number(m *nats.Msg, header string) uint64 {
 	n, err := strconv.ParseUint(m.Header.Get(header), 10, 64)
 	if err != nil {
@@ -304,7 +308,8 @@ func number(m *nats.Msg, header string) uint64 {
 	return n
 }
 
-// streamError: nobody answers for a stream that is not there, or has no leader at this moment.
+// streamError turns ErrNoResponders into ErrNoStream: the stream does not exist, or has no leader
+// at this moment.
 func streamError(err error) error {
 	if errors.Is(err, ErrNoResponders) {
 		return fmt.Errorf("%w (or it is not ready): %w", ErrNoStream, err)

@@ -7,10 +7,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// KeepRemade makes again, until ctx ends, what a server may have lost with the power or an operator deleted: the streams
-// that are not synced, since nothing in them is the truth, and the given durables. It looks after every reconnect, and
-// when a puller finds nothing to pull from. A stream that holds the truth is never
-// made here: somebody has to look where it went.
+// KeepRemade makes again, until ctx ends, what a server may have lost in a power cut or an operator
+// has deleted: the streams that are not synced, since none of them holds the truth, and the given
+// durables. It checks after every reconnect, and when a puller finds nothing to pull from. It never
+// makes a stream that holds the truth: a person has to find out where that went.
 func (c *Conn) KeepRemade(ctx context.Context, p Provision, consumers ...Consumer) {
 	again := make(chan struct{}, 1)
 	defer c.OnReconnect(func() {

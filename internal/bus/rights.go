@@ -9,16 +9,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// turnedAway reports whether the connection has come to its end because the server did not let this user in again.
+// turnedAway reports whether the connection is closed for good because the server no longer admits
+// this user.
 func (c *Conn) turnedAway() bool {
 	err := c.nc.LastError()
 	return c.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
-// errNotOurs: a stream is missing that this user may not make. Somebody who may is waited for.
+// errNotOurs: a stream is missing that this user may not make. Provision waits for a user who may.
 var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
-// May reports whether this user may publish to a subject. A server that does not say lets us try.
+// May reports whether this user may publish to a subject. It reports true when the server does not
+// tell.
 func (c *Conn) May(ctx context.Context, subject string) bool {
 	var user struct {
 		Data struct {
@@ -46,7 +48,7 @@ func anyMatches(patterns []string, subject string) bool {
 	return false
 }
 
-// matches is how the server matches a subject without wildcards.
+// matches reports whether pattern matches a subject without wildcards, by the server's rules.
 func matches(pattern, subject string) bool {
 	tokens := strings.Split(subject, ".")
 	for i, p := range strings.Split(pattern, ".") {
@@ -60,11 +62,12 @@ func matches(pattern, subject string) bool {
 	return len(tokens) == strings.Count(pattern, ".")+1
 }
 
-// errDeaf: this user may not subscribe where answers come in, so every request would wait for nothing.
+// errDeaf: this user may not subscribe to its own inbox, so every request would wait for nothing.
 var errDeaf = errors.New("this user may not hear answers")
 
-// hears asks the server whether this user may subscribe where answers come in, and closes the connection of one who may not.
-// The server says no before it answers the ping. A connection that is lost meanwhile comes back, and is taken as it is.
+// hears checks that this user may subscribe to its own inbox, and closes the connection when it may
+// not. The server sends a refusal before it answers the ping. A connection that is lost meanwhile
+// comes back, and is not checked again.
 func (c *Conn) hears(ctx context.Context) error {
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// From is where a [Conn.Scan] begins: at a place of the stream, or at what was stored at a time and later. The zero value is
-// its first message.
+// From is where a [Conn.Scan] begins: at a sequence of the stream, or at the first message stored
+// at or after a time. The zero value is the stream's first message.
 type From struct {
 	Seq  uint64
-	Time time.Time // counts where Seq is 0
+	Time time.Time // used when Seq is 0
 }
 
-// The first page of a scan is no larger than this.
+// Bounds of the first page of a scan.
 const (
 	firstMessages = 64
 	firstBytes    = 1 << 20
 )
 
-// Scan calls each for every message that matches filter, in stream order, until each says that it needs no more or there
-// is none. It holds a page of them at a time, so any number may match. Whichever replica answers may be behind: what it
-// shows is so, and what is newer is found from where it ended.
+// Scan calls each for every message that matches filter, in stream order, until each returns false
+// or there are no more. It holds one page at a time, so any number may match. A lagging replica may
+// answer: what it returns is valid; resume from the last sequence to see newer messages.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
-	// Most who stop early need little.
+	// Most callers that stop early need little.
 	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg

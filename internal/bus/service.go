@@ -11,13 +11,13 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// Service is what others can ask of this process: a NATS micro service, so that `nats micro ls`, info and stats
-// show it.
+// Service is what other processes can request of this one. It is a NATS micro service, so `nats
+// micro ls`, info and stats show it.
 type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic: 1.2.3
 	Description string
-	Metadata    map[string]string // what its info shows beside that
+	Metadata    map[string]string // shown in its info
 	Endpoints   []Endpoint
 }
 
@@ -25,13 +25,14 @@ type Service struct {
 type Endpoint struct {
 	Name    string // [A-Za-z0-9_-]+
 	Subject string // may hold wildcards
-	Queue   string // of its members each request reaches one. "" = the endpoint's name
-	// Handle answers with Respond, as often as the asker expects. Calls run at the same time, each on its own goroutine.
+	Queue   string // each request reaches one member of the queue. "" = the endpoint's name
+	// Handle answers with Respond, as often as the requester expects. Calls run concurrently, each
+	// on its own goroutine.
 	Handle func(Msg)
 }
 
-// Serve answers requests until stop, which also waits for the calls that run. When ctx ends, no new request is taken;
-// stop still waits for those that run.
+// Serve answers requests until stop is called. stop also waits for the running calls. When ctx
+// ends, no new request is taken; stop still has to be called to wait for the running ones.
 func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 	service, err := micro.AddService(c.nc, micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
@@ -49,20 +50,23 @@ func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, sendError(err))
 		}
 	}
-	// The server knows of the endpoints when Serve returns, so that whoever hears of this service can ask it.
+	// The server knows the endpoints when Serve returns, so that a process that learns of this
+	// service can send requests to it.
 	if err := c.Flush(ctx); err != nil {
 		halt()
 		return nil, fmt.Errorf("serve %s: %w", s.Name, err)
 	}
 	release := context.AfterFunc(ctx, halt)
 	return func() {
+		// First no new requests, then wait for the running ones.
 		release()
 		halt()
 		calls.close()
 	}, nil
 }
 
-// Services asks all services of a name that can be reached what they are, and takes the answers that come before ctx ends.
+// Services asks all reachable services of a name for their description, and collects the answers
+// that arrive before ctx ends.
 func (c *Conn) Services(ctx context.Context, name string) (all []Service, err error) {
 	subject, err := micro.ControlSubject(micro.InfoVerb, name, "")
 	if err != nil {
@@ -70,7 +74,7 @@ func (c *Conn) Services(ctx context.Context, name string) (all []Service, err er
 	}
 	err = c.Stream(ctx, subject, nil, nil, func(m Msg) bool {
 		var info micro.Info
-		if json.Unmarshal(m.Data, &info) == nil { // else it is none of ours
+		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not a service of ours
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
 			for _, e := range info.Endpoints {
 				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})
@@ -85,15 +89,15 @@ func (c *Conn) Services(ctx context.Context, name string) (all []Service, err er
 	return all, err
 }
 
-// crowd is a number of calls that run, and a door that closes.
+// crowd counts the running calls and refuses new ones once it is closed.
 type crowd struct {
 	mu     sync.Mutex
 	closed bool // guarded by mu
 	calls  sync.WaitGroup
 }
 
-// handler starts a call per request. A request that comes after close gets no answer, as if it had come after the
-// subscription was gone.
+// handler starts a call per request. A request that comes after close gets no answer, as if the
+// subscription were gone.
 func (c *crowd) handler(e Endpoint) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) {
 		c.mu.Lock()
@@ -106,7 +110,7 @@ func (c *crowd) handler(e Endpoint) micro.Handler {
 	})
 }
 
-// close lets nobody in any more and waits until all are out.
+// close refuses further calls and waits until the running ones have ended.
 func (c *crowd) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -114,7 +118,8 @@ func (c *crowd) close() {
 	c.calls.Wait()
 }
 
-// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, in the way of NATS micro services.
+// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, as NATS micro services
+// do.
 const (
 	ServiceErrorHeader     = micro.ErrorHeader
 	ServiceErrorCodeHeader = micro.ErrorCodeHeader

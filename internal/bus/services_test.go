@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Services say what they are to whoever asks.
+// Services describe themselves to every requester.
 func TestServicesSayWhatTheyAre(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Slots count how much may be worked on at once. A puller takes a slot before it asks for a message, so what is in
-// hand and what is on its way never exceed them.
+// Slots limit how many messages are worked on at once. A puller takes a slot before it asks for a
+// message, so running calls and messages on their way together never exceed them.
 type Slots struct {
 	total int
 
@@ -21,17 +21,17 @@ func NewSlots(n int) *Slots {
 	return &Slots{total: n, free: n, change: make(chan struct{})}
 }
 
-// Total is how many there are.
+// Total is the number of slots.
 func (s *Slots) Total() int { return s.total }
 
-// Free is how many are free at this moment.
+// Free is the number of free slots at this moment.
 func (s *Slots) Free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.free
 }
 
-// Take takes up to n slots without waiting, and says how many it got.
+// Take takes up to n slots without waiting, and returns how many it took.
 func (s *Slots) Take(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *Slots) Take(n int) int {
 	return n
 }
 
-// Release gives n slots back.
+// Release gives n slots back. It panics when more are given back than were taken.
 func (s *Slots) Release(n int) {
 	if n <= 0 {
 		return
@@ -55,16 +55,18 @@ func (s *Slots) Release(n int) {
 	s.change = make(chan struct{})
 }
 
-// changed is closed at the next release.
+// changed returns a channel that is closed at the next release.
 func (s *Slots) changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.change
 }
 
-// Wait returns nil once every slot is free: nothing is being worked on. Otherwise the context's error.
+// Wait returns nil once every slot is free: no call is running. It returns the context's error when
+// that ends first.
 func (s *Slots) Wait(ctx context.Context) error {
 	for {
+		// Get the channel before counting: a release in between is then not missed.
 		changed := s.changed()
 		if s.Free() == s.total {
 			return nil

@@ -13,8 +13,9 @@ import (
 
 const expectedLastHeader = "Nats-Expected-Last-Subject-Sequence"
 
-// Append stores a message and returns its sequence once the stream has acknowledged it. Errors: ErrExists, ErrFull,
-// ErrTooLarge, ErrNoResponders, ErrDisconnected (not stored), ErrUnknown (read, or append again where that is harmless).
+// Append stores a message and returns its sequence once the stream has acknowledged it. Errors:
+// ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected (not stored), ErrUnknown
+// (read, or append again where that is harmless).
 func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -38,22 +39,24 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 	return ack.Seq, nil
 }
 
-// Send stores a message without waiting to hear of it. It may be lost: for jobs, which are only pointers
-// and are sent again at every poll.
+// Send stores a message without waiting for the acknowledgement. It may be lost: use it for jobs,
+// which are only pointers and are sent again at every poll.
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
-// CompareAndSet stores a message if the newest one of its subject has the sequence last (0: there is none).
-// Of any number of writers that expect the same, at most one wins; the others get ErrConflict, or ErrUndecided where the
-// one that is ahead of them comes to no end. Errors otherwise as Append's: after ErrUnknown the newest record tells who won.
+// CompareAndSet stores a message if the newest message of its subject has the sequence last (0: the
+// subject has none). When several writers expect the same sequence, at most one wins. The others
+// get ErrConflict, or ErrUndecided where a write ahead of theirs stays undecided. Other errors are
+// Append's: after ErrUnknown the newest record tells which writer won.
 //
-// The expectation is always that of the message's own subject. The server's wildcard form lets two writers
-// win where they spell the filter differently.
+// The expectation is always about the message's own subject. The server's wildcard form lets two
+// writers win when they spell the filter differently.
 func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data []byte, last uint64) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
-	// On a cluster a write counts as on its way for a moment after it was acknowledged, and nothing was stored of one that
-	// met it: so it is asked again until that is decided.
+	// On a cluster a write still counts as on its way for a moment after its acknowledgement, and a
+	// write that meets it is not stored. So the write is tried again until the other one is
+	// decided.
 	for wait := time.Millisecond; ; wait = min(2*wait, minBackoff) {
 		seq, err = c.Append(ctx, subject, h, data)
 		if !errors.Is(err, ErrUndecided) || !pause(ctx, jitter(wait)) {
@@ -62,7 +65,7 @@ func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data
 	}
 }
 
-// Delete removes one message from a stream. That it is gone already is fine.
+// Delete removes one message from a stream. Deleting a message that is already gone is no error.
 func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	err := c.call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -71,7 +74,8 @@ func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	return nil
 }
 
-// call makes a request of the JetStream API and decodes its answer into out (nil: only whether it worked).
+// call makes a request of the JetStream API and decodes its answer into out. With a nil out it only
+// reports whether the request worked.
 func (c *Conn) call(ctx context.Context, subject string, in, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -91,7 +91,8 @@ func TestCompareAndSet(t *testing.T) {
 	if _, err := c.CompareAndSet(t.Context(), subject, nil, nil, 0); !errors.Is(err, bus.ErrConflict) || !bus.IsTerminal(err) {
 		t.Errorf("create twice (10071): %v", err)
 	}
-	// Another call's record does not count: the expectation is that of the own subject.
+	// The record of another call does not count: the expectation is about the message's own
+	// subject.
 	other := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(1))
 	if _, err := c.CompareAndSet(t.Context(), other, nil, nil, 0); err != nil {
 		t.Fatal(err)
@@ -143,7 +144,7 @@ func TestOneWriterWins(t *testing.T) {
 func TestSendAndDelete(t *testing.T) {
 	c := fleet(t)
 	stream, subject := c.Names().Stream(bus.Jobs), c.Names().Lane(false, "default", key("s", "b").Call(0))
-	for range 2 { // the second one is "already there", and nobody is told
+	for range 2 { // the second one "is already there", and the sender is not told
 		if err := c.Send(subject, nil, []byte("job")); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +154,8 @@ func TestSendAndDelete(t *testing.T) {
 	}
 	var jobs []bus.Msg
 	var err error
-	for len(jobs) == 0 && err == nil && t.Context().Err() == nil { // nobody says when it is stored
+	// There is no acknowledgement that tells when it is stored.
+	for len(jobs) == 0 && err == nil && t.Context().Err() == nil {
 		jobs, err = c.All(t.Context(), stream, c.Names().All(messages.VerbRead))
 	}
 	if err != nil || len(jobs) != 1 || string(jobs[0].Data) != "job" {
@@ -211,7 +213,8 @@ func calls(c *bus.Conn, n int) []string {
 	return subjects
 }
 
-// fill stores rounds records for every subject, in turn, each with its round and a body of size bytes.
+// fill stores rounds records for every subject, in turn, each with its round and a body of size
+// bytes.
 func fill(t *testing.T, c *bus.Conn, rounds, size int, subjects []string) {
 	t.Helper()
 	for round := range rounds {
@@ -293,7 +296,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// Bodies that together are larger than what the server sends, or the client holds, in one go.
+// The bodies are together larger than what the server sends, or the client holds, at once.
 func TestReadingLargeBodies(t *testing.T) {
 	c := fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, 30)
@@ -374,7 +377,7 @@ func TestConcurrentPutsOfOneObject(t *testing.T) {
 	writers.Wait()
 }
 
-// An answer that was lost is not waited for until the end of the caller's patience.
+// A lost answer is not awaited until the caller's deadline.
 func TestALostAnswerIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := connect(t, srv)

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// What SyncMode can say.
+// The values that SyncMode returns.
 const (
-	SyncAlways   = "always"   // what is acknowledged survives a power loss
-	SyncInterval = "interval" // it may not
-	SyncUnknown  = "unknown"  // the server does not tell clients like this one
+	SyncAlways   = "always"   // an acknowledged write survives a power loss
+	SyncInterval = "interval" // an acknowledged write may be lost with the power
+	SyncUnknown  = "unknown"  // the server does not tell this client
 )
 
-// syncAnswers is how long SyncMode listens for further servers of a cluster after the last one answered.
+// syncAnswers is how long SyncMode waits for further servers of a cluster after an answer.
 const syncAnswers = 250 * time.Millisecond
 
-// SyncMode is when the servers write to the disk, as far as this client can see: a server tells only its system
-// account, except the embedded one. Always is said only when every server that answers does.
+// SyncMode says when the servers write to the disk, as far as this client can see: a server tells
+// only its system account, except the embedded one. It returns SyncAlways only when every server
+// with JetStream that answers syncs always.
 func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {
 		return syncMode(local.SyncAlways())
