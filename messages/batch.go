@@ -9,35 +9,36 @@ import (
 	"time"
 )
 
-// MaxID is how long an id may be, in bytes: it stands in every record about its call. The records hold as
-// much of a tool's name.
+// MaxID is the longest id, in bytes: it stands in every record about its call. The records keep as
+// many bytes of a tool's name.
 const MaxID = 8 << 10
 
 // MaxCalls is how many client calls one batch may hold.
 const MaxCalls = 512
 
-// Batch is what an agent publishes: the assistant message it got from its model, unchanged, and who it is for.
+// Batch is what an agent publishes: its model's assistant message, unchanged, and the session it
+// belongs to.
 type Batch struct {
 	V int `json:"v"`
-	// ID is the idempotency key for as long as replies are kept: the same id and body again gets the
-	// stored reply and runs nothing; another body under the same id is refused.
+	// ID is the idempotency key for as long as replies are kept. The same id with the same body
+	// gets the stored reply and runs nothing; the same id with another body is refused.
 	ID       BatchID         `json:"id"`
 	Session  SessionID       `json:"session"`
 	Provider Provider        `json:"provider"`
 	Message  json.RawMessage `json:"message"`
-	// TimeoutMS bounds the batch's active time; 0: no bound of its own.
+	// TimeoutMS bounds the batch's active time. 0: the batch sets no bound.
 	TimeoutMS int64             `json:"timeout_ms,omitempty"`
 	Round     int               `json:"round,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// Encode is the batch as it is published.
+// Encode returns the batch as it is published.
 func (b Batch) Encode() ([]byte, error) {
 	body, err := Marshal(b)
 	if err == nil || CheckSyntax(b.Message) != nil {
 		return body, err
 	}
-	// encoding/json does not write a message that is nested deeper than 10,000. It is sent as it stands.
+	// encoding/json does not write a message nested deeper than 10,000 levels. It is sent as it is.
 	message := b.Message
 	b.Message = nil
 	members, err := Members(MustMarshal(b))
@@ -45,12 +46,12 @@ func (b Batch) Encode() ([]byte, error) {
 	return JoinMembers(members), err
 }
 
-// maxProvider bounds the name of a provider, in bytes: it is repeated to whoever asks.
+// maxProvider bounds the name of a provider, in bytes: replies and errors repeat it.
 const maxProvider = 64
 
-// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch is
-// filled as far as it could be read, so that the refusal can name it. The message only has to be JSON:
-// its codec reads it, and knows which parts are of one call alone.
+// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch
+// is filled as far as it could be read, so that the refusal can name it. The message only has to be
+// JSON: its codec reads it, and knows which mistakes concern one call alone.
 func DecodeBatch(body []byte) (Batch, error) {
 	var b Batch
 	members, err := envelope(body)
@@ -96,7 +97,8 @@ func malformedBatch(format string, args ...any) *Refusal {
 	return &Refusal{Class: MalformedMessage, Message: "batch: " + fmt.Sprintf(format, args...)}
 }
 
-// envelope is the members of a batch. Where the body is no JSON, those before the mistake are there.
+// envelope returns the members of a batch. When the body is not JSON, it returns those before the
+// mistake.
 func envelope(body []byte) (members map[string]json.RawMessage, err error) {
 	if err := CheckSyntax(body); err != nil {
 		return firstMembers(body), err
@@ -104,8 +106,8 @@ func envelope(body []byte) (members map[string]json.RawMessage, err error) {
 	return Members(body)
 }
 
-// firstMembers is the members of an object up to the place where its text is no JSON. A key that appears
-// twice is left out.
+// firstMembers returns the members of an object up to the place where its text stops being JSON. It
+// leaves out a key that appears twice.
 func firstMembers(body []byte) map[string]json.RawMessage {
 	members, seen := map[string]json.RawMessage{}, map[string]bool{}
 	decoder := json.NewDecoder(bytes.NewReader(body))
@@ -127,7 +129,8 @@ func firstMembers(body []byte) map[string]json.RawMessage {
 	return members
 }
 
-// readMember reads one member of a batch, which is left as it is when the value is wrong.
+// readMember reads one member of a batch into the field into. A wrong value leaves the field
+// unchanged.
 func readMember(name string, raw json.RawMessage, into any) error {
 	if err := Check(raw); err != nil {
 		return fmt.Errorf("%q: %w", name, err)
@@ -141,22 +144,25 @@ func readMember(name string, raw json.RawMessage, into any) error {
 // ReplyStatus says how a batch ended.
 type ReplyStatus string
 
-// Completed: every call has a result. Aborted: the same, some of them aborted. Refused: nothing ran.
+// Completed: every call has a result. Aborted: every call has a result, some of them aborted.
+// Refused: nothing ran.
 const (
 	Completed ReplyStatus = "completed"
 	Aborted   ReplyStatus = "aborted"
 	Refused   ReplyStatus = "refused"
 )
 
-// Reply answers a batch, once. It is stored before it is seen, and what is seen is what was stored.
+// Reply answers a batch, exactly once. It is stored before it is published, in the same bytes.
 type Reply struct {
 	V        int         `json:"v"`
 	Batch    BatchID     `json:"batch"`
 	Session  SessionID   `json:"session"`
 	Provider Provider    `json:"provider"`
 	Status   ReplyStatus `json:"status"`
-	Digest   string      `json:"digest"` // of the Batch as received: tells the reply to it from one to another body
-	// Reinjection is what the agent appends to the conversation; null when there is nothing to append.
+	// Digest is of the Batch as received: it tells for which body under this id the reply is.
+	Digest string `json:"digest"`
+	// Reinjection is what the agent appends to the conversation; null when there is nothing to
+	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results  []Result        `json:"results"`
@@ -166,8 +172,8 @@ type Reply struct {
 	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
 }
 
-// Job carries one call to the workers of a pool. It proves nothing: the worker reads the call's journal
-// and does what is next.
+// Job carries one call to the workers of a pool. It is no proof of anything: the worker reads the
+// call's journal and does what is next.
 type Job struct {
 	V          int       `json:"v"`
 	Tenant     TenantID  `json:"tenant"`
@@ -177,93 +183,104 @@ type Job struct {
 	Index      int       `json:"index"`
 	CallID     CallID    `json:"call_id"`
 	Tool       string    `json:"tool"`
-	// ToolDigest names the definition that the plan was made with. A worker with another one lets the job go.
+	// ToolDigest names the tool definition that the plan was made with. A worker that has another
+	// one lets the job go.
 	ToolDigest      string          `json:"tool_digest"`
 	Kind            Kind            `json:"kind"`
 	ConcurrencySafe bool            `json:"concurrency_safe"`
 	Input           json.RawMessage `json:"input"`
-	Notify          string          `json:"notify"` // the coordinator that wants to hear of it
-	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on the worker looks into
+	Notify          string          `json:"notify"` // the coordinator that wants notices about it
+	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
 	// the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of the record that the next claim goes behind: a claim that the coordinator has seen
-	// lapse, of a tool that may be run again, or the release of a failed attempt. 0: the first claim.
+	// TakeOver is the sequence of the record that the next claim follows: a claim that the
+	// coordinator saw lapse, of a tool that may run again, or the release of a failed attempt. 0:
+	// this is the first claim.
 	TakeOver uint64 `json:"take_over,omitempty"`
-	// Attempt counts the attempts before this one, of a call that does not claim.
+	// Attempt counts the earlier attempts of a call that does not claim.
 	Attempt  int       `json:"attempt,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
-	NotAfter time.Time `json:"not_after"` // past it nothing is started; server time of the batch plus its time to live
-	// DeadlineMS bounds the run below the tool's own timeout: what is left of the batch's active time. 0: no bound.
+	// NotAfter is the server time of the batch plus its time to live. Nothing starts later.
+	NotAfter time.Time `json:"not_after"`
+	// DeadlineMS bounds the run, below the tool's own timeout: it is what is left of the batch's
+	// active time. 0: no bound.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	Round      int   `json:"round,omitempty"`
-	// Policy is the version of the coordinator's policy; "": it has none. A worker that has none at all lets go of a job
-	// that names one.
+	// Policy is the version of the coordinator's policy; "" when it has none. A worker without any
+	// policy lets go of a job that names one.
 	Policy string `json:"policy,omitempty"`
 }
 
-// PolicyOfTools separates, in the version of a worker's policy, what is the platform's from the rules of the tools file.
+// PolicyOfTools separates the two parts of a worker's policy version: the platform's policy, and
+// the rules of the tools file.
 const PolicyOfTools = "+"
 
-// PlatformPolicy is the part of a policy's version that every member of a fleet is to have in common. The other part is of
-// a tools file, which coordinators do not read.
+// PlatformPolicy returns the part of a policy version that all members of a fleet have to share.
+// The other part belongs to a tools file, which coordinators do not read.
 func PlatformPolicy(version string) string {
 	platform, _, _ := strings.Cut(version, PolicyOfTools)
 	return platform
 }
 
-// Notice tells the coordinator that drives a batch what is now stored about a call, or what became of its
-// job. It is a hint that saves a read: a lost one costs a poll.
+// Notice tells the coordinator that drives a batch what is now stored about a call, or what
+// happened to its job. It is a hint that saves a read: a lost notice costs a poll.
 type Notice struct {
 	V      int     `json:"v"`
 	Batch  string  `json:"batch"` // BatchKey as text
 	Index  int     `json:"index"`
 	Result *Result `json:"result,omitempty"`
-	// Record is the newest record in the call's journal, and Seq its sequence: a claim, its renewal, a release.
+	// Record is the newest record in the call's journal (a claim, its renewal, a release), and Seq
+	// its sequence.
 	Record *CallRecord `json:"record,omitempty"`
 	Seq    uint64      `json:"seq,omitempty"`
-	// Running tells that a worker has the call in hand; among coordinators, that one of them drives the batch.
+	// Running says that a worker is running the call. Between coordinators it says that the sender
+	// drives the batch.
 	Running bool `json:"running,omitempty"`
-	// Driven asks the other coordinators whether one of them drives the batch: that one answers Running.
+	// Driven asks the other coordinators which of them drives the batch. The one that does answers
+	// with Running.
 	Driven bool      `json:"driven,omitempty"`
 	LetGo  *LetGo    `json:"let_go,omitempty"`
 	Hand   *HandBack `json:"hand,omitempty"`
 	Worker string    `json:"worker,omitempty"`
 }
 
-// LetGo says that a worker gave a job up: its tool is not served there, the worker goes away, or an
-// attempt of a call that does not claim has failed and another may do better.
+// LetGo says that a worker gave up a job: it does not serve the tool, it is shutting down, or an
+// attempt of a call that does not claim has failed and another worker may do better.
 type LetGo struct {
 	AfterMS int64 `json:"after_ms"`          // until it is worth publishing again
 	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
-	// Job is the sequence of a job that is still queued; 0: it is not. The coordinator removes it before it
-	// publishes another that knows of the failed attempts. Nothing else can be queued for the call in between.
+	// Job is the sequence of a job that is still queued; 0: none is. The coordinator removes it
+	// before it publishes a job that counts the failed attempts. Nothing else can be queued for the
+	// call in between.
 	Job uint64 `json:"job,omitempty"`
 }
 
-// Control asks for something about a running session or batch.
+// Control is a request to abort or steer a running session or batch.
 type Control struct {
 	V     int             `json:"v"`
 	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
 	Steer json.RawMessage `json:"steer,omitempty"` // a message that the next reply takes along
-	// When says what a steering message leaves of the batch that runs. Default after_batch.
+	// When says which calls of the running batch a steering message skips. Default after_batch.
 	When SteerWhen `json:"when,omitempty"`
-	// Reason and By are for the results of what is aborted or skipped.
+	// Reason and By appear in the results of the calls that are aborted or skipped.
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"`
 }
 
-// SteerWhen says how soon a steering message is to be heard. What has started ends with its real result.
+// SteerWhen says how soon a steering message takes effect. A call that has started ends with its
+// real result.
 type SteerWhen string
 
-// After the batch: all of it runs. Between groups: the calls that run now end, later stages are skipped.
-// Immediate: every call that is not handed to a worker yet is skipped.
+// After the batch: all of it runs. Between groups: the running calls end, and later stages are
+// skipped. Immediate: every call that is not yet handed to a worker is skipped.
 const (
 	SteerAfterBatch    SteerWhen = "after_batch"
 	SteerBetweenGroups SteerWhen = "between_groups"
 	SteerImmediate     SteerWhen = "immediate"
 )
 
-// Batch is the id of the batch that an abort names; all of the session's when it names none.
+// Batch returns the id of the batch that an abort names. all is true when the abort is for all
+// batches of the session.
 func (c Control) Batch() (id BatchID, all bool) {
 	if json.Unmarshal(c.Abort, &id) == nil && id != "" {
 		return id, false
@@ -271,14 +288,15 @@ func (c Control) Batch() (id BatchID, all bool) {
 	return "", string(c.Abort) == "true"
 }
 
-// ControlAnswer answers a Control: durable under Seq, or why not.
+// ControlAnswer answers a Control: stored durably with the sequence Seq, or refused with Error.
 type ControlAnswer struct {
 	OK    bool     `json:"ok"`
 	Seq   uint64   `json:"seq,omitempty"`
 	Error *Refusal `json:"error,omitempty"`
 }
 
-// Stop tells whoever runs a call to stop it. It is a hint, and the cause with which the run is cancelled.
+// Stop tells the worker that runs a call to stop it. It is a hint, and the cause with which the run
+// is cancelled.
 type Stop struct {
 	V      int    `json:"v"`
 	Reason string `json:"reason,omitempty"`
@@ -287,7 +305,7 @@ type Stop struct {
 
 func (s *Stop) Error() string { return s.Why() }
 
-// Why is who stopped it and what for, as the end of a sentence.
+// Why says who stopped the call and why, as the end of a sentence.
 func (s *Stop) Why() string {
 	why := "it was aborted"
 	if s.By != "" {
@@ -299,14 +317,15 @@ func (s *Stop) Why() string {
 	return why
 }
 
-// State is the answer of the get door while there is no reply: running (queued counts) or unknown.
+// State is the answer of the get handler while there is no reply: running (which includes queued)
+// or unknown.
 type State struct {
 	Status string `json:"status"`
 }
 
-// IdempotencyKey is one key per call and arguments, the same in every attempt: hex SHA-256 of tenant,
-// session, batch, index, call id, tool and the hash of the frozen arguments. A key that the model put into
-// the arguments is data and has no part in it.
+// IdempotencyKey is the same for every attempt of a call with the same arguments: the hex SHA-256
+// of tenant, session, batch, index, call id, tool and the hash of the frozen arguments. A key that
+// the model put into the arguments is data and plays no part.
 func (j Job) IdempotencyKey(argsHash string) string {
 	return Digest(MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
 }

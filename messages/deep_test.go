@@ -35,7 +35,7 @@ func TestCheckSyntax(t *testing.T) {
 	}
 }
 
-// In pieces of a few levels a text is valid when the whole of it is.
+// Checked in pieces of a few levels, a text is valid exactly when the whole of it is.
 func FuzzCheckDeep(f *testing.F) {
 	for _, seed := range []string{`[[[[[1]]]]]`, `{"a":{"b":[{"c":"]}"}]}}`, `[[[1[[1]]]]]`, `[[[}}}`, `]]]][[[[`, `[["\\"]]`, `[[["\"]]]]`, `[[1] [2]]`, `{[[]]:1}`} {
 		f.Add([]byte(seed), byte(2))
@@ -86,7 +86,7 @@ func FuzzMembers(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		if Check(in) != nil { // which refuses a key that appears twice
+		if Check(in) != nil { // Check refuses a key that appears twice
 			return
 		}
 		switch TypeOf(in) {

@@ -2,21 +2,22 @@ package messages
 
 import "time"
 
-// EventHeader tells the events of a batch from its reply, and its value is the event's type.
+// EventHeader marks the events of a batch and names their type. A reply does not have it.
 const EventHeader = "Toolfleet-Event"
 
-// ProgressHeader on a request at the run door asks for the events before the reply.
+// ProgressHeader on a run request asks for the events before the reply.
 const ProgressHeader = "Toolfleet-Progress"
 
-// ChunkHeader numbers the parts of an answer that is too large for one message: "2/3". Put together in
-// order they are the answer.
+// ChunkHeader numbers the parts of an answer that is too large for one message: "2/3". The parts
+// joined in order are the answer.
 const ChunkHeader = "Toolfleet-Chunk"
 
-// EventType is what an [Event] tells of.
+// EventType is what an [Event] is about.
 type EventType string
 
-// The events of a batch in the order of their first appearance. Start events of all calls come before
-// anything runs; running, progress and end are live; results come in call order, then the reply.
+// The events of a batch in the order of their first appearance. The start events of all calls come
+// before anything runs. Running, progress and end events are live. Result events come in call
+// order, then the reply.
 const (
 	EventStart    EventType = "start"
 	EventRunning  EventType = "running"
@@ -24,15 +25,16 @@ const (
 	EventEnd      EventType = "end"
 	EventResult   EventType = "result"
 	EventReply    EventType = "reply"
-	// EventAwaiting says that the call waits for a person. EventHook tells of a hook.
+	// EventAwaiting says that the call waits for a person. EventHook is about a hook.
 	EventAwaiting EventType = "awaiting_approval"
 	EventHook     EventType = "hook"
-	// EventWaiting says, at the run door only, that the batch is still open: nothing for people. The Go client tells it when
-	// nobody answers at that door any more.
+	// EventWaiting says, at intervals and only to a run request that asked for progress, that the
+	// batch is still open; it is not meant for people. The Go client also emits it when no
+	// coordinator answers run requests any more.
 	EventWaiting EventType = "waiting"
 )
 
-// Event is news about a batch, over core NATS: it may be lost and decides nothing.
+// Event is news about a batch, over core NATS: it may be lost, and nothing is decided by it.
 type Event struct {
 	V       int       `json:"v"`
 	Type    EventType `json:"type"`
@@ -48,11 +50,12 @@ type Event struct {
 	Time     time.Time `json:"time"`
 	Worker   string    `json:"worker,omitempty"`
 	Progress *Progress `json:"progress,omitempty"`
-	// Result leaves out the output. In end and result events.
+	// Result is set in end and result events. It leaves out the output.
 	Result *Result     `json:"result,omitempty"`
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
-	Stage  int         `json:"stage"`            // in a start event: the stage the call belongs to, from 0
-	// Approval is the question that people are asked, in an awaiting_approval event; Hook, in a hook event, is its news.
+	// Stage, in a start event, is the stage that the call belongs to, from 0.
+	Stage int `json:"stage"`
+	// Approval is the question in an awaiting_approval event. Hook is the message of a hook event.
 	Approval *Pending     `json:"approval,omitempty"`
 	Hook     *HookMessage `json:"hook,omitempty"`
 }
@@ -63,15 +66,16 @@ type Progress struct {
 	Text     string  `json:"text,omitempty"`
 }
 
-// Timeline is what is durable about a batch, as the events that told of it: what a watcher that was away has missed. The
-// type, the index and the attempt of an event tell which is which: one that was seen already is told again.
+// Timeline is the durable part of a batch's history, as events: a watcher that was away reads it to
+// catch up. Events are the same when their type, index and attempt are the same, so a watcher can
+// skip those that it has seen.
 type Timeline struct {
 	V       int       `json:"v"`
 	Session SessionID `json:"session"`
 	Batch   BatchID   `json:"batch"`
 	// Status is running until there is a reply, then the reply's.
 	Status string `json:"status"`
-	// Accepted is when the batch was stored; zero where that is not known any more.
+	// Accepted is when the batch was stored; zero when that is no longer known.
 	Accepted time.Time `json:"accepted,omitzero"`
 	TraceID  string    `json:"trace_id,omitempty"`
 	Events   []Event   `json:"events"`

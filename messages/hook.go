@@ -1,47 +1,53 @@
 package messages
 
-// HookMessageType names what a [HookMessage] tells of, as the event feeds of agents know it.
+// HookMessageType is what a [HookMessage] is about, in the names that event feeds of agents use.
 type HookMessageType string
 
 // The messages about hooks.
 const (
-	HookCancelled           HookMessageType = "hook_cancelled"              // the call ended while the hook ran
-	HookErrorInExecution    HookMessageType = "hook_error_during_execution" // the hook could not run
-	HookStoppedContinuation HookMessageType = "hook_stopped_continuation"   // the hook wants the agent to stop
-	HookPermissionDecision  HookMessageType = "hook_permission_decision"    // the hook had an opinion
-	HookAdditionalContext   HookMessageType = "hook_additional_context"     // the hook had something to tell the model
+	// HookCancelled: the call ended while the hook ran.
+	HookCancelled HookMessageType = "hook_cancelled"
+	// HookErrorInExecution: the hook could not run.
+	HookErrorInExecution HookMessageType = "hook_error_during_execution"
+	// HookStoppedContinuation: the hook wants the agent to stop.
+	HookStoppedContinuation HookMessageType = "hook_stopped_continuation"
+	// HookPermissionDecision: the hook had an opinion.
+	HookPermissionDecision HookMessageType = "hook_permission_decision"
+	// HookAdditionalContext: the hook had something to tell the model.
+	HookAdditionalContext HookMessageType = "hook_additional_context"
 )
 
-// HookMessage is news of one hook for whoever watches.
+// HookMessage is news about one hook, for watchers.
 type HookMessage struct {
 	Type    HookMessageType `json:"type"`
 	Hook    string          `json:"hook"`
 	Opinion string          `json:"opinion,omitempty"` // allow, ask or deny
-	Text    string          `json:"text,omitempty"`    // the reason, or the context; never an argument or an error's text
+	// Text is the reason, or the context. It is never an argument or an error's text.
+	Text string `json:"text,omitempty"`
 }
 
 // Hooks is what the hooks of a call did.
 type Hooks struct {
 	Count    int           `json:"count"` // hooks that ran, or should have
 	Messages []HookMessage `json:"messages,omitempty"`
-	// Stop names the hook that wants the agent to stop, with StopReason.
+	// Stop names the hook that wants the agent to stop; StopReason is its reason.
 	Stop       string `json:"stop,omitempty"`
 	StopReason string `json:"stop_reason,omitempty"`
-	// Opinion is the strictest of the hooks before the tool, By whose it is, Reason that hook's words. They and
-	// Context, what the model is told beside the output, are for the worker that goes on with a call that was
-	// parked or lost; a result leaves them out.
+	// Opinion is the strictest opinion of the hooks before the tool, By names that hook, and Reason
+	// is its text. Context is what the model is told beside the output. The worker that continues a
+	// call which was parked or lost needs these four; a result leaves them out.
 	Opinion string   `json:"opinion,omitempty"`
 	By      string   `json:"by,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
 	Context []string `json:"context,omitempty"`
 }
 
-// StopSummary is the hooks of a whole batch in its reply: present when a hook of it ran.
+// StopSummary sums up the hooks of a whole batch in its reply. It is present when a hook ran.
 type StopSummary struct {
 	StopHookSummary StopHookSummary `json:"stop_hook_summary"`
 }
 
-// StopHookSummary uses the names that agent frameworks know.
+// StopHookSummary uses the member names that agent frameworks know.
 type StopHookSummary struct {
 	HookCount             int           `json:"hookCount"`
 	HookInfos             []HookMessage `json:"hookInfos"`

@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on any JSON that comes from outside. They are far above honest use and far below what makes a
-// parser or a schema validator slow: an exponent over a million crashes one.
+// Bounds on all JSON that comes from outside. They are far above honest use, and far below what
+// slows a parser or a schema validator down: an exponent over a million crashes one.
 const (
 	MaxDepth    = 128  // nested arrays and objects
 	MaxExponent = 400  // magnitude of a number's exponent
 	MaxDigits   = 1000 // characters of a number
 )
 
-// ErrTooDeep is what [Check] says of a value that is nested more than [MaxDepth] deep.
+// ErrTooDeep is the error of [Check] for a value that is nested more than [MaxDepth] deep.
 var ErrTooDeep = fmt.Errorf("nested more than %d deep", MaxDepth)
 
 // Check reports whether raw is one JSON value within the bounds: valid UTF-8, no duplicate keys, no
@@ -36,7 +36,7 @@ func Check(raw []byte) error {
 	return err
 }
 
-// CheckSyntax reports whether raw is one JSON value, however deep it is nested. It holds raw to none of
+// CheckSyntax reports whether raw is one JSON value, however deep it is nested. It applies none of
 // the bounds of [Check]: a reader applies those to the parts that it uses.
 func CheckSyntax(raw []byte) error {
 	if json.Valid(raw) {
@@ -51,10 +51,11 @@ func CheckSyntax(raw []byte) error {
 // deepPiece is how many levels of a deep text are checked at once. encoding/json reads 10,000.
 const deepPiece = 5000
 
-// checkDeep is [CheckSyntax] for a text that is nested deeper than encoding/json reads. It checks the
-// text in pieces of so many levels each, with {} in place of the pieces inside a piece.
+// checkDeep is [CheckSyntax] for a text that is nested deeper than encoding/json reads. It cuts the
+// text into pieces of at most the given number of levels and checks each, with {} in place of inner
+// pieces.
 func checkDeep(raw []byte, levels int) error {
-	pieces := [][]byte{nil} // that are not closed yet, each inside the one before it
+	pieces := [][]byte{nil} // not closed yet, each inside the one before it
 	depth, inString, escaped := 0, false, false
 	for _, b := range raw {
 		last := len(pieces) - 1
@@ -111,8 +112,8 @@ func endsInside(raw []byte) error {
 	return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
 }
 
-// checker walks a text that is known to be valid JSON. Each method starts at a byte and returns the one
-// behind what it has read.
+// checker walks a text that is known to be valid JSON. Each method starts at a byte offset and
+// returns the offset behind what it has read.
 type checker []byte
 
 func (c checker) value(at, depth int) (int, error) {
@@ -137,7 +138,7 @@ func (c checker) value(at, depth int) (int, error) {
 	return end, checkNumber(string(c[at:end]), end)
 }
 
-// inside reads the members of an object or the elements of an array, from its bracket on.
+// inside reads the members of an object or the elements of an array, starting at its bracket.
 func (c checker) inside(at, depth int) (int, error) {
 	object := c[at] == '{'
 	var seen keys
@@ -206,7 +207,7 @@ func (c checker) space(at int) int {
 	return at
 }
 
-// keys is the keys of one object: a list while it is short, a set from then on.
+// keys holds the keys of one object: in a list while there are few, then in a set.
 type keys struct {
 	list [][]byte
 	set  map[string]bool
@@ -214,8 +215,8 @@ type keys struct {
 
 const shortList = 16
 
-// add reports the key, a JSON string, as it is written without needless escapes, and whether it was there
-// before. Keys are equal when their text is, however it is escaped.
+// add adds a key, a JSON string. It returns the key without needless escapes, and whether it was
+// there before. Keys are equal when their texts are, however they are escaped.
 func (k *keys) add(key []byte) (plain []byte, again bool) {
 	if bytes.IndexByte(key, '\\') >= 0 {
 		var text string
@@ -266,7 +267,7 @@ func Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// MustMarshal is [Marshal] for our own types, whose encoding cannot fail.
+// MustMarshal is [Marshal] for our own types, whose encoding cannot fail. It panics if it does.
 func MustMarshal(v any) []byte {
 	b, err := Marshal(v)
 	if err != nil {
@@ -275,11 +276,11 @@ func MustMarshal(v any) []byte {
 	return b
 }
 
-// Quote is s as a JSON string without HTML escaping. Bytes that are no UTF-8 become U+FFFD.
+// Quote returns s as a JSON string without HTML escaping. Bytes that are not UTF-8 become U+FFFD.
 func Quote(s string) json.RawMessage { return MustMarshal(s) }
 
-// Object is the members of a JSON object by their exact names; encoding/json would also take "ID" for
-// "id". A value that is no object is an error, null included.
+// Object returns the members of a JSON object by their exact names; encoding/json would also accept
+// "ID" for "id". A value that is not an object, such as null, is an error.
 func Object(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return nil, errNoObject(raw)
@@ -291,9 +292,9 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// Members is the members of a JSON object by their exact names, each as it stands in raw. raw has passed
-// [CheckSyntax]. The error says that raw is no object, or which key appears twice: such a key is left out,
-// the others are there all the same.
+// Members returns the members of a JSON object by their exact names, each as written in raw. raw
+// must have passed [CheckSyntax]. The error says that raw is not an object, or which key appears
+// twice. A duplicate key is left out; the other members are returned all the same.
 func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	if TypeOf(raw) != "an object" {
 		return nil, errNoObject(raw)
@@ -319,7 +320,7 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	return members, err
 }
 
-// JoinMembers is a JSON object of these members, sorted by name, each as it stands.
+// JoinMembers writes a JSON object of these members, sorted by name. The values are not changed.
 func JoinMembers(members map[string]json.RawMessage) []byte {
 	object := []byte("{")
 	for i, name := range SortedKeys(members) {
@@ -332,7 +333,7 @@ func JoinMembers(members map[string]json.RawMessage) []byte {
 	return append(object, '}')
 }
 
-// nameOf is the text of a key.
+// nameOf is the text of a key, which is a JSON string.
 func nameOf(key []byte) (name string) {
 	if bytes.IndexByte(key, '\\') < 0 {
 		return string(key[1 : len(key)-1])
@@ -341,8 +342,8 @@ func nameOf(key []byte) (name string) {
 	return name
 }
 
-// Elements is the elements of a JSON array, each as it stands in raw. raw has passed [CheckSyntax] and is
-// an array.
+// Elements returns the elements of a JSON array, each as written in raw. raw must have passed
+// [CheckSyntax] and be an array.
 func Elements(raw []byte) (elements []json.RawMessage) {
 	c := checker(raw)
 	for at := c.space(c.space(0) + 1); c[at] != ']'; {
@@ -358,7 +359,8 @@ func Elements(raw []byte) (elements []json.RawMessage) {
 
 func errNoObject(raw []byte) error { return fmt.Errorf("want an object, got %s", TypeOf(raw)) }
 
-// TypeOf names the JSON type of raw, with its article, for error texts: "a string", "null", "nothing".
+// TypeOf names the JSON type of raw, with its article, for error texts: "a string", "null",
+// "nothing".
 func TypeOf(raw []byte) string {
 	trimmed := bytes.TrimLeft(raw, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -379,7 +381,8 @@ func TypeOf(raw []byte) string {
 	return "a number"
 }
 
-// CanonicalJSON is raw with sorted keys and no white space, digits as they came: equal arguments have equal bytes.
+// CanonicalJSON returns raw with sorted keys, no white space and numbers as written: equal
+// arguments have equal bytes.
 func CanonicalJSON(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -390,7 +393,7 @@ func CanonicalJSON(raw []byte) ([]byte, error) {
 	return Marshal(v) // maps are written with sorted keys
 }
 
-// SortedKeys is the keys of m in order, for anything that must not depend on map order.
+// SortedKeys returns the keys of m in order, for output that must not depend on map order.
 func SortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

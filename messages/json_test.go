@@ -166,7 +166,7 @@ func TestDecodeBatch(t *testing.T) {
 	}
 }
 
-// The message of a batch is its codec's to read: only that it is JSON is checked.
+// Only the JSON syntax of a batch's message is checked: its codec reads the rest.
 func TestDecodeBatchLeavesTheMessageAlone(t *testing.T) {
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
 	for _, message := range []string{deep, `{"a":1,"a":2}`, `[1e1000000]`, `{"a":` + deep + `}`, "\"\xff\""} {
@@ -183,7 +183,7 @@ func TestDecodeBatchLeavesTheMessageAlone(t *testing.T) {
 	}
 }
 
-// A batch that is refused has the ids that can be read, so that the refusal can name it.
+// A refused batch keeps the ids that can be read, so that the refusal can name it.
 func TestDecodeBatchReadsTheIdsOfWhatItRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		in      string

@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// Outcome is what the model gets to read of a call: an output, or content blocks, or an error. With none
-// of the three the result was lost, and the codecs answer the call with an error that says so.
+// Outcome is what the model gets to read of a call: an output, content blocks, or an error. When
+// all three are missing the result was lost, and the codecs answer the call with an error that says
+// so.
 type Outcome struct {
 	// Output is any JSON value; a string is text and stays text even when it looks like JSON.
 	Output  json.RawMessage `json:"output,omitempty"`
 	Content []Block         `json:"content,omitempty"`
-	// IsError marks Content that tells of a failure.
+	// IsError says that Content describes a failure.
 	IsError bool   `json:"is_error,omitempty"`
 	Err     *Error `json:"error,omitempty"`
 }
 
-// Block is one piece of content as MCP has it. Codecs turn the kinds they know into their own and the
-// rest into a short note.
+// Block is one piece of content as MCP defines it. Codecs translate the types they know and replace
+// the rest with a short note.
 type Block struct {
 	Type     string    `json:"type"` // text, image, audio, resource, resource_link
 	Text     string    `json:"text,omitempty"`
@@ -36,16 +37,17 @@ type Resource struct {
 	Blob     string `json:"blob,omitempty"` // base64
 }
 
-// Text is an outcome whose output is s.
+// Text returns an outcome whose output is the string s.
 func Text(s string) Outcome { return Outcome{Output: Quote(s)} }
 
-// Failed is an outcome with an error.
+// Failed returns an outcome with an error.
 func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
-// Hash is what the record for people knows the outcome by: the hex SHA-256 of the output as the tool wrote it (of text, as a
-// JSON string), else of {"content":[...]} or {"error":{...}}. Bytes and not their meaning, for a large output is hashed often.
+// Hash identifies the outcome in the audit log. It is the hex SHA-256 of the output as the tool
+// wrote it (for text, of the JSON string), else of {"content":[...]} or {"error":{...}}. It covers
+// the bytes, not their meaning: a large output is hashed often.
 func (o Outcome) Hash() string {
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
 		return Digest(o.Output)
@@ -53,12 +55,12 @@ func (o Outcome) Hash() string {
 	return Digest(MustMarshal(o))
 }
 
-// Lost reports that nobody has a result. Totality still wants an answer: see [Outcome.OrLost].
+// Lost reports that the result is lost. The call still needs an answer: see [Outcome.OrLost].
 func (o Outcome) Lost() bool {
 	return o.Output == nil && o.Content == nil && o.Err == nil
 }
 
-// OrLost is o, or for a lost result the error that is answered in its place.
+// OrLost returns o, or the error that stands in place of a lost result.
 func (o Outcome) OrLost() Outcome {
 	if !o.Lost() {
 		return o
@@ -69,8 +71,8 @@ func (o Outcome) OrLost() Outcome {
 // Failure reports whether the model should read the outcome as a failure.
 func (o Outcome) Failure() bool { return o.Err != nil || o.IsError }
 
-// ErrorText is the error as the model reads it: the tool's own words where the tool gave only text, else
-// JSON text {"error":code,"message":...,"retryable":...}. It is never empty.
+// ErrorText returns the error as the model reads it: the tool's own words where the tool gave only
+// text, else JSON text {"error":code,"message":...,"retryable":...}. It is never empty.
 func (e *Error) ErrorText() string {
 	message := e.Message
 	if strings.TrimSpace(message) == "" {
@@ -85,13 +87,13 @@ func (e *Error) ErrorText() string {
 		Retryable bool   `json:"retryable"`
 		Details   any    `json:"details,omitempty"`
 	}{e.Code, message, e.Retryable, e.Details})
-	if err != nil { // details that are no JSON
+	if err != nil { // details that cannot be encoded as JSON
 		return message
 	}
 	return string(body)
 }
 
-// OutputString is the output where it is a JSON string: its text, and true.
+// OutputString returns the text of an output that is a JSON string, and true.
 func (o Outcome) OutputString() (string, bool) {
 	if len(o.Output) == 0 || o.Output[0] != '"' {
 		return "", false

@@ -2,41 +2,45 @@ package messages
 
 import "time"
 
-// Get is a request at the get door. Empty it asks for the reply of a batch as it was stored.
+// Get is a get request. The zero value asks for the reply of a batch as it was stored.
 type Get struct {
 	Results  string `json:"results,omitempty"`  // full: the results repeat their outputs
 	Timeline bool   `json:"timeline,omitempty"` // the answer is a [Timeline]
-	// Batches asks about the session instead, whichever batch is named: the answer is a [BatchList]. Since and After say which
-	// of those that have ended are on it; without either none.
+	// Batches asks about the session instead, whichever batch is named: the answer is a
+	// [BatchList]. Since and After select which of the ended batches are listed; without either,
+	// none is.
 	Batches bool      `json:"batches,omitempty"`
-	Since   time.Time `json:"since,omitzero"`  // those that ended then and later
-	After   *uint64   `json:"after,omitempty"` // those that ended after this place, in place of Since
+	Since   time.Time `json:"since,omitzero"` // batches that ended at this time or later
+	// After selects the batches that ended after this place. It replaces Since.
+	After *uint64 `json:"after,omitempty"`
 }
 
 // NoBatch is the batch in the subject of a request about its session.
 const NoBatch BatchID = "_"
 
-// BatchList is batches of a session in the order of the log: those that have ended, as far as they are asked for, and then
-// those that are open.
+// BatchList lists batches of a session in the order of the log: first those that have ended, as far
+// as the request selects them, then those that are open.
 type BatchList struct {
 	V       int           `json:"v"`
 	Batches []ListedBatch `json:"batches"`
-	// Place is what to ask for next: the batches that end after this answer are after it, and so are those that found no room
-	// in it, of which More tells. An answer with More to come ends before the open ones. 0: ask as before.
+	// Place is what to send as After in the next request: it brings the batches that end after this
+	// answer, and those that did not fit into it. More says that some did not fit; the answer then
+	// has no open batches. Place 0: no reply is kept, so repeat the same request.
 	Place uint64 `json:"place"`
 	More  bool   `json:"more,omitempty"`
-	// Newest is the batch that ended last, as far as its reply is kept.
+	// Newest is the batch that ended last, while its reply is kept.
 	Newest *ListedBatch `json:"newest,omitempty"`
 }
 
-// ListedBatch is one of them.
+// ListedBatch is one batch of a [BatchList].
 type ListedBatch struct {
 	Batch BatchID `json:"batch"`
 	// Status is running until there is a reply, then the reply's.
 	Status   string    `json:"status"`
-	Accepted time.Time `json:"accepted,omitzero"` // of one that is open
+	Accepted time.Time `json:"accepted,omitzero"` // of an open batch
 	Ended    time.Time `json:"ended,omitzero"`    // when its reply was stored
-	Place    uint64    `json:"place,omitempty"`   // of its reply among all replies
+	// Place is the place of its reply among all replies; 0 while the batch is open.
+	Place uint64 `json:"place,omitempty"`
 }
 
 // Open reports whether the batch has no reply yet.

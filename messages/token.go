@@ -17,8 +17,8 @@ var (
 )
 
 // Token makes an id of any bytes safe to be one token of a subject: the id itself when it is plain
-// ([A-Za-z0-9_-], 1 to 64 of them), else "=" and the unpadded base64url of its SHA-256. Two ids never
-// share a token (as far as SHA-256 goes), because no plain id starts with "=".
+// ([A-Za-z0-9_-], 1 to 64 of them), else "=" and the unpadded base64url of its SHA-256. Two ids
+// never share a token (as far as SHA-256 goes), because no plain id starts with "=".
 func Token[T ~string](id T) string {
 	if plainToken.MatchString(string(id)) {
 		return string(id)
@@ -27,7 +27,7 @@ func Token[T ~string](id T) string {
 	return "=" + base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// PlainToken is the id that a token was made of; "" where the token is a hash, which does not tell.
+// PlainToken returns the id that a token was made from, or "" when the token is a hash.
 func PlainToken(token string) string {
 	if plainToken.MatchString(token) {
 		return token
@@ -36,29 +36,30 @@ func PlainToken(token string) string {
 }
 
 // IsToken reports whether s could have come from [Token]. Every token that arrives in a subject is
-// checked before it becomes part of a filter: a published subject may hold a literal "*".
+// checked before it becomes part of a filter: a published subject may contain a literal "*".
 func IsToken(s string) bool { return plainToken.MatchString(s) || hashedToken.MatchString(s) }
 
-// Digest is the lower-case hex SHA-256 of a body: the name of a batch's content and of stored objects.
+// Digest returns the lower-case hex SHA-256 of a body. It names a batch's content and stored
+// objects.
 func Digest(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
 }
 
-// OneTenant is the tenant token where there is only one.
+// OneTenant is the tenant token of a fleet with a single tenant.
 const OneTenant = "_"
 
 // BatchKey is the address of a batch: three tokens, safe in subjects.
 type BatchKey struct{ Tenant, Session, Batch string }
 
-// KeyOf is the address of a batch with these ids in a tenant's space.
+// KeyOf returns the address of a batch with these ids under a tenant.
 func KeyOf(tenant string, s SessionID, b BatchID) BatchKey {
 	return BatchKey{tenant, Token(s), Token(b)}
 }
 
 func (k BatchKey) String() string { return k.Tenant + "." + k.Session + "." + k.Batch }
 
-// Call is the address of the call at index.
+// Call returns the address of the call at index.
 func (k BatchKey) Call(index int) CallKey { return CallKey{k, index} }
 
 // CallKey is the address of one call of a batch.
@@ -72,7 +73,8 @@ func (k CallKey) String() string { return k.BatchKey.String() + "." + strconv.It
 // DefaultPrefix is the first token of every subject unless the config says otherwise.
 const DefaultPrefix = "toolfleet"
 
-// Names makes every subject, stream and bucket name from one prefix. The zero value uses [DefaultPrefix].
+// Names makes every subject, stream and bucket name from one prefix. The zero value uses
+// [DefaultPrefix].
 type Names struct{ Prefix string }
 
 func (n Names) prefix() string {
@@ -108,30 +110,31 @@ const (
 	VerbDead    Verb = "dead"
 )
 
-// The verbs of approvals, which stand behind <prefix>.approval and take two tokens.
+// The verbs of approvals. They are spelt <prefix>.approval.<verb> and take two tokens.
 const (
 	VerbDecide Verb = "approval.decide" // a person's decision about a call: <t>.<s>.<b>.<i>
 	VerbShow   Verb = "approval.show"   // one open question: <t>.<s>.<b>.<i>
-	VerbNews   Verb = "approval.news"   // what became open, and what is not any more: <t>.<s>.<b>.<i>
+	VerbNews   Verb = "approval.news"   // a question was opened or closed: <t>.<s>.<b>.<i>
 	VerbList   Verb = "approval.list"   // the open questions of a tenant: <t>
 )
 
-// Of is the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
+// Of returns the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
 func (n Names) Of(v Verb, k BatchKey) string {
 	return n.prefix() + "." + string(v) + "." + k.String()
 }
 
-// OfCall is the subject of a message about one call: <prefix>.<verb>.<t>.<s>.<b>.<i>.
+// OfCall returns the subject of a message about one call: <prefix>.<verb>.<t>.<s>.<b>.<i>.
 func (n Names) OfCall(v Verb, k CallKey) string {
 	return n.prefix() + "." + string(v) + "." + k.String()
 }
 
-// OfSession is the subject of a message about a session: <prefix>.<verb>.<t>.<s>.
+// OfSession returns the subject of a message about a session: <prefix>.<verb>.<t>.<s>.
 func (n Names) OfSession(v Verb, tenant, session string) string {
 	return n.prefix() + "." + string(v) + "." + tenant + "." + session
 }
 
-// Lane is the subject of a job: the shared read queue of its pool, or the session's ordered write subject.
+// Lane returns the subject of a job: the shared read queue of its pool, or the session's ordered
+// write lane.
 func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
 	v := VerbRead
 	if exclusive {
@@ -140,7 +143,7 @@ func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
 	return n.prefix() + "." + string(v) + "." + pool + "." + k.String()
 }
 
-// JobsOf is two filters for the jobs of a batch, in the lanes of every pool.
+// JobsOf returns two filters for the jobs of a batch, in the lanes of every pool.
 func (n Names) JobsOf(k BatchKey) []string {
 	return []string{
 		n.prefix() + "." + string(VerbRead) + ".*." + k.String() + ".*",
@@ -148,45 +151,46 @@ func (n Names) JobsOf(k BatchKey) []string {
 	}
 }
 
-// Notify is where a coordinator hears that something about one of its batches was stored.
+// Notify returns the subject on which a coordinator gets notices about its batches.
 func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
-// Coordinators is where every coordinator hears from the others: that something was said to a session, and which
-// batches they drive.
+// Coordinators returns the subject on which every coordinator gets the others' notices: that a
+// session has new control records, and which batches they drive.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// span is how long the batches of a session share a subject of the record for people, by when they were accepted.
+// span is the time in which the accepted batches of a session share one subject of the audit log.
 const span = 10 * time.Minute
 
-// Ended is where the lines about the calls of a session's batches are kept for people: those that were accepted in the same
-// ten minutes of the log's clock as this one. <prefix>.audit.<t>.<s>.ended.<n>.lines, where n counts ten minutes since 1970.
+// Ended returns the audit subject for the lines about a session's calls:
+// <prefix>.audit.<t>.<s>.ended.<n>.lines, where n counts ten minutes since 1970. Batches that were
+// accepted in the same ten minutes of the log's clock share it.
 func (n Names) Ended(tenant, session string, accepted time.Time) string {
 	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
 }
 
-// Aside is where what was put on record of a batch is kept that does not stand in its place among those of its session: that
-// it was refused because its id was used before, or the lines that somebody found missing when later batches had theirs.
-// <prefix>.audit.<t>.<s>.<b>.refused.aside.
+// Aside returns the audit subject for what is written about a batch outside its session's subjects:
+// the refusal of a batch whose id was used before, or lines that were found missing when later
+// batches already had theirs. <prefix>.audit.<t>.<s>.<b>.refused.aside.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
-// Ours reports whether a subject is one of this fleet's.
+// Ours reports whether a subject belongs to this fleet.
 func (n Names) Ours(subject string) bool {
 	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")
 }
 
-// Dead is where messages are kept that could not be processed.
+// Dead returns the subject of dead letters.
 func (n Names) Dead() string { return n.prefix() + "." + string(VerbDead) + ".set-aside" }
 
-// All is the filter of everything under a verb, for example toolfleet.call.>.
+// All returns the filter of everything under a verb, for example toolfleet.call.>.
 func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
 
-// EveryBatch is the filter of all batches under a verb: exactly three tokens, never ">", so that a
-// subject with tokens to spare is not taken.
+// EveryBatch returns the filter of all batches under a verb: exactly three tokens, never ">", so
+// that a subject with more tokens does not match.
 func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*" }
 
-// Stream is the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
+// Stream returns the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
 func (n Names) Stream(name string) string { return strings.ToUpper(n.prefix()) + "_" + name }
 
 // Batch reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
@@ -214,13 +218,13 @@ func (n Names) Session(subject string) (tenant, session string, err error) {
 	return parts[1], parts[2], nil
 }
 
-// EverySession is the filter of all sessions under a verb: exactly two tokens.
+// EverySession returns the filter of all sessions under a verb: exactly two tokens.
 func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
 
-// EveryCall is the filter of all calls under a verb: exactly four tokens.
+// EveryCall returns the filter of all calls under a verb: exactly four tokens.
 func (n Names) EveryCall(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*.*" }
 
-// OfTenant is the subject of a message about a whole tenant: <prefix>.<verb>.<t>.
+// OfTenant returns the subject of a message about a whole tenant: <prefix>.<verb>.<t>.
 func (n Names) OfTenant(v Verb, tenant string) string {
 	return n.prefix() + "." + string(v) + "." + tenant
 }

@@ -29,7 +29,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Whatever two ids are made of, they share a token only when they are one id.
+// Two different ids, made of any bytes, never share a token.
 func FuzzToken(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("a.b", "a.>")
@@ -94,7 +94,8 @@ func TestHostileSubjectsAreRefused(t *testing.T) {
 	}
 }
 
-// Batches of a session share a subject for ten minutes, and no subject that a worker may write to has as many tokens.
+// Batches of a session share a subject for ten minutes, and no subject that a worker may write to
+// has as many tokens.
 func TestWhereLinesAreKept(t *testing.T) {
 	var n messages.Names
 	at := time.Date(2026, 11, 22, 6, 10, 0, 0, time.UTC)
