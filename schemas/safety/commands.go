@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// commands is what is known to change nothing, and how. It is filled by init since wrappers such as xargs
-// look commands up in turn.
+// commands lists the commands that can be called without changing anything, each with its policy.
+// It is filled by init because wrappers such as xargs look up other commands in it.
 var commands map[string]policy
 
-// versions are programs that may be asked for their version and nothing else.
+// versions lists programs that may be asked for their version, and for nothing else.
 var versions = set("bash cc clang cmake g++ gcc gzip java make node perl php python python3 ruby sed tar")
 
 func init() {
 	commands = map[string]policy{
-		// Kept out are -o and --output of sort, tree, base64; sort --compress-program; the second
-		// operand of uniq; the clock of date and the name of hostname; -C of file; --pre and
-		// --hostname-bin of rg; -x and -X of fd. The
-		// letters of tree take their values from later words and may be followed by more letters.
+		// These are left out because they write or run something: -o and --output of sort, tree,
+		// base64; sort --compress-program; the second operand of uniq; the clock of date and the
+		// name of hostname; -C of file; --pre and --hostname-bin of rg; -x and -X of fd. The
+		// letters of tree take their values from later words, and more letters may follow them.
 		"sort": {short: "bcCdfghiMmnRrsuVz", valued: "ktS", long: strings.Fields(
 			"reverse unique numeric-sort general-numeric-sort human-numeric-sort version-sort month-sort random-sort key field-separator ignore-case ignore-leading-blanks dictionary-order stable zero-terminated check merge parallel buffer-size")},
 		"uniq": {short: "cdDiuz", valued: "fsw", operands: atMost(1), long: strings.Fields(
@@ -41,7 +41,7 @@ func init() {
 		"find": {check: find},
 		"git":  {check: git},
 
-		// The shell's own.
+		// The shell's builtins.
 		"printf":  {check: printf},
 		"test":    {check: test},
 		"[":       {check: bracket},
@@ -54,7 +54,7 @@ func init() {
 		"env":     {operands: atMost(0)},
 		"command": {check: commandBuiltin},
 
-		// Wrappers: what they run decides.
+		// Wrappers: the command that they run decides.
 		"xargs":   {check: xargs},
 		"timeout": {check: timeout},
 	}
@@ -67,8 +67,8 @@ func init() {
 var fdPolicy = policy{short: "HIuUsiglLapFq01", valued: "detESj", long: strings.Fields(
 	"hidden no-ignore no-ignore-vcs unrestricted case-sensitive ignore-case glob regex fixed-strings absolute-path follow full-path print0 max-depth min-depth exact-depth exclude type extension size changed-within changed-before color max-results quiet")}
 
-// free is commands that change nothing whatever they are given: no option of theirs, in GNU, BSD and
-// busybox, writes to a file or runs a program.
+// free lists commands that change nothing, whatever their arguments: in GNU, BSD and busybox, none
+// of their options writes to a file or runs a program.
 var free = set(`
 	cat tac nl head tail wc cut paste tr fold fmt expand unexpand column comm join rev cmp diff
 	grep egrep fgrep od hexdump strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum
@@ -84,8 +84,8 @@ func set(names string) map[string]bool {
 	return m
 }
 
-// date allows a format as the operand: anything else sets the clock. Values of options are to be written
-// with a "=", as --date=yesterday.
+// date allows only a format as the operand: any other operand sets the clock. Values of options
+// have to be written with a "=", as in --date=yesterday.
 func date(_ walker, args []arg) error {
 	for _, a := range args {
 		if !a.flag() && !strings.HasPrefix(a.text, "+") {
@@ -95,10 +95,11 @@ func date(_ walker, args []arg) error {
 	return nil
 }
 
-// conversion is one of printf that only prints. %n and -v set a variable and evaluate its index.
+// conversion matches the conversions of printf that only print. %n and -v set a variable and
+// evaluate its index.
 var conversion = regexp.MustCompile(`%[-+ #0-9.]*[diouxXeEfgGcsbq%]`)
 
-// printf refuses options, and a format that is not known to its end.
+// printf refuses options, and a format that is not fully known.
 func printf(_ walker, args []arg) error {
 	if len(args) > 0 && args[0].exact && args[0].text == "--" {
 		args = args[1:]
@@ -117,8 +118,8 @@ var (
 	binary = set("= == != -eq -ne -lt -le -gt -ge -nt -ot -ef")
 )
 
-// test allows the forms of POSIX with one operator that is known: an operand could otherwise turn out to
-// be -v, which evaluates.
+// test allows the forms of POSIX with one known operator. With an unknown word, an operand could
+// turn out to be -v, which evaluates.
 func test(_ walker, args []arg) error {
 	for len(args) > 1 && args[0].exact && args[0].text == "!" {
 		args = args[1:]
@@ -146,7 +147,7 @@ func bracket(w walker, args []arg) error {
 	return test(w, args[:len(args)-1])
 }
 
-// read sets variables, which must be ones that nothing else looks at.
+// read sets variables. They must be variables that no other command depends on.
 func read(_ walker, args []arg) error {
 	words, known := exactly(args)
 	if !known {
@@ -172,7 +173,8 @@ func read(_ walker, args []arg) error {
 	return nil
 }
 
-// setOptions allows the options that make a script stop early, trace it, or do not expand patterns.
+// setOptions allows the options that make a script stop early, trace it, or turn off pattern
+// expansion.
 func setOptions(_ walker, args []arg) error {
 	words, known := exactly(args)
 	for i := 0; known && i < len(words); i++ {
@@ -203,7 +205,7 @@ func digits(_ walker, args []arg) error {
 	return nil
 }
 
-// commandBuiltin runs another command without the functions, or only says where one is.
+// commandBuiltin runs another command, ignoring shell functions, or only says where one is.
 func commandBuiltin(w walker, args []arg) error {
 	if len(args) > 0 && args[0].exact && (args[0].text == "-v" || args[0].text == "-V") {
 		return nil
@@ -211,7 +213,7 @@ func commandBuiltin(w walker, args []arg) error {
 	return w.inner(args)
 }
 
-// inner checks the command behind a wrapper and its options.
+// inner checks the command behind a wrapper and the wrapper's options.
 func (w walker) inner(args []arg) error {
 	if len(args) > 0 && args[0].flag() {
 		return errors.New("a wrapper with an option that is not known to be harmless")
@@ -221,7 +223,7 @@ func (w walker) inner(args []arg) error {
 
 var duration = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?[smhd]?$`)
 
-// timeout runs another command for a while.
+// timeout runs another command for a limited time.
 func timeout(w walker, args []arg) error {
 	for len(args) > 1 && args[0].exact && (args[0].text == "-k" || args[0].text == "-s") {
 		if args[1].flag() || !args[1].exact {

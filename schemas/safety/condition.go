@@ -8,11 +8,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// programs is what has been compiled, by its text: one for each tool that has a condition, for as long as there are
-// not many more than that.
+// programs caches compiled conditions by their text. It has one for each tool with a condition, and
+// is cleared when it reaches maxPrograms.
 var programs = struct {
 	mu  sync.Mutex
-	all map[string]*expression.Program // guarded by mu; nil for a text that is no expression
+	all map[string]*expression.Program // guarded by mu; nil for a text that does not compile
 }{all: map[string]*expression.Program{}}
 
 const maxPrograms = 1000
@@ -27,15 +27,16 @@ func program(source string) *expression.Program {
 	p, _ = expression.Compile(source, expression.Bool)
 	programs.mu.Lock()
 	defer programs.mu.Unlock()
-	if len(programs.all) >= maxPrograms { // tools that are long gone
+	if len(programs.all) >= maxPrograms { // most belong to tools that are long gone
 		clear(programs.all)
 	}
 	programs.all[source] = p
 	return p
 }
 
-// condition asks the tool's own expression. It is about the tool and the input alone: a plan is made where nobody
-// knows whose the call is. What cannot be evaluated runs alone.
+// condition evaluates the tool's own condition. The condition sees the tool and the input alone: at
+// planning time neither session nor principal is known. A call that it cannot be evaluated for runs
+// alone.
 func condition(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	p := program(t.SafeWhen)
 	if p == nil {

@@ -35,10 +35,10 @@ func TestCondition(t *testing.T) {
 		{on(`input.`), `{}`, false, "concurrency_safe: it is no expression"},
 		{on(`tool.name == "deploy" && tool.kind == "write" && tool.pool == "ops"`), `{}`, true, "concurrency_safe says so"},
 		{on(`session.id == "" && principal.id == ""`), `{}`, true, "concurrency_safe says so"}, // refused when a tool is defined
-		// The condition is the last word about a read too.
+		// The condition also decides about a read.
 		{read, `{"dry_run":false}`, false, "concurrency_safe says that it runs alone"},
 		{declared, `{}`, false, "declared not concurrency_safe"},
-		// Of a shell the command has to be read-only as well.
+		// For a shell the command has to be read-only as well.
 		{shell, `{"command":"ls"}`, true, "read-only shell command"},
 		{shell, `{"command":"ls","cwd":"/"}`, false, "concurrency_safe says that it runs alone"},
 		{shell, `{"command":"rm x"}`, false, "shell: rm can change things"},

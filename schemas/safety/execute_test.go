@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// sandbox is a folder with files and a git repository, in which commands are really run by bash. Programs
+// sandbox is a folder with files and a git repository, in which bash really runs commands. Programs
 // that change things are replaced by one that leaves a file behind.
 type sandbox struct {
 	dir, bash string
@@ -50,7 +50,7 @@ func newSandbox(t testing.TB) *sandbox {
 		}
 	}
 	for name := range commands {
-		if name == "sleep" { // nobody waits for it here
+		if name == "sleep" { // no test waits for it
 			path, _ := exec.LookPath("true")
 			_ = os.Symlink(path, filepath.Join(programs, name))
 			continue
@@ -67,7 +67,8 @@ func newSandbox(t testing.TB) *sandbox {
 	s.env = []string{
 		"PATH=" + programs, "HOME=" + filepath.Join(s.dir, "home"), "LANG=C.UTF-8", "CANARY=" + filepath.Join(s.dir, "canary"),
 		"GIT_OPTIONAL_LOCKS=0", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
-		"GIT_CONFIG_KEY_1=maintenance.auto", "GIT_CONFIG_VALUE_1=false", // what git does behind a commit it may do after its end
+		// Git may go on after a commit command has ended.
+		"GIT_CONFIG_KEY_1=maintenance.auto", "GIT_CONFIG_VALUE_1=false",
 	}
 	if hasGit() {
 		s.change(t, `git init -q . && git add . && git -c user.name=n -c user.email=e@x commit -qm one && git tag v1 && git branch main2 &&
@@ -81,7 +82,7 @@ func hasGit() bool {
 	return err == nil
 }
 
-// change runs a command of the test's own to its end, however long that takes.
+// change runs one of the test's own commands to its end, however long that takes.
 func (s *sandbox) change(t testing.TB, command string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), s.bash, "-c", command)
@@ -91,7 +92,7 @@ func (s *sandbox) change(t testing.TB, command string) {
 	}
 }
 
-// run runs a command as the builtin Bash would, without caring how it ends.
+// run runs a command as the builtin Bash would. How it ends does not matter.
 func (s *sandbox) run(t testing.TB, command string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -104,7 +105,7 @@ func (s *sandbox) run(t testing.TB, command string) string {
 	return out.String()
 }
 
-// limited keeps the start of what is written.
+// limited keeps the start of the output.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -114,7 +115,7 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// state is everything about the folder but the times of last access.
+// state is everything about the folder except the times of last access.
 func (s *sandbox) state(t testing.TB) map[string]string {
 	t.Helper()
 	state := map[string]string{}
@@ -143,7 +144,7 @@ func (s *sandbox) state(t testing.TB) map[string]string {
 	return state
 }
 
-// unchanged runs a command that is said to be safe, and reports what it changed all the same.
+// unchanged runs a command that was classified as safe, and reports what it changed all the same.
 func (s *sandbox) unchanged(t testing.TB, command string) {
 	t.Helper()
 	before := s.state(t)
@@ -153,8 +154,8 @@ func (s *sandbox) unchanged(t testing.TB, command string) {
 	}
 }
 
-// allUnchanged is unchanged for many commands. It looks at the folder once for each fifty, and at each
-// command only to name the one that changed something.
+// allUnchanged is unchanged for many commands. It reads the folder once for every fifty, and once
+// for each command only to find the one that changed something.
 func (s *sandbox) allUnchanged(t testing.TB, commands []string) {
 	t.Helper()
 	for batch := range slices.Chunk(commands, 50) {
@@ -177,7 +178,7 @@ func TestSafeCommandsChangeNothing(t *testing.T) {
 	s.allUnchanged(t, lines(safeCommands))
 }
 
-// The sandbox notices: otherwise the tests that use it would prove nothing.
+// The sandbox notices changes: otherwise the tests that use it would prove nothing.
 func TestSandboxNotices(t *testing.T) {
 	s := newSandbox(t)
 	commands := []string{"rm x", "echo x > y", "touch a.txt", ": >> new"}
@@ -193,7 +194,7 @@ func TestSandboxNotices(t *testing.T) {
 	}
 }
 
-// attacks change something wherever bash takes them for a command.
+// attacks change something wherever bash reads them as a command.
 var attacks = []string{
 	"; touch p", "\ntouch p\n", "| touch p", "& touch p", "&& touch p", "|| touch p", "$(touch p)", "`touch p`", "<(touch p)", ">(touch p)",
 	"> p", ">> p", "2> p", "&> p", "<> p", ">| p", "<<E\nE\ntouch p\n", "<<'E'\n$(touch p)\nE\n", "${x:=$(touch p)}", "$((a[$(touch p)]))",
@@ -203,7 +204,7 @@ var attacks = []string{
 	"xargs touch", "env touch p", "time touch p", "! touch p", "[[ -v x ]]", "&", ";;", "|&touch p", ">&p", "é", "\u00a0", "\\\\", "$'", "$\"", "((", "))", "$[", "<<<", "<<", "esac", "in", "do", "done", "fi",
 }
 
-// compose makes a new command of known ones.
+// compose makes a new command from known ones.
 func compose(r *rand.Rand, commands []string) string {
 	pick := func() string { return commands[r.IntN(len(commands))] }
 	a, b := pick(), pick()
@@ -227,7 +228,7 @@ func splice(r *rand.Rand, command string) string {
 	return command
 }
 
-// generated is commands that the classifier calls safe, out of many that were made by chance.
+// generated returns commands that the classifier calls safe, out of many random ones.
 func generated(t testing.TB, seed uint64, tries int, attack bool) []string {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 2))
@@ -271,8 +272,9 @@ func TestSplicedCommandsChangeNothing(t *testing.T) {
 	s.allUnchanged(t, generated(t, 2, tries(4000), true))
 }
 
-// What bash reads is what the classifier read: bash prints its own parse of each safe command, which is
-// safe again. A difference between the two parsers shows as a command nobody looked into.
+// Bash reads the same commands as the classifier: bash prints its own parse of each safe command,
+// and that is safe again. A difference between the two parsers would show as an unclassified
+// command.
 func TestBashReadsTheSame(t *testing.T) {
 	s := newSandbox(t)
 	safe := append(lines(safeCommands), generated(t, 3, tries(20000), true)...)
@@ -282,7 +284,7 @@ func TestBashReadsTheSame(t *testing.T) {
 			var body string
 			if parsed != nil {
 				body = parsed[i]
-			} else if one := s.parses([]string{command}); one != nil { // another one of the batch is the odd one
+			} else if one := s.parses([]string{command}); one != nil { // another command failed
 				body = one[0]
 			} else {
 				t.Errorf("%q is safe, but bash cannot parse it", command)
@@ -297,7 +299,7 @@ func TestBashReadsTheSame(t *testing.T) {
 	}
 }
 
-// parses is what bash prints of the commands after it parsed them, or nil when it could not.
+// parses returns how bash prints the commands after parsing them, or nil when it could not.
 func (s *sandbox) parses(commands []string) []string {
 	var script strings.Builder
 	for i, command := range commands {
@@ -323,7 +325,8 @@ func (s *sandbox) parses(commands []string) []string {
 	return parsed
 }
 
-// The lines of public lists of command injections, inside commands that a tool could have made of them.
+// Lines of public lists of command injections, inside commands that a tool could have made from
+// them.
 func TestInjectionsChangeNothing(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "shared", "corpora", "payloads-all-the-things", "Command Injection", "Intruder")
 	files, _ := filepath.Glob(filepath.Join(dir, "*.txt"))

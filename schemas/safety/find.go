@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The primaries of find that change nothing, without a value and with one.
+// The primaries of find that change nothing: those without a value and those with one.
 var (
 	findPlain = set(`( ) ! , -a -o -and -or -not -true -false -empty -executable -readable -writable -nouser -nogroup
 		-print -print0 -prune -quit -ls -depth -xdev -mount -follow -daystart -noleaf -ignore_readdir_race -L -H -P`)
@@ -17,10 +17,10 @@ var (
 	findNewer = regexp.MustCompile(`^-newer[aBcmt]{2}$`)
 )
 
-// find allows its tests and what prints; -exec and -execdir where the command they run is safe itself.
-// Left out are -delete, -ok, -okdir, -fprint and its like.
+// find allows the tests and the primaries that print, and -exec and -execdir where the command they
+// run is safe itself. -delete, -ok, -okdir, -fprint and the like are left out.
 func find(w walker, args []arg) error {
-	starts := true // still among the folders to search
+	starts := true // still in the list of folders to search
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		expression := a.flag() || a.exact && (a.text == "(" || a.text == "!" || a.text == ",")
@@ -53,8 +53,8 @@ func find(w walker, args []arg) error {
 	return nil
 }
 
-// findExec checks the command between -exec and its end, and returns how many words that is. Each {} is a
-// path below a folder that was named, so it never looks like an option.
+// findExec checks the command between -exec and its end, and returns how many words that is. Each
+// {} is a path below a given folder, so it never looks like an option.
 func findExec(w walker, args []arg) (words int, err error) {
 	var inner []arg
 	for i, a := range args {
@@ -74,14 +74,14 @@ func findExec(w walker, args []arg) (words int, err error) {
 				a.text = "./"
 			}
 		} else if !a.exact {
-			a = arg{wild: true} // the rest may hold {}
+			a = arg{wild: true} // the unknown rest may contain {}
 		}
 		inner = append(inner, a)
 	}
 	return 0, errors.New("find -exec without an end")
 }
 
-// xargs runs another command with words that nobody knows yet.
+// xargs runs another command with arguments that are not known yet.
 func xargs(w walker, args []arg) error {
 	replace := ""
 	for len(args) > 0 && args[0].flag() {
@@ -108,7 +108,7 @@ func xargs(w walker, args []arg) error {
 		}
 	}
 	if len(args) == 0 {
-		return nil // echo
+		return nil // then xargs runs echo
 	}
 	inner := append([]arg{}, args...)
 	if !inner[0].exact || replace != "" && strings.Contains(inner[0].text, replace) {
@@ -120,7 +120,7 @@ func xargs(w walker, args []arg) error {
 	for i, a := range inner[1:] {
 		switch at := strings.Index(a.text, replace); {
 		case a.exact && at < 0:
-		case at > 0: // what stands in front of it stays in front
+		case at > 0: // the text before it stays in front
 			inner[i+1] = arg{text: a.text[:at], one: a.one}
 		default:
 			inner[i+1] = arg{wild: true}

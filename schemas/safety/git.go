@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Options that many subcommands of git share.
+// Options shared by many subcommands of git.
 const (
 	gitFormat = " format pretty oneline abbrev-commit no-abbrev-commit abbrev date relative-date color no-color"
 	gitDiff   = ` stat numstat shortstat summary name-only name-status patch no-patch raw unified word-diff word-diff-regex color-words
@@ -24,8 +24,9 @@ const (
 	gitRefs = " sort format contains no-contains merged no-merged points-at count color no-color ignore-case column no-column"
 )
 
-// gitCommands is the subcommands that may be harmless, with their options. Never listed are those that run
-// a program (--ext-diff, --textconv, -O of grep, --upload-pack, --show-signature) or write (--output).
+// gitCommands lists the subcommands that may be harmless, with their options. Options that run a
+// program (--ext-diff, --textconv, -O of grep, --upload-pack, --show-signature) or write (--output)
+// are never listed.
 var gitCommands = map[string]policy{
 	"status":        {short: "sbuvz", long: strings.Fields("short branch porcelain long untracked-files ignored show-stash ahead-behind no-ahead-behind no-renames find-renames ignore-submodules verbose column no-column null")},
 	"log":           {short: gitLetters, valued: "nSGLU", long: strings.Fields(gitLog)},
@@ -57,13 +58,13 @@ var gitCommands = map[string]policy{
 	"config":   {short: "lz", long: strings.Fields("get get-all get-regexp list global local system worktree show-origin show-scope name-only null type default bool int path includes no-includes"), check: gitConfig},
 }
 
-// gitLetters is options of log and diff that take no value, or only one in the same word.
+// gitLetters are the options of log and diff that take no value, or take it only in the same word.
 const gitLetters = "0123456789pusciaberwzRqgmtMCDBW"
 
-// gitSignature is a placeholder of a format that runs gpg, with the signs that may stand in it.
+// gitSignature matches a format placeholder that runs gpg, with the signs it may contain.
 var gitSignature = regexp.MustCompile(`%[-+ ]?G`)
 
-// git checks the options in front of the subcommand and the subcommand's own.
+// git checks the options before the subcommand and the subcommand's own.
 func git(w walker, args []arg) error {
 	for len(args) > 0 && args[0].flag() {
 		text := args[0].text
@@ -92,7 +93,7 @@ func git(w walker, args []arg) error {
 		return fmt.Errorf("git %s can change things", name)
 	}
 	for _, a := range args[1:] {
-		// Formats can ask for a signature, which is checked by running a program.
+		// A format can ask for a signature, and git runs a program to check signatures.
 		if gitSignature.MatchString(a.text) || strings.Contains(a.text, "signature") || !a.exact && strings.HasPrefix(a.text, "--") {
 			return fmt.Errorf("git %s with a format that is not known to be harmless", name)
 		}
@@ -100,7 +101,7 @@ func git(w walker, args []arg) error {
 	return p.allows(w, "git "+name, args[1:])
 }
 
-// gitOperands is the words that are no options, where all are known.
+// gitOperands returns the words that are not options. known is false when a word is not known.
 func gitOperands(args []arg) (operands []string, known bool) {
 	words, known := exactly(args)
 	for _, word := range words {
@@ -111,7 +112,7 @@ func gitOperands(args []arg) (operands []string, known bool) {
 	return operands, known
 }
 
-// gitFirst allows only the given words as the first word; "" allows none to be there.
+// gitFirst allows only the given words as the first word. "" stands for a missing first word.
 func gitFirst(allowed ...string) func(walker, []arg) error {
 	return func(_ walker, args []arg) error {
 		first := ""
@@ -128,8 +129,9 @@ func gitFirst(allowed ...string) func(walker, []arg) error {
 	}
 }
 
-// gitListing allows operands only behind an option that makes them patterns: without it they are the name
-// of a branch or tag to be made. It must come first, where no other option can take it for its value.
+// gitListing allows operands only behind an option that makes them patterns: otherwise an operand
+// names a branch or tag to create. The option must come first, where no other option can take it as
+// its value.
 func gitListing(listing ...string) func(walker, []arg) error {
 	return func(_ walker, args []arg) error {
 		if len(args) > 0 && args[0].exact && slices.Contains(listing, args[0].text) {
@@ -152,8 +154,8 @@ func gitRemote(_ walker, args []arg) error {
 	return nil
 }
 
-// gitConfig allows what only reads: without one of these options a key and a value are set. It must come
-// first but for options that take no value.
+// gitConfig allows only options that read: without one of them, git sets a key to a value. The
+// option must come first, except for options that take no value.
 func gitConfig(_ walker, args []arg) error {
 	words, known := exactly(args)
 	for known && len(words) > 0 && gitConfigScope[words[0]] {

@@ -9,13 +9,14 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Parse is the syntax tree of a command line for bash. It refuses text that bash and the parser may read
-// differently, where a command to the one is a comment, a word or nothing to the other: the tree would not
-// show what runs. Nothing is said about what the commands do, nor about values that bash evaluates as it runs.
-// The caller bounds the length: nesting takes stack. The error quotes no part of the line.
+// Parse returns the syntax tree of a command line for bash. It refuses text that bash and the
+// parser may read differently, where one sees a command and the other sees a comment, a word or
+// nothing: the tree would not show what runs. The tree says nothing about what the commands do, nor
+// about values that bash evaluates while it runs. The caller bounds the length, because nesting
+// takes stack. The error quotes no part of the line.
 func Parse(command string) (file *syntax.File, err error) {
 	defer func() {
-		if recover() != nil { // the parser met something its authors did not expect; neither do we
+		if recover() != nil { // the parser met what its authors did not expect
 			file, err = nil, errors.New("cannot be parsed")
 		}
 	}()
@@ -39,8 +40,8 @@ func Parse(command string) (file *syntax.File, err error) {
 	return file, nil
 }
 
-// plainText refuses bytes that shells and the parser may see differently: a carriage return is white
-// space to one and part of a name to the other.
+// plainText refuses bytes that shells and the parser may read differently: a carriage return is
+// white space to one and part of a name to the other.
 func plainText(command string) error {
 	if strings.HasSuffix(command, `\`) {
 		return errors.New("ends with a backslash")
@@ -59,26 +60,29 @@ func plainText(command string) error {
 	return nil
 }
 
-// joined is a line end taken out of a word or an operator: bash reads "$\" and "(rm x)" on the next line as
-// one substitution, the parser as two words. Behind a blank nothing is joined.
+// joined matches an escaped line end inside a word or an operator: bash reads "$\" with "(rm x)" on
+// the next line as one substitution, the parser as two words. After a blank, nothing is joined.
 var joined = regexp.MustCompile(`(^|[^ \t])\\\n`)
 
-// alike refuses the forms that two parsers read differently.
+// alike refuses the forms that bash and the parser read differently.
 func alike(node syntax.Node, command string) error {
 	switch n := node.(type) {
 	case *syntax.Comment:
 		return comment(n, command)
 	case *syntax.Stmt:
 		if _, timed := n.Cmd.(*syntax.TimeClause); timed && n.Negated {
-			return errors.New("has a form that is not looked into") // the two are ordered differently
+			// Bash and the parser order the two differently.
+			return errors.New("has a form that is not looked into")
 		}
 	case *syntax.ParamExp:
 		if quotesInside(n) {
-			return errors.New("has quotes inside an expansion") // inside double quotes they may not quote
+			// Inside double quotes they may not quote.
+			return errors.New("has quotes inside an expansion")
 		}
 	case *syntax.CmdSubst:
 		if n.Backquotes && strings.Contains(source(n, command), `\`) {
-			return errors.New("has a backslash between backquotes") // taken out before the rest is read
+			// Bash removes it before it reads the rest.
+			return errors.New("has a backslash between backquotes")
 		}
 	case *syntax.Redirect:
 		return hereDocument(n, command)
@@ -92,9 +96,10 @@ func alike(node syntax.Node, command string) error {
 
 var errPattern = errors.New("[[ =~ ]] with a pattern that shells read differently")
 
-// comment refuses a "#" that is a comment only to one of two parsers, and a comment that ends in a
-// backslash, which this parser takes to go on in the next line and bash does not: what one skips would be a
-// command to the other. Behind a blank, or alone on its line, it is a comment to all.
+// comment refuses a "#" that starts a comment for only one of the two parsers, and a comment that
+// ends in a backslash: this parser continues it on the next line and bash does not. Otherwise text
+// that one of them skips would be a command to the other. After a blank, or alone on its line, a
+// "#" starts a comment for both.
 func comment(c *syntax.Comment, command string) error {
 	at := int(c.Hash.Offset())
 	starts := at == 0 || strings.IndexByte(" \t\n;", command[at-1]) >= 0
@@ -107,8 +112,8 @@ func comment(c *syntax.Comment, command string) error {
 
 var delimiter = regexp.MustCompile(`^(?:[A-Za-z0-9_]+|'[A-Za-z0-9_]+'|"[A-Za-z0-9_]+")$`)
 
-// hereDocument refuses those whose end is not clear: a delimiter that is no plain name, and a text whose
-// lines are joined, which may hide it.
+// hereDocument refuses here-documents without a clear end: those whose delimiter is not a plain
+// name, and those with joined lines, which may hide the delimiter.
 func hereDocument(r *syntax.Redirect, command string) error {
 	if r.Op != syntax.Hdoc && r.Op != syntax.DashHdoc {
 		return nil
@@ -123,12 +128,12 @@ func hereDocument(r *syntax.Redirect, command string) error {
 	return nil
 }
 
-// source is the text of a node.
+// source returns the text of a node.
 func source(n syntax.Node, command string) string {
 	return command[n.Pos().Offset():min(int(n.End().Offset()), len(command))]
 }
 
-// quotesInside reports whether the words of an expansion hold single quotes, those of commands in it aside.
+// quotesInside reports whether an expansion contains single quotes, outside the commands in it.
 func quotesInside(p *syntax.ParamExp) (found bool) {
 	syntax.Walk(p, func(node syntax.Node) bool {
 		switch node.(type) {
@@ -142,7 +147,8 @@ func quotesInside(p *syntax.ParamExp) (found bool) {
 	return found
 }
 
-// patternWithout reports whether no unquoted part of a regular expression holds one of the characters.
+// patternWithout reports whether no unquoted part of a regular expression contains one of the
+// characters.
 func patternWithout(x syntax.TestExpr, chars string) bool {
 	word, ok := x.(*syntax.Word)
 	if !ok {

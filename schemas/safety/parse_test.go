@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Parse reads what bash and the parser read alike, whatever it does, and refuses the rest.
+// Parse accepts what bash and the parser read alike, whatever it does, and refuses the rest.
 func TestParse(t *testing.T) {
 	for _, command := range []string{
 		"", "rm x > y", "# all\nrm x", "make \\\n  -j", "cat <<E\n$(rm x)\nE", "cat <<'E' > f\n a \\\nb\nE", "x=`pwd`", "echo \"${x:-$(echo 'a')}\"",

@@ -12,25 +12,25 @@ import (
 
 // policy says how a command may be called and still change nothing.
 //
-// A program whose every option is harmless is free. For any other, each word that begins with "-", or
-// that might once it is expanded, must be an option listed here, wherever it stands: behind "--" and as
-// another option's value too. So nothing depends on knowing exactly which options take a value, on
-// getopt's reordering, or on its abbreviations (--outp=f is not in the list).
+// A program without any harmful option is free. For any other program, each word that begins with
+// "-", or might after expansion, must be a listed option, wherever it stands: even behind "--" and
+// as the value of another option. So the check does not depend on knowing which options take a
+// value, on getopt's reordering, or on its abbreviations (--outp=f is not in the list).
 type policy struct {
 	free bool
-	// short is the option letters without a value, in clusters too; valued those whose value follows, in
-	// the same word or the next.
+	// short lists the option letters without a value, also in clusters; valued those with a value,
+	// in the same word or the next.
 	short, valued string
-	// long is the long options without their dashes. Any may have "=value".
+	// long lists the long options without their dashes. Each may have "=value".
 	long []string
-	// operands is how many words may be there that are no options; default any. Where they are counted,
-	// options come first and "--" is refused: what stands behind is an operand to some, whatever it looks like.
+	// operands bounds the words that are not options; nil means any number. With a bound, options
+	// must come first and "--" is refused: behind it, some programs take any word as an operand.
 	operands *int
-	// check decides instead, or after the rest has been found good.
+	// check decides alone, or after the options have passed.
 	check func(w walker, args []arg) error
 }
 
-// at most n operands.
+// atMost allows at most n operands.
 func atMost(n int) *int { return &n }
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_./+:@\[-]{1,40}$`)
@@ -60,9 +60,9 @@ func (w walker) call(c *syntax.CallExpr) error {
 	return w.run(args)
 }
 
-// run checks a command by its words, the first of which is its name.
+// run checks a command given by its words; the first is the command's name.
 func (w walker) run(args []arg) error {
-	w.depth++ // wrappers bring more of them
+	w.depth++ // wrappers nest commands too
 	if w.depth > maxDepth {
 		return errors.New("nested too deep")
 	}
@@ -105,7 +105,7 @@ func (p policy) allows(w walker, name string, args []arg) error {
 	return nil
 }
 
-// options checks every word that is or could be an option, and counts the others.
+// options checks every word that is or could be an option, and counts the other words.
 func (p policy) options(name string, args []arg) error {
 	operands := 0
 	for i, a := range args {
@@ -113,7 +113,7 @@ func (p policy) options(name string, args []arg) error {
 			switch {
 			case i > 0 && p.takesNext(args[i-1]) && a.one:
 			case !a.one:
-				operands += 2 // any number
+				operands += 2 // may become any number
 			default:
 				operands++
 			}
@@ -133,7 +133,7 @@ func (p policy) options(name string, args []arg) error {
 	return nil
 }
 
-// option reports whether the word, which could be an option, can only be a listed one.
+// option reports whether a word that could be an option can only be a listed one.
 func (p policy) option(a arg) bool {
 	switch {
 	case a.wild || !strings.HasPrefix(a.text, "-"):
@@ -146,7 +146,7 @@ func (p policy) option(a arg) bool {
 	}
 	for _, letter := range a.text[1:] {
 		if strings.ContainsRune(p.valued, letter) {
-			return true // the rest is its value
+			return true // the rest of the word is its value
 		}
 		if !strings.ContainsRune(p.short, letter) {
 			return false
@@ -155,8 +155,8 @@ func (p policy) option(a arg) bool {
 	return a.exact
 }
 
-// takesNext reports whether the option's value is the next word. It only keeps values from being counted
-// as operands.
+// takesNext reports whether the option's value is the next word. This is used only to keep values
+// from being counted as operands.
 func (p policy) takesNext(a arg) bool {
 	if !a.exact || len(a.text) < 2 || a.text[0] != '-' || a.text[1] == '-' {
 		return false
@@ -165,7 +165,7 @@ func (p policy) takesNext(a arg) bool {
 	return p.valued != "" && at == len(a.text)-2
 }
 
-// exactly is the words' texts; false when one of them is not known.
+// exactly returns the texts of the words, or false when one of them is not known.
 func exactly(args []arg) ([]string, bool) {
 	texts := make([]string, len(args))
 	for i, a := range args {

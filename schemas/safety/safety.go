@@ -1,19 +1,23 @@
-// Package safety answers one question for both halves: may this call run beside others?
+// Package safety answers one question for the coordinator and the worker: may this call run beside
+// others?
 //
-// For most tools the answer is declared, for all calls or by a condition on each. For a shell it depends on the command, and is found by parsing
-// it: "ls | grep x" may overlap, "rm x" may not. The classifier is an allow-list over the syntax tree,
-// never a match on strings: every node, command and flag must be known to change nothing, and whatever is
-// not known, or would be read differently by another shell, runs alone. A wrong "alone" costs time; a
-// wrong "safe" lets a write overlap what was planned around it.
+// For most tools the answer is declared, for all calls or by a condition on each. For a shell it
+// depends on the command, which is parsed: "ls | grep x" may overlap, "rm x" may not. The
+// classifier is an allow-list over the syntax tree, never a match on strings. Every node, command
+// and flag must be known to change nothing; anything unknown, or that another shell would read
+// differently, runs alone. A wrong "alone" costs time; a wrong "safe" lets a write overlap the
+// calls planned around it.
 //
-// Safe means: it changes no file and no process outside its own process tree. It does not mean allowed
-// (a safe command may read a secret: that is a permission's business), nor that it ends.
+// Safe means: the command changes no file, and no process outside its own process tree. It does not
+// mean allowed (a safe command may read a secret, which is for permissions to decide), nor that it
+// ends.
 //
-// What it takes for granted of whoever runs the command: the shell is bash, not interactive, with a
-// scrubbed environment (no BASH_ENV, no exported functions, no GIT_* or PAGER that run programs), a UTF-8
-// or C locale, and a PATH whose programs are what their names say. Git runs what the configuration of the
-// repository names (text conversion, filters): that is its owner's doing, as PATH is; the builtin Bash
-// switches off the file system monitor and the optional index writes.
+// The classifier assumes this of the worker that runs the command: the shell is bash, not
+// interactive, with a scrubbed environment (no BASH_ENV, no exported functions, no GIT_* or PAGER
+// that run programs), a UTF-8 or C locale, and a PATH whose programs are what their names say. Git
+// runs what the configuration of the repository names (text conversion, filters): the repository's
+// owner is responsible for that, as for PATH. The builtin Bash switches off the file system monitor
+// and the optional index writes.
 package safety
 
 import (
@@ -23,10 +27,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Classify decides from the tool and its parsed input, and says why in words for `toolfleet plan`: a tool that
-// declares so runs alone, and so does a call on which its condition does not hold or cannot be evaluated; else the
-// parsed command of a shell decides, else what the tool declares, else its kind. So of a shell with a condition
-// both have to agree. The reason quotes no argument.
+// Classify decides from the tool and its parsed input, and gives the reason in words for `toolfleet
+// plan`. A tool that is declared to runs alone, and so does a call for which the tool's condition
+// is false or cannot be evaluated. Otherwise the parsed command of a shell decides, else the tool's
+// declaration, else its kind. So for a shell with a condition, both have to agree. The reason
+// quotes no argument.
 func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	if t.SafeWhen != "" {
 		safe, reason = condition(t, input)

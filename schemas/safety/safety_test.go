@@ -21,7 +21,7 @@ var (
 	unsafeCommands string
 )
 
-// lines is the commands of a file of testdata.
+// lines returns the commands of a file in testdata.
 func lines(file string) []string {
 	var commands []string
 	for line := range strings.SplitSeq(file, "\n") {
@@ -30,7 +30,7 @@ func lines(file string) []string {
 		}
 		commands = append(commands, strings.NewReplacer(`\\n`, "\\\n", `\n`, "\n", `\r`, "\r", `\x0c`, "\f", `\x00`, "\x00").Replace(line))
 	}
-	return commands[:len(commands)-1] // behind the last line end
+	return commands[:len(commands)-1] // the last one is empty: it follows the last line end
 }
 
 var shellTool = schemas.Tool{Name: "Bash", Kind: messages.Write, ShellCommand: "command"}
@@ -113,7 +113,8 @@ func TestClassifyByPromise(t *testing.T) {
 	}
 }
 
-// Nothing panics, and what is safe is safe as the parser prints it: the decision rests on the tree.
+// FuzzClassify: nothing panics, and a safe command is still safe as the parser prints it, because
+// the decision rests on the tree.
 func FuzzClassify(f *testing.F) {
 	for _, command := range append(lines(safeCommands), lines(unsafeCommands)...) {
 		f.Add(command)
@@ -138,7 +139,7 @@ func FuzzClassify(f *testing.F) {
 			t.Fatal(err)
 		}
 		if strings.Contains(printed.String(), "\\\n") {
-			return // the printer ends a line behind a backslash, which is refused whatever precedes it
+			return // the printer ends a line with a backslash, and that is always refused
 		}
 		if safe, reason := classify(printed.String()); !safe && printed.Len() < maxCommand {
 			t.Errorf("%q is safe, but printed as %q it is not: %s", command, printed.String(), reason)

@@ -9,13 +9,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of a command that is looked into at all; a longer or deeper one runs alone.
+// Bounds of a command that is classified. A longer or deeper one runs alone.
 const (
 	maxCommand = 16 << 10 // bytes
 	maxDepth   = 32       // statements inside statements
 )
 
-// readOnly reports what in the command could change something, or nil.
+// readOnly returns an error that says what in the command could change something, or nil.
 func readOnly(command string) error {
 	if len(command) > maxCommand {
 		return errors.New("too long to look into")
@@ -30,7 +30,7 @@ func readOnly(command string) error {
 	return walker{}.stmts(file.Stmts)
 }
 
-// walker goes down the tree. Its value says where it is.
+// walker walks down the tree and counts the depth.
 type walker struct{ depth int }
 
 func (w walker) stmts(list []*syntax.Stmt) error {
@@ -108,7 +108,7 @@ func (w walker) command(cmd syntax.Command) error {
 	return errors.New("has a form that is not looked into")
 }
 
-// first is the first of joined errors: one reason is enough.
+// first returns the first of joined errors: one reason is enough.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()[0]
@@ -148,8 +148,8 @@ func (w walker) cases(c *syntax.CaseClause) error {
 	return nil
 }
 
-// test looks into [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can run
-// commands hidden in a value, and so does -v.
+// test looks into [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can
+// run commands hidden in a value, and so does -v.
 func (w walker) test(x syntax.TestExpr) error {
 	switch x := x.(type) {
 	case *syntax.Word:
@@ -191,7 +191,8 @@ func (w walker) redirect(r *syntax.Redirect) error {
 		return err
 	}
 	if target.exact && number.MatchString(target.text) && r.Op != syntax.DplIn && r.Op != syntax.DplOut {
-		return errors.New("redirects a number") // which bash may take for the descriptor of what follows
+		// Bash may take the number for the descriptor of what follows.
+		return errors.New("redirects a number")
 	}
 	switch r.Op {
 	case syntax.WordHdoc:

@@ -11,12 +11,12 @@ var (
 	errAwk = errors.New("awk with a program that is not known to be harmless")
 )
 
-// sed checks the script: printing, deleting and substituting go to stdout. Its commands e and w, the
-// flags of the same names, and files of commands run programs and write files. The options were checked
-// before, -i and -f among those refused.
+// sed checks the script. Printing, deleting and substituting write to stdout only. The commands e
+// and w, the flags of the same names, and script files run programs and write files. The options
+// were checked before; -i and -f are among those refused.
 func sed(_ walker, args []arg) error {
 	var scripts []string
-	operand := false // the first one is the script unless -e gave it
+	operand := false // the first operand is the script unless -e gave it
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		text, isScript := "", false
@@ -66,7 +66,7 @@ func sed(_ walker, args []arg) error {
 	return nil
 }
 
-// An address is a line number, the last line or a plain regular expression between slashes.
+// sedAddress matches a line number, the last line or a plain regular expression between slashes.
 const sedAddress = `(?:[0-9]+|\$|/(?:[^/\\\n]|\\[^\n])*/I?)`
 
 var (
@@ -75,8 +75,8 @@ var (
 	sedFlags   = regexp.MustCompile(`^[gpIi0-9]*[ \t]*`)
 )
 
-// sedScript reports whether every command of the script is one of p, d, q, = and s. Where a bracket
-// expression could hide a delimiter, the parts do not fit and it says no.
+// sedScript reports whether every command of the script is one of p, d, q, = and s. It returns
+// false where a bracket expression could hide a delimiter.
 func sedScript(script string) bool {
 	if strings.TrimSpace(script) == "" {
 		return false
@@ -100,9 +100,9 @@ func sedScript(script string) bool {
 	return true
 }
 
-// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter, flags;
-// and returns what comes behind. Behind a pattern with a bracket nothing may come: sed could see its end
-// elsewhere, but then the number of delimiters is wrong.
+// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter,
+// flags. It returns the rest behind the flags. After a pattern with a bracket nothing may follow:
+// sed could see the pattern's end elsewhere, but then the number of delimiters is wrong.
 func sedSubstitute(s string) (rest string, ok bool) {
 	if s == "" || strings.IndexByte("/|#,:@%!", s[0]) < 0 {
 		return "", false
@@ -134,11 +134,11 @@ func sedSubstitute(s string) (rest string, ok bool) {
 	return strings.TrimLeft(rest, ";\n"), true
 }
 
-// awkProgram is a program that cannot name a pipe, a redirection, a function or a library: none of
-// ( | > < @. What is left selects lines and prints fields.
+// awkProgram matches programs that cannot name a pipe, a redirection, a function or a library: they
+// contain none of ( | > < @. Such a program can only select lines and print fields.
 var awkProgram = regexp.MustCompile(`^[A-Za-z0-9_ \t{}$,;:.=!*/+%^"'#?&~\\\n-]+$`)
 
-// awk allows -F and -v, such a program, and files to read.
+// awk allows -F and -v, a program that matches awkProgram, and files to read.
 func awk(_ walker, args []arg) error {
 	for len(args) > 0 && args[0].flag() {
 		text := args[0].text
@@ -167,5 +167,5 @@ func awk(_ walker, args []arg) error {
 	return nil
 }
 
-// inet begins the names that gawk opens as network connections instead of files.
+// inet is the prefix of names that gawk opens as network connections instead of files.
 const inet = "/inet"

@@ -9,27 +9,27 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// arg is what is known of a word before the shell expands it.
+// arg is what is known about a word before the shell expands it.
 type arg struct {
 	text string
 	// exact: the word becomes exactly one argument, text.
 	exact bool
-	// wild: nothing is known, not even how many arguments it becomes. Neither exact nor wild: every
-	// argument it becomes begins with text.
+	// wild: nothing is known, not even how many arguments the word becomes. When neither exact nor
+	// wild is set, every argument that the word becomes begins with text.
 	wild bool
-	// one: it becomes exactly one argument, whatever its text.
+	// one: the word becomes exactly one argument, whatever its text.
 	one bool
 }
 
-// flag reports whether the word could be taken for an option.
+// flag reports whether a program could take the word for an option.
 func (a arg) flag() bool {
-	if a.exact && a.text == "-" { // a stream
+	if a.exact && a.text == "-" { // standard input or output
 		return false
 	}
 	return a.wild || strings.HasPrefix(a.text, "-") || a.text == "" && !a.exact
 }
 
-// words checks words whose values do not matter.
+// words checks words whose text does not matter.
 func (w walker) words(list []*syntax.Word) error {
 	for _, word := range list {
 		if _, err := w.word(word); err != nil {
@@ -39,7 +39,7 @@ func (w walker) words(list []*syntax.Word) error {
 	return nil
 }
 
-// word checks everything that is run when the word is expanded, and says what is known of it.
+// word checks everything that runs when the word is expanded, and returns what is known about it.
 func (w walker) word(word *syntax.Word) (arg, error) {
 	a := arg{exact: true, one: true}
 	if word == nil {
@@ -48,7 +48,7 @@ func (w walker) word(word *syntax.Word) (arg, error) {
 	patterns := "*?[{"
 	switch lit := word.Lit(); {
 	case lit == "[":
-		patterns = "" // the command; a pattern has its ] in the same word
+		patterns = "" // the command [: a pattern has its ] in the same word
 	case lit != "" && !strings.Contains(lit, ",") && !strings.Contains(lit, ".."):
 		patterns = "*?[" // braces that do not expand, as in {} and HEAD@{1}
 	}
@@ -71,7 +71,7 @@ func (w walker) part(a *arg, part syntax.WordPart) error {
 	switch part := part.(type) {
 	case *syntax.SglQuoted:
 		if part.Dollar {
-			a.unknown() // $'...' with its escapes
+			a.unknown() // $'...' contains escapes
 			return nil
 		}
 		a.add(part.Value)
@@ -92,7 +92,8 @@ func (w walker) part(a *arg, part syntax.WordPart) error {
 	return err
 }
 
-// quoted adds a part in double quotes: one argument, unless it holds a list.
+// quoted adds a part in double quotes. It stays one argument, unless it contains a list such as
+// "$@".
 func (w walker) quoted(a *arg, q *syntax.DblQuoted) error {
 	if q.Dollar {
 		a.unknown() // $"..." is translated
@@ -114,23 +115,24 @@ func (w walker) quoted(a *arg, q *syntax.DblQuoted) error {
 	return nil
 }
 
-// add appends known text. What comes behind an unknown part is not known to be where it seems.
+// add appends known text. Behind an unknown part it does nothing: the text's place is then unknown.
 func (a *arg) add(s string) {
 	if a.exact {
 		a.text += s
 	}
 }
 
-// unknown says that the rest of the word is anything, but the word stays one argument.
+// unknown says that the rest of the word can be anything, but the word stays one argument.
 func (a *arg) unknown() { a.exact = false }
 
-// literal appends unquoted text, up to where the shell would expand it: at one of the pattern characters,
-// or at a ~ that leads the word.
+// literal appends unquoted text up to where the shell would expand it: at one of the pattern
+// characters, or at a ~ at the start of the word.
 func (a *arg) literal(s string, leads bool, patterns string) error {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c >= 0x80:
-			return errors.New("holds unquoted text that is not ASCII") // may be a blank in some locale
+			// May be a blank in some locale.
+			return errors.New("holds unquoted text that is not ASCII")
 		case c == '\\':
 			if i++; i < len(s) && s[i] >= 0x80 {
 				return errors.New("holds unquoted text that is not ASCII")
@@ -138,9 +140,10 @@ func (a *arg) literal(s string, leads bool, patterns string) error {
 			if i < len(s) && s[i] != '\n' {
 				a.add(s[i : i+1])
 			}
-		case strings.IndexByte(patterns, c) >= 0: // a pattern or a brace expansion: any number of arguments
+		// A pattern or a brace expansion becomes any number of arguments.
+		case strings.IndexByte(patterns, c) >= 0:
 			a.exact, a.one = false, false
-		case c == '~' && leads && i == 0: // somebody's home: some absolute path
+		case c == '~' && leads && i == 0: // a home folder: some absolute path
 			a.add("~")
 			a.unknown()
 		default:
@@ -150,7 +153,7 @@ func (a *arg) literal(s string, leads bool, patterns string) error {
 	return nil
 }
 
-// unescape removes the backslashes in front of the given characters, and escaped line ends.
+// unescape removes the backslashes before the given characters, and escaped line ends.
 func unescape(s, special string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -168,7 +171,8 @@ func unescape(s, special string) string {
 	return b.String()
 }
 
-// expansion checks what runs when a part is expanded, and reports whether quotes keep it together.
+// expansion checks what runs when a part is expanded. list is true when it may become several
+// arguments even inside quotes.
 func (w walker) expansion(part syntax.WordPart) (list bool, err error) {
 	switch part := part.(type) {
 	case *syntax.ParamExp:
@@ -184,11 +188,12 @@ func (w walker) expansion(part syntax.WordPart) (list bool, err error) {
 		}
 		return false, arithmetic(part.X)
 	}
-	return false, errors.New("has a pattern that is not looked into") // extended globs: off in bash by default
+	// Extended globs are off in bash by default.
+	return false, errors.New("has a pattern that is not looked into")
 }
 
-// param checks ${...}. Refused are the forms that evaluate a value once more (${!x}, ${x@P}) or set what
-// other commands depend on.
+// param checks ${...}. It refuses the forms that evaluate a value again (${!x}, ${x@P}) or set
+// variables that other commands depend on.
 func (w walker) param(p *syntax.ParamExp) (list bool, err error) {
 	if p.Param == nil || p.Excl || p.Width || p.IsSet || p.Flags != nil || p.NestedParam != nil || p.Names != 0 ||
 		len(p.Modifiers) > 0 || p.Split != 0 || p.GlobSubst != 0 || p.RcExpand != 0 {
@@ -235,8 +240,9 @@ var (
 	number        = regexp.MustCompile(`^(0x[0-9a-fA-F]{1,15}|[0-9]{1,18})$`)
 )
 
-// arithmetic allows numbers and operators only. A variable's value is evaluated as an expression in turn,
-// and an array index in it may hold a command substitution: x='a[$(rm f)]'; echo $((x)).
+// arithmetic allows only numbers and operators. Bash evaluates a variable's value as an expression
+// in turn, and an array index in it may contain a command substitution: x='a[$(rm f)]'; echo
+// $((x)).
 func arithmetic(x syntax.ArithmExpr) error {
 	switch x := x.(type) {
 	case nil:
@@ -252,7 +258,7 @@ func arithmetic(x syntax.ArithmExpr) error {
 			return arithmetic(x.X)
 		}
 	case *syntax.BinaryArithm:
-		if err := arithmetic(x.X); err != nil { // which refuses the left side of every assignment
+		if err := arithmetic(x.X); err != nil { // also refuses the left side of every assignment
 			return err
 		}
 		return arithmetic(x.Y)
@@ -260,8 +266,8 @@ func arithmetic(x syntax.ArithmExpr) error {
 	return errArithmetic
 }
 
-// settableName is a variable that nothing but the command itself looks at. Shells, loaders and programs
-// have theirs in capitals.
+// settableName matches variables that only the command itself depends on. Shells, loaders and
+// programs use names in capitals.
 var settableName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
 func settable(name string) error {
@@ -271,7 +277,7 @@ func settable(name string) error {
 	return nil
 }
 
-// assign checks an assignment that stands alone: x=1, y=$(ls), files=(*.go).
+// assign checks an assignment without a command: x=1, y=$(ls), files=(*.go).
 func (w walker) assign(a *syntax.Assign) error {
 	if a.Naked || a.Name == nil || a.Index != nil {
 		return errors.New("has an assignment that is not looked into")
@@ -293,7 +299,7 @@ func (w walker) assign(a *syntax.Assign) error {
 	return err
 }
 
-// prefixes are the variables that may be set for one command, with the values that may be given.
+// prefixes lists the variables that may be set for one command, with the allowed values.
 var prefixes = map[string]*regexp.Regexp{
 	"LC_ALL":              locale,
 	"LC_COLLATE":          locale,
@@ -310,7 +316,7 @@ var prefixes = map[string]*regexp.Regexp{
 	"GIT_TERMINAL_PROMPT": regexp.MustCompile(`^0$`),
 }
 
-// locale is one that no bytes have two meanings in.
+// locale matches locales in which no bytes have two meanings.
 var locale = regexp.MustCompile(`^(C|POSIX|C\.UTF-8|C\.utf8|[a-z]{2}_[A-Z]{2}\.(UTF-8|utf8))$`)
 
 // prefix checks an assignment in front of a command.
