@@ -8,8 +8,9 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// weigher charges for what CEL takes for one step where it only knows at run time what the operands are, as it
-// does of everything in the input: comparing, searching and copying values of any size.
+// weigher adds the cost of operations that CEL counts as one step because it knows their operands
+// only at run time, as for everything in the input: comparing, searching and copying values of any
+// size.
 type weigher struct{}
 
 func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
@@ -27,7 +28,7 @@ func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uin
 			return nil // two lists are joined without a copy
 		}
 		cost += weight(result, MaxCost)
-	case "size": // of a text, which is counted; a list knows its size
+	case "size": // the size of a text is counted; a list knows its size
 		switch args[0].(type) {
 		case types.String, types.Bytes:
 			cost += weight(args[0], MaxCost)
@@ -42,8 +43,8 @@ func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uin
 	return &cost
 }
 
-// weight is what it takes to walk a value once: a unit for each value in it, and for each ten bytes of text. It
-// stops at the limit.
+// weight is the cost of walking a value once: one unit for each value in it, and one for each ten
+// bytes of text. It stops at the limit.
 func weight(v ref.Val, limit uint64) uint64 {
 	sum := uint64(1)
 	switch v := v.(type) {

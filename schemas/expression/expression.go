@@ -1,19 +1,19 @@
-// Package expression is the conditions of policies and tools: CEL over one call. A [Program] is compiled once
-// and evaluated on the [Subject] of each call.
+// Package expression implements the conditions of policies and tools: CEL over one call. A
+// [Program] is compiled once and evaluated on the [Subject] of each call.
 //
 //	tool.name, tool.kind, tool.pool   text
 //	input                             the arguments: a map
-//	session.id, principal.id          text; empty where nobody asks for a session (plans, concurrency_safe)
+//	session.id, principal.id          text; empty where no session is known (plans, concurrency_safe)
 //
-// The language is the standard library and macros of CEL and its strings extension, without what makes far
-// more out of a text than goes in. A number of the input is an int when it is whole and fits into 64 bits, else a
-// double; the two compare with each other by value.
+// The language is the standard library and macros of CEL and its strings extension, without the
+// functions whose result can be far larger than their input. A number of the input is an int when
+// it is whole and fits into 64 bits, else a double; the two compare with each other by value.
 //
-// Expressions are written by operators, inputs by strangers: an evaluation ends because what it costs is limited
-// (it takes no context), never panics, and its error never quotes a value. What an error means is the
-// caller's: a rule that cannot be evaluated counts against the call.
+// Operators write the expressions, strangers the inputs. So an evaluation ends because its cost is
+// limited (it takes no context), it never panics, and its error never quotes a value. The caller
+// decides what an error means: a rule that cannot be evaluated counts against the call.
 //
-// The package is pure, and everything in it safe for concurrent use.
+// The package is pure, and everything in it is safe for concurrent use.
 package expression
 
 import (
@@ -28,19 +28,21 @@ import (
 )
 
 const (
-	// MaxSource is how many bytes an expression may have. Longer ones are programs, and belong into a hook.
+	// MaxSource is the longest expression, in bytes. A longer one is a program, and belongs in a
+	// hook.
 	MaxSource = 4096
-	// MaxCost is what one evaluation may cost, in CEL's units of about one step or ten characters of text: enough
-	// to match a regular expression against some hundred kilobytes, spent within a fraction of a second.
+	// MaxCost bounds one evaluation, in CEL's units of about one step or ten characters of text. It
+	// is enough to match a regular expression against some hundred kilobytes, and is spent within a
+	// fraction of a second.
 	MaxCost = 1_000_000
-	// maxRecursion keeps nested brackets from the parser's stack.
+	// maxRecursion bounds nested brackets, which take the parser's stack.
 	maxRecursion = 64
 )
 
-// Type is what an expression has to result in.
+// Type is the type that an expression has to result in.
 type Type int
 
-// The results that callers know what to do with.
+// The result types that callers can use.
 const (
 	Bool Type = iota
 	Text
@@ -48,7 +50,7 @@ const (
 
 func (t Type) String() string { return [...]string{"true or false", "text"}[t] }
 
-// Error is what is wrong with an expression, and where in it.
+// Error says what is wrong with an expression, and where.
 type Error struct {
 	Line, Column int // from 1, in characters
 	Message      string
@@ -56,11 +58,11 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
 
-// variables are all that an expression can read. The dotted ones are variables of their own, so a misspelt one
-// is unknown when the expression is compiled.
+// variables lists everything that an expression can read. The dotted names are variables of their
+// own, so a misspelt one is already unknown when the expression is compiled.
 var variables = []string{"input", "tool.name", "tool.kind", "tool.pool", "session.id", "principal.id"}
 
-// environment is the language.
+// environment defines the language.
 var environment = func() *cel.Env {
 	options := []cel.EnvOption{
 		cel.CrossTypeNumericComparisons(true),
@@ -77,7 +79,7 @@ var environment = func() *cel.Env {
 	}
 	env, err := cel.NewEnv(options...)
 	if err != nil {
-		panic(err) // it depends on nothing
+		panic(err) // cannot happen: it depends on no input
 	}
 	return env
 }()
@@ -89,16 +91,16 @@ type Program struct {
 	run    cel.Program
 }
 
-// Source is the expression as it was written.
+// Source returns the expression as it was written.
 func (p *Program) Source() string { return p.source }
 
-// Reads reports whether a variable stands in the expression.
+// Reads reports whether the expression mentions a variable.
 func (p *Program) Reads(variable string) bool { return p.reads[variable] }
 
-// Compile checks an expression and makes it ready to be evaluated. The error is an [*Error].
+// Compile checks an expression and prepares it for evaluation. The error is an [*Error].
 func Compile(source string, want Type) (p *Program, err error) {
 	defer func() {
-		if recover() != nil { // of the CEL library
+		if recover() != nil { // a panic of the CEL library
 			p, err = nil, &Error{1, 1, "cannot be read as an expression"}
 		}
 	}()
@@ -132,7 +134,8 @@ func Compile(source string, want Type) (p *Program, err error) {
 	return &Program{source, reads, run}, nil
 }
 
-// What went wrong in an evaluation. Nothing that comes from CEL is passed on: it quotes what it failed on.
+// The errors of an evaluation. CEL's own errors are never returned: they quote the value they
+// failed on.
 var (
 	errInput   = errors.New("the input has a number out of range, or is no JSON object within bounds")
 	errCost    = errors.New("it takes too much work on this input")

@@ -85,7 +85,7 @@ func TestBool(t *testing.T) {
 		{`timestamp(input.at) > timestamp("2026-01-01T00:00:00Z")`, `{"at":"2026-11-21T00:00:00Z"}`, true, nil},
 		{`tool.name == "refund" && tool.kind == "write" && tool.pool == "payments"`, `{}`, true, nil},
 		{`session.id == "s-1" && principal.id == "support"`, `{}`, true, nil},
-		// A mistake on one side does not hide what the other side says.
+		// A mistake on one side does not hide the value of the other side.
 		{`input.x > 1 || tool.name == "refund"`, `{}`, true, nil},
 		{`input.x > 1 && tool.name == "other"`, `{}`, false, nil},
 	} {
@@ -158,7 +158,7 @@ func TestMistakesAreSentences(t *testing.T) {
 	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
 	const escape = ` is no escape in a text; a backslash is written \\, and r"..." takes it as it is`
 	for source, want := range map[string]string{
-		// Functions: what is meant, at the name.
+		// Unknown functions: the error suggests a name, at the place of the name.
 		`input.reason.contain("x")`:             "1:14: there is no function contain; did you mean contains?",
 		"true &&\n \"é\".startWith ( \"x\" )":   "2:6: there is no function startWith; did you mean startsWith?",
 		`siz(input.l) > 1`:                      "1:1: there is no function siz; did you mean size?",
@@ -172,7 +172,7 @@ func TestMistakesAreSentences(t *testing.T) {
 		`session . user . x . startsWith("x")`:  "",
 		`input.reason.contain(input.reason) `:   "1:14: there is no function contain; did you mean contains?",
 		`input.a.contain("(") && input.b.len()`: "1:9: there is no function contain; did you mean contains?",
-		// The end.
+		// Expressions that end too early.
 		`input.amount >`:               "1:15: the expression ends too early",
 		"input.amount >\n\n":           "1:15: the expression ends too early",
 		"input.amount > 1\n && (\r\n ": "2:6: the expression ends too early",
@@ -183,7 +183,7 @@ func TestMistakesAreSentences(t *testing.T) {
 		`[1, 2`:                        "1:6: the expression ends too early",
 		`input.a == "x`:                "1:12: the text that begins here does not end",
 		`input.a == 'it''`:             "1:16: the text that begins here does not end",
-		// Other languages.
+		// Operators of other languages.
 		`input.a = 1`:               "1:9: '=' is no operator; == is",
 		`input.a === 1`:             "1:9: '===' is no operator; == is",
 		`input.a !== 1`:             "1:9: '!==' is no operator; != is",
@@ -212,7 +212,8 @@ func TestMistakesAreSentences(t *testing.T) {
 	}
 }
 
-// TestErrorsQuoteNothing: what a caller writes into a log or tells the model is never an argument.
+// TestErrorsQuoteNothing: an error, which a caller may log or send to the model, never contains an
+// argument.
 func TestErrorsQuoteNothing(t *testing.T) {
 	const secret = "hunter2"
 	input := `{"s":"` + secret + `","m":{"` + secret + `":1},"re":"(` + secret + `","l":["` + secret + `"]}`
@@ -227,7 +228,8 @@ func TestErrorsQuoteNothing(t *testing.T) {
 	}
 }
 
-// TestCostIsLimited: what would run for hours ends with an error. The test ends, or it does not.
+// TestCostIsLimited: evaluations that would run for hours end with an error. Otherwise the test
+// does not end.
 func TestCostIsLimited(t *testing.T) {
 	list := "[" + strings.TrimSuffix(strings.Repeat("1,", 3000), ",") + "]"
 	texts := `["` + strings.Repeat(`a","`, 3000) + `a"]`
@@ -259,7 +261,7 @@ func TestCostIsLimited(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", source, got, err, errCost)
 		}
 	}
-	// What a policy honestly asks of a large input is below the limit.
+	// Honest conditions on a large input stay below the limit.
 	for _, source := range []string{
 		`input.s.contains("b") || input.l.exists(x, x == 2)`, `input.s.matches("^a+b$")`, `input.t.all(x, x.matches("^[a-z]{1,20}$"))`, `size(input.s) > 100 && input.t.all(x, x == "a")`,
 		`"b" in input.t || input.s == "b"`,

@@ -8,17 +8,19 @@ import (
 	"cel.dev/cel-go/common/overloads"
 )
 
-// CEL charges for a function once it has returned. These can take minutes, or all memory, before that: a
-// stranger's input of a megabyte makes terabytes when each of its letters is replaced by all of it.
+// CEL charges for a function after it has returned. Before that, these functions can take minutes
+// or all memory: replacing each letter of a stranger's megabyte by the whole of it makes terabytes.
 var (
 	growing = map[string]bool{"join": true, "format": true}
-	// written are those that are harmless as long as the operator wrote their texts, and no long ones.
+	// written lists the functions that are harmless when the operator wrote their arguments, and
+	// these are short.
 	written = map[string]bool{"replace": true, "indexOf": true, "lastIndexOf": true}
 )
 
 const maxWritten = 100
 
-// growth finds a use of such a function.
+// growth returns an error for the first use of such a function, and for a regular expression that
+// is not a literal.
 func growth(checked *cel.Ast) *Error {
 	var found *Error
 	native := checked.NativeRep()

@@ -11,7 +11,7 @@ import (
 	"cel.dev/cel-go/common"
 )
 
-// firstOf is the mistake that stands first; those behind it are often its echo.
+// firstOf returns the first mistake by position: the mistakes after it are often its consequences.
 func firstOf(all []*common.Error, source string) *Error {
 	first := slices.MinFunc(all, func(a, b *common.Error) int {
 		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
@@ -31,7 +31,8 @@ func firstOf(all []*common.Error, source string) *Error {
 	return m.says("%s", message)
 }
 
-// mistake is a place in an expression: a line from 1, and how many characters stand before it there.
+// mistake is a place in an expression: a line, from 1, and the number of characters before it in
+// that line.
 type mistake struct {
 	lines        []string
 	line, column int
@@ -41,7 +42,7 @@ func (m mistake) says(format string, args ...any) *Error {
 	return &Error{m.line, m.column + 1, fmt.Sprintf(format, args...)}
 }
 
-// before and after are the line around the place.
+// before and after return the text of the line on both sides of the place.
 func (m mistake) before() string {
 	line := m.lineText()
 	return string(line[:min(m.column, len(line))])
@@ -59,13 +60,14 @@ func (m mistake) lineText() []rune {
 	return []rune(m.lines[m.line-1])
 }
 
-// back is the place that many characters earlier.
+// back is the place as many characters earlier as text has.
 func (m mistake) back(text string) mistake {
 	m.column -= len([]rune(text))
 	return m
 }
 
-// end is the place behind the last word: where it ends too early, an expression is not over before the lines that follow.
+// end is the place behind the last word. An expression that ends too early is reported there, not
+// on the empty lines that follow.
 func (m mistake) end() mistake {
 	for i, line := range slices.Backward(m.lines) {
 		if line = strings.TrimRightFunc(line, unicode.IsSpace); line != "" {
@@ -76,21 +78,22 @@ func (m mistake) end() mistake {
 	return m
 }
 
-// Functions of other languages, and what stands for them here.
+// elsewhere maps functions of other languages to their names here.
 var elsewhere = map[string]string{
 	"len": "size", "length": "size", "count": "size", "includes": "contains", "any": "exists", "some": "exists", "every": "all",
 	"toLowerCase": "lowerAscii", "toLower": "lowerAscii", "toUpperCase": "upperAscii", "toUpper": "upperAscii", "strip": "trim",
 	"starts_with": "startsWith", "ends_with": "endsWith", "match": "matches",
 }
 
-// macros are functions whose arguments CEL rewrites. Where it does not know one, they are not as it wants them.
+// macros are functions whose arguments CEL rewrites. CEL calls a macro unknown when its arguments
+// have the wrong form.
 var macros = map[string]string{
 	"has": "has(input.a)", "all": "all(x, x > 1)", "exists": "exists(x, x > 1)", "exists_one": "exists_one(x, x > 1)",
 	"map": "map(x, x + 1)", "filter": "filter(x, x > 1)",
 }
 
-// unknown is a variable or a function that is none. Of a function CEL names the bracket behind it, and after a variable
-// that it does not know it takes both for one.
+// unknown reports an unknown variable or function. For a function, CEL gives the place of the
+// bracket behind its name. For a method of an unknown variable, it takes both names for a function.
 func (m mistake) unknown(name, hint string) *Error {
 	if !strings.HasPrefix(m.after(), "(") {
 		return m.says("'%s' is not known; an expression reads %s", name, strings.Join(variables, ", "))
@@ -102,7 +105,8 @@ func (m mistake) unknown(name, hint string) *Error {
 	}
 	if at := strings.LastIndexByte(name, '.'); at > 0 {
 		variable := name[:at]
-		m.column += max(strings.LastIndexByte(variable, '.'), 0) // as where no function is called
+		// As for a variable without a function call.
+		m.column += max(strings.LastIndexByte(variable, '.'), 0)
 		return m.says("'%s' is not known; an expression reads %s", variable, strings.Join(variables, ", "))
 	}
 	if example := macros[name]; example != "" {
@@ -117,7 +121,7 @@ func (m mistake) unknown(name, hint string) *Error {
 	return m.says("there is no function %s", name)
 }
 
-// notHere are what other languages write, and what stands for it here.
+// notHere maps operators of other languages to the ones used here.
 var notHere = map[string]string{
 	"=": "==", "===": "==", "!==": "!=", "<>": "!=", "=!": "!=", "=>": ">=", "=<": "<=", "&": "&&", "|": "||",
 	"and": "&&", "AND": "&&", "or": "||", "OR": "||", "not": "!", "NOT": "!",
@@ -133,7 +137,8 @@ var (
 	missing        = regexp.MustCompile(`^(?:missing ('.+') at '<EOF>'|mismatched input '<EOF>' expecting ('[^']+'))$`)
 )
 
-// syntax puts the words of the parser into sentences, the common ones. All others stay, for there is a place with them.
+// syntax rewords the common errors of the parser. It keeps the text of all others, which come with
+// a place.
 func (m mistake) syntax(said string) *Error {
 	end := m.end()
 	atEnd := m.line > end.line || m.line == end.line && m.column >= end.column
@@ -152,11 +157,11 @@ func (m mistake) syntax(said string) *Error {
 	if parts := misplaced.FindStringSubmatch(said); parts != nil {
 		return m.says("%s is not expected here", parts[1])
 	}
-	said, _, _ = strings.Cut(said, " expecting {") // every token of the language
+	said, _, _ = strings.Cut(said, " expecting {") // the rest lists every token of the language
 	return m.says("Syntax error: %s", said)
 }
 
-// foreign is an operator of another language around the place.
+// foreign reports an operator of another language around the place.
 func (m mistake) foreign() *Error {
 	front := operatorBehind.FindString(m.before())
 	if word := front + operatorAhead.FindString(m.after()); notHere[word] != "" {
@@ -177,7 +182,7 @@ func (m mistake) isNone(operator string) *Error {
 	return m.says("'%s' is no operator; %s is", operator, notHere[operator])
 }
 
-// noToken is about characters that begin no word of the language.
+// noToken reports characters that start no token of the language.
 func (m mistake) noToken(text string) *Error {
 	switch first := []rune(text + " ")[0]; first {
 	case '"', '\'':

@@ -9,8 +9,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// matching is what it takes to match a text: each of its characters may be held against every instruction of the
-// regular expression, and "x{1,1000}" has thousands of them.
+// matching is the cost of a regular expression match: each character of the text may be tried
+// against every instruction of the expression, and "x{1,1000}" has thousands of them.
 func matching(text, pattern ref.Val) uint64 {
 	s, _ := text.Value().(string)
 	p, _ := pattern.Value().(string)
@@ -21,7 +21,8 @@ func matching(text, pattern ref.Val) uint64 {
 	return uint64(1+len(s)/10) * uint64(1+size/2)
 }
 
-// bounded is a match that does not begin where it would cost too much: CEL charges for it when it has ended.
+// bounded is a match that fails at once when it would cost too much: CEL charges only after a match
+// has ended.
 func bounded(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
@@ -39,7 +40,7 @@ func bounded(call interpreter.InterpretableCall, pattern string) (interpreter.In
 	}), nil
 }
 
-// matches is bounded in both of its spellings: text.matches(pattern), matches(text, pattern).
+// matches bounds both spellings: text.matches(pattern), matches(text, pattern).
 var matches = []*interpreter.RegexOptimization{
 	{Function: overloads.Matches, OverloadID: overloads.Matches, RegexIndex: 1, Factory: bounded},
 	{Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: bounded},

@@ -9,23 +9,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Call is what expressions know of a call.
+// Call is what expressions can read of a call.
 type Call struct {
 	Tool      string
 	Kind      messages.Kind
 	Pool      string
 	Input     json.RawMessage
 	Session   messages.SessionID
-	Principal string // the tenant token of whose agent it is
+	Principal string // the tenant token of the agent
 }
 
-// Subject is a call, read once for any number of programs.
+// Subject is a call that was read once, for any number of programs.
 type Subject struct {
 	variables map[string]any
-	err       error // the input cannot be read: every evaluation fails
+	err       error // the input cannot be read, so every evaluation fails
 }
 
-// NewSubject reads a call. It walks the whole input, so it is for where there is a program to evaluate.
+// NewSubject reads a call. It walks the whole input, so call it only when there is a program to
+// evaluate.
 func NewSubject(c Call) *Subject {
 	input, err := members(c.Input)
 	return &Subject{map[string]any{
@@ -48,7 +49,7 @@ func members(raw json.RawMessage) (map[string]any, error) {
 	return input, err
 }
 
-// convert gives every number in v its meaning, in place.
+// convert replaces every json.Number in v by its int or double, in place.
 func convert(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -69,7 +70,7 @@ func convert(v any) (_ any, err error) {
 	return v, nil
 }
 
-// number goes by the value, not by how it is written: 50, 50.0 and 5e1 are the same int.
+// number depends on the value, not on how it is written: 50, 50.0 and 5e1 are the same int.
 func number(text string) (any, error) {
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return i, nil
@@ -78,7 +79,7 @@ func number(text string) (any, error) {
 	if err != nil {
 		return nil, errInput
 	}
-	// Exactly, because a double may round to a whole number that this is not.
+	// The check is exact, because a double may round to a whole number that the input is not.
 	if exact, ok := new(big.Rat).SetString(text); ok && exact.IsInt() && exact.Num().IsInt64() {
 		return exact.Num().Int64(), nil
 	}
