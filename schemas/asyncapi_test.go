@@ -23,7 +23,7 @@ func asyncapi(t *testing.T) map[string]any {
 	return decode(asJSON(t, body)).(map[string]any)
 }
 
-// in is the member at the end of a path of keys.
+// in returns the member at the end of a path of keys.
 func in(t *testing.T, doc any, path ...string) any {
 	t.Helper()
 	v := lookup(doc, append([]string{""}, path...))
@@ -108,7 +108,7 @@ func TestAsyncAPIReferencesResolve(t *testing.T) {
 		}
 	}
 	walk("", doc)
-	for _, name := range messages.SortedKeys(used) { // and what these are made of
+	for _, name := range messages.SortedKeys(used) { // and the schemas they refer to
 		body, _ := fs.ReadFile(Files(), name+".json")
 		for _, part := range regexp.MustCompile(`"\$ref": "([a-z-]+)\.json"`).FindAllSubmatch(body, -1) {
 			used[string(part[1])] = true

@@ -32,8 +32,8 @@ func readFile(t testing.TB, path string) []byte {
 	return b
 }
 
-// knownHoles are the suite's cases that jsonschema v5.3.1 gets wrong: an empty enum accepts everything
-// instead of nothing, and two corners of $dynamicRef.
+// knownHoles are the suite's cases that jsonschema v5.3.1 gets wrong: an empty enum accepts
+// everything instead of nothing, and two corners of $dynamicRef.
 var knownHoles = map[string][]string{
 	"draft2020-12/enum.json": {
 		"empty enum: string is invalid", "empty enum: number is invalid", "empty enum: null is invalid",
@@ -83,7 +83,8 @@ type suiteCase struct {
 	got, want bool
 }
 
-// suiteCases runs the groups of one file. The suite's schemas of draft 7 do not say which draft they are.
+// suiteCases runs the groups of one file. The suite's schemas of draft 7 do not say which draft
+// they are.
 func suiteCases(t *testing.T, file, draftURL string, remotes map[string]string) []suiteCase {
 	var groups []struct {
 		Description string

@@ -6,23 +6,25 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// The validator applies every branch of allOf, anyOf, oneOf and $ref anew each time it comes by, and
-// cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever. Two bounds
-// stop that: checkExpansions refuses a schema that does it to a single value, when it is compiled; and
-// the toll stops a validation in which a recursive schema does it level by level of the value.
+// The validator applies every branch of allOf, anyOf, oneOf and $ref again each time it meets it,
+// and cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever. Two
+// bounds stop that. checkExpansions refuses, at compilation, a schema that does it to a single
+// value. The step budget (toll) stops a validation in which a recursive schema does it level by
+// level of the value.
 
-// checkExpansions counts, for each subschema, how many subschemas the validator applies to one value on
-// its behalf: the paths through the graph of references and branches, not its nodes.
+// checkExpansions counts, for each subschema, how many subschemas the validator applies to one
+// value on its behalf. It counts the paths through the graph of references and branches, not the
+// nodes.
 func checkExpansions(root *jsonschema.Schema) error {
 	var (
-		paths = map[*jsonschema.Schema]int{} // finished ones; -1 while being counted
+		paths = map[*jsonschema.Schema]int{} // finished counts; -1 while being counted
 		seen  = map[*jsonschema.Schema]bool{}
 		todo  = []*jsonschema.Schema{root}
 		count func(*jsonschema.Schema) int
 	)
 	count = func(s *jsonschema.Schema) int {
 		if n, ok := paths[s]; ok {
-			return max(n, 0) // a loop is the validator's to report
+			return max(n, 0) // a loop is for the validator to report
 		}
 		paths[s] = -1
 		n := 1
@@ -47,7 +49,7 @@ func checkExpansions(root *jsonschema.Schema) error {
 	return nil
 }
 
-// samePlace is the subschemas that s applies to the very value it is applied to.
+// samePlace returns the subschemas that s applies to the same value as itself.
 func samePlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := present(s.Ref, s.RecursiveRef, s.DynamicRef, s.Not, s.If, s.Then, s.Else)
 	all = append(all, s.AllOf...)
@@ -64,7 +66,7 @@ func samePlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// insideOf is the subschemas that s applies to members, items and names of the value.
+// insideOf returns the subschemas that s applies to members, items and names of its value.
 func insideOf(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := present(s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema)
 	all = append(all, s.PrefixItems...)
@@ -95,8 +97,9 @@ func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// toll is an extension of the validator: every application of a subschema pays, and one that has
-// nothing left stops the validation by a panic, which is the only way out of it.
+// toll is the step budget of a validation, as an extension of the validator. Every application of a
+// subschema takes its price from the budget. When nothing is left it panics, which is the only way
+// to stop the validator.
 type toll struct{ left int }
 
 type tollError struct{}
@@ -105,8 +108,8 @@ func (tollError) Error() string {
 	return fmt.Sprintf("the schema and the value together need more than %d steps", MaxChecks)
 }
 
-// Compile is called for each subschema that is an object. Its price includes the subschemas right
-// under it: those that fail on the type leave before they pay.
+// Compile is called for each subschema that is an object. The price includes its direct branches,
+// because a branch that fails on the type ends before it pays for itself.
 func (t *toll) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
 	price := 1
 	for _, v := range m {
@@ -122,7 +125,7 @@ type fare struct {
 	price int
 }
 
-// Validate is called when everything below the subschema has been applied.
+// Validate is called after everything below the subschema has been applied.
 func (f fare) Validate(jsonschema.ValidationContext, any) error {
 	if f.toll.left -= f.price; f.toll.left < 0 {
 		panic(tollError{})

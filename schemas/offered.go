@@ -6,17 +6,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Announcement is what a worker makes known of a tool. It outlives the worker.
+// Announcement is what a worker publishes about a tool. It outlives the worker.
 type Announcement struct {
 	Tool
-	// Denied says that the worker's policy denies every call of the tool. It is no part of the definition, and its
-	// digest does not depend on it.
+	// Denied says that the worker's policy denies every call of the tool. It is not part of the
+	// definition, and the digest does not depend on it.
 	Denied bool `json:"denied,omitempty"`
 }
 
-// Offered is the tools that a model is told of, in the order given: those that the fleet's policy does not deny
-// altogether. The workers that serve a tool now decide, and where they disagree, deny wins. Where no worker serves it
-// the announcement decides.
+// Offered returns the tools to offer to a model, in the order given: those of which the fleet's
+// policy does not deny every call. The workers that serve a tool now decide; where they disagree,
+// deny wins. When no worker serves the tool, its announcement decides.
 func Offered(announced []Announcement, present []messages.Presence) []Tool {
 	var tools []Tool
 	for _, a := range announced {

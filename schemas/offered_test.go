@@ -9,7 +9,8 @@ import (
 )
 
 func TestOffered(t *testing.T) {
-	allows := messages.Presence{Tools: []string{"look", "pay"}} // as one of a build that does not say what it denies
+	// As sent by a build that does not report what it denies.
+	allows := messages.Presence{Tools: []string{"look", "pay"}}
 	denies := messages.Presence{Tools: []string{"look", "pay"}, Denied: []string{"pay"}}
 	elsewhere := messages.Presence{Tools: []string{"look"}}
 	for name, row := range map[string]struct {

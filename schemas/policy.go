@@ -8,48 +8,50 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Policy is a policy file: the layer of rules above all tools files. policy-file.json is its schema.
+// Policy is a policy file: the layer of rules above all tools files. Its schema is
+// policy-file.json.
 type Policy struct {
-	// Default decides the calls that no rule matches: allow, ask or deny; "" when the file leaves it open.
+	// Default decides the calls that no rule matches: allow, ask or deny; "" when the file leaves
+	// it open.
 	Default string
 	Rules
 	Approvers []messages.Approver
 	Hooks     []HookEntry
 	Tests     []PolicyTest
-	// Version is the digest of what decides: see [Policy.Digest].
+	// Version is the digest of everything that decides: see [Policy.Digest].
 	Version string
 }
 
 // HookEntry is a hook that is a program. At least one of Before and After is set.
 type HookEntry struct {
 	Name string
-	// Match is the tools that the hook is for: names or patterns of path.Match with | between them. "" matches
-	// every tool.
+	// Match selects the tools of the hook: names or patterns of path.Match, separated by |. ""
+	// matches every tool.
 	Match    string
 	Priority int
 	Class    string        // gate or observe; default gate
-	Budget   time.Duration // of one run; 0 is the default of hooks
+	Budget   time.Duration // of one run; 0 means the default budget of hooks
 	Before   *Exec
 	After    *Exec
-	Env      []string // names of environment variables that its programs get to see
+	Env      []string // environment variables that its programs get
 	Line     int
 }
 
-// PolicyTest is a call, and what the policy has to say about it.
+// PolicyTest is a call with the decision that the policy should make about it.
 type PolicyTest struct {
 	Name, Tool         string
 	Kind               messages.Kind // "" is write
 	Input              json.RawMessage
 	Session, Principal string
-	Hook               string        // what the hooks say: none, allow, ask or deny; default none
+	Hook               string        // the hooks' opinion: none, allow, ask or deny; default none
 	Effect             string        // expected: allow, ask or deny
-	Tier               messages.Tier // expected; "" is any
-	Rule               string        // expected name of what decides; "" is any
+	Tier               messages.Tier // expected; "" accepts any
+	Rule               string        // expected name of the deciding rule; "" accepts any
 	Line               int
 }
 
-// ParsePolicy reads a policy file (YAML). name stands in the errors, which tell every mistake at once, one
-// [FileError] each, joined.
+// ParsePolicy reads a policy file (YAML). name appears in the error, which joins one [FileError]
+// for every mistake in the file.
 func ParsePolicy(name string, data []byte) (Policy, error) {
 	m := &mistakes{file: name}
 	root := parseYAML(data, m)
@@ -64,7 +66,8 @@ func ParsePolicy(name string, data []byte) (Policy, error) {
 	return p, nil
 }
 
-// Digest is the version of a policy with these contents: of everything but its tests, and where things stand.
+// Digest returns the version of a policy with these contents: it covers everything but the tests
+// and the line numbers.
 func (p Policy) Digest() string {
 	p.Tests, p.Version = nil, ""
 	p.Rules = p.Rules.placeless()

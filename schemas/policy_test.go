@@ -74,7 +74,8 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
-// TestVersionIsOfWhatDecides: a granted call runs under the policy that it was granted under, and a comment is not another.
+// TestVersionIsOfWhatDecides: a granted call runs under the policy that granted it, and a changed
+// comment does not make another policy.
 func TestVersionIsOfWhatDecides(t *testing.T) {
 	base := "deny: [Bash]\nrisk: [{tier: high, tool: refund, when: input.amount > 50}]\n"
 	version := parsePolicy(t, base).Version
@@ -203,8 +204,8 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 	}
 }
 
-// FuzzParsePolicy: no file gets a panic through; one that is accepted satisfies its schema, and is the same when
-// read again.
+// FuzzParsePolicy: no file makes the parser panic. An accepted file satisfies its schema and is the
+// same when read again.
 func FuzzParsePolicy(f *testing.F) {
 	files, _ := filepath.Glob(filepath.Join("testdata", "policy-*.yaml"))
 	for _, path := range files {

@@ -39,7 +39,7 @@ func (m *mistakes) policy(root yamlNode) (p Policy) {
 	return p
 }
 
-// approvers have a name and a key each, and share neither.
+// approvers reads the approvers. Each has a name and a key of its own.
 func (m *mistakes) approvers(n yamlNode) (all []messages.Approver) {
 	names, keys := map[string]int{}, map[string]int{}
 	for _, item := range m.items(n, "approvers") {
@@ -72,7 +72,7 @@ func (m *mistakes) approvers(n yamlNode) (all []messages.Approver) {
 	return all
 }
 
-// publicKey reads a key. What is no public key is not quoted: it may be a seed that was pasted by mistake.
+// publicKey reads a key. It never quotes a wrong one: it may be a seed that was pasted by mistake.
 func (m *mistakes) publicKey(n yamlNode) string {
 	key, ok := m.text(n, "key", "the public key of a user: U and 55 characters")
 	switch {
@@ -84,7 +84,7 @@ func (m *mistakes) publicKey(n yamlNode) string {
 	return key
 }
 
-// needs tells which keys of a mapping are missing.
+// needs reports the missing keys of a mapping.
 func (m *mistakes) needs(n yamlNode, has map[string]bool, want string, keys ...string) {
 	for _, key := range keys {
 		if has != nil && !has[key] {
@@ -128,7 +128,8 @@ func (m *mistakes) program(n yamlNode, key string) *Exec {
 	return &e
 }
 
-// match reads patterns with | between them. One that can match nothing would be a gate that lets everything pass.
+// match reads patterns separated by |. A pattern that can match nothing is a mistake: its hook
+// would let everything pass.
 func (m *mistakes) match(n yamlNode) string {
 	text, ok := m.text(n, "match", "tools such as Edit|Write|mcp__*")
 	if !ok || text == "" {

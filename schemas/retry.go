@@ -8,15 +8,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Retry is whether and when a call is run again after it failed with an error that its tool marked
-// retryable. It says nothing about a worker that was lost: that is on_crash.
+// Retry says whether and when a call runs again after it failed with an error that its tool marked
+// retryable. It does not apply to a call whose worker was lost: on_crash does.
 type Retry struct {
-	// Attempts is how many runs there are in all, the first included: at most 10. 0 or 1: never again.
+	// Attempts is the number of runs, the first included: at most 10. 0 or 1: never again.
 	Attempts int `json:"attempts"`
-	// BackoffMS is the wait before the second run. It doubles with every further one. Default with
-	// Attempts over 1: 500 ms; at most an hour.
+	// BackoffMS is the wait before the second run. It doubles before every further run. Default
+	// when Attempts is over 1: 500 ms, or MaxBackoffMS where that is less; at most an hour.
 	BackoffMS int64 `json:"backoff_ms,omitempty"`
-	// MaxBackoffMS is where the doubling stops. Default 10 s, or BackoffMS where that is more; at most an hour.
+	// MaxBackoffMS bounds the doubling. Default 10 s, or BackoffMS where that is more; at most an
+	// hour.
 	MaxBackoffMS int64 `json:"max_backoff_ms,omitempty"`
 }
 
@@ -24,17 +25,17 @@ const (
 	maxAttempts       = 10
 	defaultBackoff    = 500 * time.Millisecond
 	defaultMaxBackoff = 10 * time.Second
-	// longestBackoff is how long a batch lives unless somebody set otherwise: a longer wait never ends well.
+	// longestBackoff is the default life of a batch: a longer wait never ends well.
 	longestBackoff = time.Hour
 )
 
-// Backoff is how long to wait after the given attempt failed, counted from 1: without jitter, which is for
-// the caller to add. It is never longer than MaxBackoffMS.
+// Backoff returns how long to wait after the given attempt failed, counted from 1. The caller adds
+// jitter. It is never longer than MaxBackoffMS.
 func (r Retry) Backoff(attempt int) time.Duration {
 	r = r.filled()
 	wait := r.BackoffMS
 	for range attempt - 1 {
-		if wait > r.MaxBackoffMS/2 { // doubling it would pass the limit, or all limits of the type
+		if wait > r.MaxBackoffMS/2 { // doubling would pass the limit, or overflow
 			return milliseconds(r.MaxBackoffMS)
 		}
 		wait *= 2
@@ -42,12 +43,12 @@ func (r Retry) Backoff(attempt int) time.Duration {
 	return milliseconds(min(wait, r.MaxBackoffMS))
 }
 
-// milliseconds is at most [longestBackoff], so that no number is too large for a duration.
+// milliseconds converts n, bounded by [longestBackoff] so that it cannot overflow a duration.
 func milliseconds(n int64) time.Duration {
 	return time.Duration(min(n, longestBackoff.Milliseconds())) * time.Millisecond
 }
 
-// filled is the policy with its open waits filled.
+// filled returns the policy with its defaults for missing waits.
 func (r Retry) filled() Retry {
 	if r.BackoffMS == 0 {
 		r.BackoffMS = defaultBackoff.Milliseconds()
@@ -61,8 +62,8 @@ func (r Retry) filled() Retry {
 	return r
 }
 
-// withDefaults is the policy of a tool with that kind and on_crash. One attempt is the same as no policy,
-// and so is written the same way.
+// withDefaults checks the retry policy for a tool with this kind and on_crash, and fills its
+// defaults. One attempt means the same as no policy, so both become the zero value.
 func (r Retry) withDefaults(kind messages.Kind, onCrash messages.OnCrash) (Retry, error) {
 	longest := longestBackoff.Milliseconds()
 	switch {

@@ -104,7 +104,8 @@ func TestRetryIsRefused(t *testing.T) {
 	}
 }
 
-// A digest names a promise in journals that are older than the policy: a tool without one keeps its own.
+// Old journals name tools by digest: a tool without a retry policy keeps the digest it had before
+// there were retry policies.
 func TestRetryIsPartOfThePromiseOnlyWhereThereIsOne(t *testing.T) {
 	tool, err := Tool{Name: "x", Kind: messages.Read}.WithDefaults()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// Rules is the rules of one layer: the policy file, or the key permissions of a tools file.
+// Rules are the rules of one layer: the policy file, or the key permissions of a tools file.
 type Rules struct {
 	Deny, Ask, Allow []RuleEntry
 	Risk             []RiskEntry
@@ -20,39 +20,41 @@ type Rules struct {
 
 // RuleEntry is one rule, from the short form "Bash(git status:*)" or a mapping.
 type RuleEntry struct {
-	// Name is what decisions, logs and people call the rule: unique in its file, by default the short form,
-	// or tool and condition.
+	// Name identifies the rule in decisions, logs and questions. It is unique in its file. The
+	// default is the short form, or tool and condition.
 	Name string
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
-	// Argument is the short form's pattern for the input; "" matches every call. Not with When.
+	// Argument is the short form's pattern for the input; "" matches every call. Not together with
+	// When.
 	Argument string
 	When     string // CEL; "" is always
 	Reason   string // for the model and for people
 	Line     int    // where the rule starts, from 1; 0 outside of a file
 }
 
-// RiskEntry raises the tier of the calls that it matches.
+// RiskEntry raises the tier of the calls it matches.
 type RiskEntry struct {
 	Name, Tool, When, Reason string
 	Tier                     messages.Tier
 	Line                     int
 }
 
-// SemanticRule is a check of a tool on an input that fits its schema.
+// SemanticRule is a tool's own check of an input that fits its schema.
 type SemanticRule struct {
-	Require string `json:"require"`        // CEL; what is not true of the input is refused
+	Require string `json:"require"`        // CEL; an input for which it is not true is refused
 	Message string `json:"message"`        // for the model
 	Code    string `json:"code,omitempty"` // default [messages.CodeInvalidArguments]
 }
 
 var shortForm = regexp.MustCompile(`(?s)^([a-zA-Z0-9_*?\[\]-]+)(?:\((.+)\))?$`)
 
-// ParseRule reads the short form of a rule: a tool pattern, and in parentheses a pattern for the input.
+// ParseRule reads the short form of a rule: a tool pattern, and in parentheses a pattern for the
+// input.
 func ParseRule(short string) (RuleEntry, error) {
 	short = strings.Trim(short, " \t\r\n")
 	parts := shortForm.FindStringSubmatch(short)
-	// Nothing but space in the parentheses would be a pattern that matches every call.
+	// Parentheses with nothing but space would be a pattern that matches every call.
 	if parts == nil || parts[2] != "" && strings.TrimSpace(parts[2]) == "" {
 		return RuleEntry{}, fmt.Errorf("%.80q: want Tool or Tool(pattern)", short)
 	}
@@ -60,7 +62,7 @@ func ParseRule(short string) (RuleEntry, error) {
 	return r, checkToolPattern(r.Tool)
 }
 
-// checkToolPattern is about a tool's name or a pattern of path.Match.
+// checkToolPattern accepts a tool's name or a pattern of path.Match.
 func checkToolPattern(pattern string) error {
 	if _, err := path.Match(pattern, ""); err != nil || !toolPattern.MatchString(pattern) {
 		return fmt.Errorf("%.80q is no tool's name and no pattern such as mcp__*", pattern)
@@ -68,7 +70,7 @@ func checkToolPattern(pattern string) error {
 	return nil
 }
 
-// checkConditions is about what a tool says in expressions, and its tier.
+// checkConditions checks the tool's expressions, and its tier.
 func (t Tool) checkConditions() error {
 	if t.SafeWhen != "" {
 		if t.ConcurrencySafe != nil {
@@ -96,7 +98,7 @@ func (t Tool) checkConditions() error {
 	return nil
 }
 
-// Whether a call may run beside others is asked where nobody knows whose it is.
+// Whether a call may run beside others is decided without knowing its session or principal.
 var errAsksWho = errors.New("only tool and input are known here, neither session nor principal")
 
 func asksWho(p *expression.Program) bool { return p.Reads("session.id") || p.Reads("principal.id") }

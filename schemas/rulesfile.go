@@ -15,7 +15,8 @@ const (
 
 var toolPattern = regexp.MustCompile(`^[a-zA-Z0-9_*?\[\]-]+$`)
 
-// ruleReaders reads the four keys that hold rules. Rules of one file have names of their own.
+// ruleReaders returns readers for the four keys that hold rules. All rules of a file have different
+// names.
 func (m *mistakes) ruleReaders(rules *Rules) map[string]func(yamlNode) {
 	names := map[string]int{} // line of each
 	list := func(key string, into *[]RuleEntry) func(yamlNode) {
@@ -49,7 +50,7 @@ func (m *mistakes) items(n yamlNode, key string) []yamlNode {
 	return items
 }
 
-// unique reports whether a name is new, and remembers it.
+// unique reports whether a name is new, and remembers it. A name that is taken is a mistake.
 func (m *mistakes) unique(at position, names map[string]int, name, what string) bool {
 	line, twice := names[name]
 	if twice {
@@ -60,7 +61,7 @@ func (m *mistakes) unique(at position, names map[string]int, name, what string) 
 	return true
 }
 
-// rule reads one rule; not ok when there is a mistake in it.
+// rule reads one rule. It returns false when the rule has a mistake.
 func (m *mistakes) rule(n yamlNode, key string) (RuleEntry, bool) {
 	before := len(m.all)
 	if short, isText := n.value.(string); isText {
@@ -119,7 +120,7 @@ func (m *mistakes) riskEntry(n yamlNode) (RiskEntry, bool) {
 	return risk, len(m.all) == before
 }
 
-// nameOf is what a rule is called that names itself not: what it says, on one line.
+// nameOf is the default name of a rule: its content on one line.
 func nameOf(tool, argument, when string) string {
 	name := tool
 	switch {
@@ -141,7 +142,7 @@ func (m *mistakes) toolPattern(n yamlNode, key string) string {
 	return text
 }
 
-// words is a text for people or the model: there is something in it.
+// words reads a text for people or the model. An empty text is a mistake.
 func (m *mistakes) words(n yamlNode, key string) string {
 	text, ok := m.text(n, key, "text")
 	if ok && strings.TrimSpace(text) == "" {
@@ -150,7 +151,7 @@ func (m *mistakes) words(n yamlNode, key string) string {
 	return text
 }
 
-// label is a name for people: one line of at most 100 bytes.
+// label reads a name for people: one line of at most 100 bytes.
 func (m *mistakes) label(n yamlNode, key string) string {
 	text := m.words(n, key)
 	if len(text) > 100 || strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }) {

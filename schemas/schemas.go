@@ -8,16 +8,17 @@ import (
 	"sync"
 )
 
-// idBase is where the schemas say that they are: their $id is idBase and the file's name.
+// idBase starts the $id of every schema: its $id is idBase and the file's name.
 const idBase = "https://toolfleet.dev/schemas/v1/"
 
 //go:embed *.json asyncapi.yaml
 var files embed.FS
 
-// Files is the JSON Schema of every message and of the tools file, and asyncapi.yaml.
+// Files returns the JSON Schemas of all messages and of the tools and policy files, and
+// asyncapi.yaml.
 func Files() fs.FS { return files }
 
-// documents is every schema by its $id, for the references from one to another.
+// documents returns every schema by its $id, for references from one schema to another.
 var documents = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	names, _ := fs.Glob(files, "*.json") // the pattern is well-formed
@@ -33,7 +34,8 @@ var (
 	own   = map[string]*Schema{} // guarded by ownMu
 )
 
-// For is the compiled schema of a message by its name: "batch" for batch.json. A name that is none is an error.
+// For returns the compiled schema of a message by its name: "batch" for batch.json. An unknown name
+// is an error.
 func For(name string) (*Schema, error) {
 	ownMu.Lock()
 	defer ownMu.Unlock()
@@ -52,7 +54,7 @@ func For(name string) (*Schema, error) {
 	return s, nil
 }
 
-// Names is what [For] knows, sorted.
+// Names returns the names that [For] knows, sorted.
 func Names() []string {
 	names, _ := fs.Glob(files, "*.json")
 	for i, name := range names {

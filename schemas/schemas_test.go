@@ -16,7 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// goTypes is every schema with the Go type that speaks it; nil for what only other languages write.
+// goTypes maps every schema to the Go type that implements it; nil for messages only other
+// languages write.
 var goTypes = map[string]any{
 	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": messages.Job{}, "event": messages.Event{},
 	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": messages.Get{}, "state": messages.State{},
@@ -26,7 +27,7 @@ var goTypes = map[string]any{
 	"buried": messages.Buried{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
 }
 
-// mayOmit is what our writers always write and strangers need not.
+// mayOmit lists members that our writers always write and other writers may omit.
 var mayOmit = []string{"batch.v", "control.v"}
 
 func TestSchemasAgreeWithTheGoTypes(t *testing.T) {
@@ -51,7 +52,7 @@ func document(t testing.TB, name string) any {
 	return decode(body)
 }
 
-// resolve follows the $ref of a subschema of the named file. What stands beside the $ref is added.
+// resolve follows the $ref of a subschema of the named file, and adds the keywords beside the $ref.
 func resolve(t testing.TB, file string, schema any) (string, map[string]any) {
 	t.Helper()
 	s, _ := schema.(map[string]any)
@@ -88,7 +89,7 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// agree walks a Go type and its schema together.
+// agree compares a Go type with its schema, member by member.
 func agree(t *testing.T, file string, schema any, path string, typ reflect.Type) {
 	t.Helper()
 	file, s := resolve(t, file, schema)
@@ -160,7 +161,8 @@ func agreeStruct(t *testing.T, file string, s map[string]any, path string, typ r
 	}
 }
 
-// jsonFields is the fields of a struct by their JSON names, those of embedded structs included.
+// jsonFields returns the fields of a struct by their JSON names, including those of embedded
+// structs.
 func jsonFields(typ reflect.Type) map[string]reflect.StructField {
 	fields := map[string]reflect.StructField{}
 	for f := range typ.Fields() {
@@ -177,7 +179,7 @@ func jsonFields(typ reflect.Type) map[string]reflect.StructField {
 	return fields
 }
 
-// schemaType is the one type that a subschema allows, by its type, its enum or its const.
+// schemaType returns the one type that a subschema allows, by its type, its enum or its const.
 func schemaType(s map[string]any) string {
 	if name, ok := s["type"].(string); ok {
 		return name

@@ -1,8 +1,10 @@
-// Package schemas holds what is promised in writing: the JSON Schemas of every message (*.json), the
-// AsyncAPI document of the subjects, what each tool promises (Tool, Catalog), the tools file, and the
-// one door to the JSON Schema validator.
+// Package schemas holds what is promised in writing: the JSON Schemas of every message (*.json),
+// the AsyncAPI document of the subjects, the promise of each tool (Tool, Catalog), and the readers
+// of the tools file and the policy file. It is the only package that calls the JSON Schema
+// validator.
 //
-// The coordinator knows what a tool promises from here. How it runs, only the worker knows.
+// The coordinator knows from this package what a tool promises. Only the worker knows how the tool
+// runs.
 package schemas
 
 import (
@@ -14,40 +16,46 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Tool is what a tool promises: everything about it that is true wherever it runs. Workers announce it;
-// coordinators plan with it; providers are told of it.
+// Tool is what a tool promises: everything about it that is true wherever it runs. Workers announce
+// it, coordinators plan with it, and codecs export it to providers.
 type Tool struct {
-	Name        string        `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
-	Description string        `json:"description,omitempty"`
-	Kind        messages.Kind `json:"kind"` // default write: what nothing is known about runs alone
+	Name        string `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
+	Description string `json:"description,omitempty"`
+	// Kind defaults to write: a tool about which nothing is known runs alone.
+	Kind messages.Kind `json:"kind"`
 	// ConcurrencySafe overrides the default, which is true for a read or a compute.
 	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
-	// SafeWhen is the CEL condition of a tool that may run beside others in some calls only. Not with
-	// ConcurrencySafe: the one key concurrency_safe of a tools file sets either.
+	// SafeWhen is the CEL condition under which a call of the tool may run beside others. Not
+	// together with ConcurrencySafe: the key concurrency_safe of a tools file sets one or the
+	// other.
 	SafeWhen string `json:"safe_when,omitempty"`
-	// ShellCommand names the input property that holds a shell command. Its parsed form then decides
-	// call by call whether it may run beside others.
-	ShellCommand string           `json:"shell_command,omitempty"`
-	InputSchema  json.RawMessage  `json:"input_schema"` // JSON Schema 2020-12; its root is an object
-	TimeoutMS    int64            `json:"timeout_ms"`   // of one run; defaults: read 5 s, compute 2 s, write 30 s
-	OnCrash      messages.OnCrash `json:"on_crash,omitempty"`
-	Retry        Retry            `json:"retry,omitzero"` // of a run that failed and may be tried again; default: never
-	Pool         string           `json:"pool"`           // whose workers run it; default "default"
-	// MaxOutput is how many characters of text the model gets to read at most; 0: no cut.
+	// ShellCommand names the input property that holds a shell command. The parsed command then
+	// decides for each call whether it may run beside others.
+	ShellCommand string `json:"shell_command,omitempty"`
+	// InputSchema is a JSON Schema 2020-12 whose root is an object.
+	InputSchema json.RawMessage `json:"input_schema"`
+	// TimeoutMS bounds one run. Defaults: read 5 s, compute 2 s, write 30 s.
+	TimeoutMS int64            `json:"timeout_ms"`
+	OnCrash   messages.OnCrash `json:"on_crash,omitempty"`
+	// Retry applies to a run that failed and may be tried again. Default: never.
+	Retry Retry  `json:"retry,omitzero"`
+	Pool  string `json:"pool"` // the workers that run it; default "default"
+	// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON; 0: no cut.
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
-	// Semantic is checked in order on every input that fits the schema; the first rule that does not hold refuses the call.
+	// Semantic rules are checked in order on every input that fits the schema. The first rule that
+	// does not hold refuses the call.
 	Semantic []SemanticRule `json:"semantic,omitempty"`
 	// Risk is the tool's own tier; a policy can only raise it. Default low.
 	Risk messages.Tier `json:"risk,omitempty"`
-	// Digest names this very definition. [Tool.WithDefaults] sets it.
+	// Digest identifies exactly this definition. [Tool.WithDefaults] sets it.
 	Digest string `json:"digest,omitempty"`
 }
 
-// Truncate says which part of an output that is too long is kept.
+// Truncate says which part of a long output is kept.
 type Truncate string
 
-// Head keeps the start, tail the end (the last line of a command is the one that says why it failed),
+// Head keeps the start, tail the end (the last line of a command usually says why it failed),
 // middle both ends.
 const (
 	TruncateHead   Truncate = "head"
@@ -55,7 +63,7 @@ const (
 	TruncateTail   Truncate = "tail"
 )
 
-// DefaultPool is the pool of tools that name none.
+// DefaultPool is the pool of tools that do not name one.
 const DefaultPool = "default"
 
 var (
@@ -66,7 +74,8 @@ var (
 // IsName reports whether a tool could have this name.
 func IsName(name string) bool { return toolName.MatchString(name) }
 
-// WithDefaults is the tool with every open field filled and its digest set. The error names the tool and the field.
+// WithDefaults returns the tool with all defaults filled and its digest set. The error names the
+// tool and the field.
 func (t Tool) WithDefaults() (Tool, error) {
 	if !toolName.MatchString(t.Name) {
 		return t, fmt.Errorf("tool name %.80q: want 1 to 64 of [a-zA-Z0-9_-]", t.Name)
@@ -130,10 +139,11 @@ func (t Tool) WithDefaults() (Tool, error) {
 // Timeout is the longest that one run may take.
 func (t Tool) Timeout() time.Duration { return time.Duration(t.TimeoutMS) * time.Millisecond }
 
-// Catalog is the tools that are known, by name. It is a value: nobody changes one that was handed out.
+// Catalog holds the known tools by name. It is never changed once it was handed out.
 type Catalog struct{ tools map[string]Tool }
 
-// NewCatalog holds the given tools. Two tools of one name are an error.
+// NewCatalog returns a catalog of the given tools, with defaults filled. Two tools of one name are
+// an error.
 func NewCatalog(tools ...Tool) (Catalog, error) {
 	c := Catalog{make(map[string]Tool, len(tools))}
 	for _, t := range tools {
@@ -149,13 +159,13 @@ func NewCatalog(tools ...Tool) (Catalog, error) {
 	return c, nil
 }
 
-// Lookup is the tool of exactly this name.
+// Lookup returns the tool of exactly this name.
 func (c Catalog) Lookup(name string) (Tool, bool) {
 	t, ok := c.tools[name]
 	return t, ok
 }
 
-// Tools is every tool, sorted by name.
+// Tools returns every tool, sorted by name.
 func (c Catalog) Tools() []Tool {
 	tools := make([]Tool, 0, len(c.tools))
 	for _, name := range messages.SortedKeys(c.tools) {

@@ -12,25 +12,26 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Check is the probe of a checkable write: it finds out whether a run of a call whose worker was lost was
-// applied. Exactly one of Command and HTTP is set. How it answers: see tool.ReadProbed.
+// Check is the probe of a checkable write: when a call's worker was lost, it finds out whether the
+// run was applied. Exactly one of Command and HTTP is set. tool.ReadProbed reads its answer.
 type Check struct {
-	Command []string // the program and its arguments, started as those of Exec are
+	Command []string // program and arguments, started like those of Exec
 	HTTP    *CheckHTTP
 	Timeout time.Duration // of one probe
 }
 
-// CheckHTTP is a probe that is a request. It carries the identity of the call in its headers.
+// CheckHTTP is a probe by HTTP request. It carries the identity of the call in its headers.
 type CheckHTTP struct {
 	URL     string
 	Method  string // GET, or POST with the input of the call as its body
 	Headers []CheckHeader
 }
 
-// CheckHeader is a header whose value is in the environment of the worker, so that no secret stands in a file.
+// CheckHeader is a header whose value comes from the worker's environment, so that no secret stands
+// in a file.
 type CheckHeader struct{ Name, Env string }
 
-// DefaultCheckTimeout is how long a probe may take that says nothing about it.
+// DefaultCheckTimeout bounds a probe that sets no timeout.
 const DefaultCheckTimeout = 10 * time.Second
 
 const (
@@ -42,7 +43,7 @@ const (
 
 var (
 	headerName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	// ownHeaders is what a request says by itself.
+	// ownHeaders matches the headers that toolfleet or the HTTP client sets.
 	ownHeaders = regexp.MustCompile(`(?i)^(toolfleet-.*|host|connection|content-length|content-type|transfer-encoding|trailer)$`)
 )
 
@@ -75,7 +76,7 @@ func (r *entryReader) checkHTTP(n yamlNode) *CheckHTTP {
 	return request
 }
 
-// url reads an address. Errors do not quote it: it may hold what should be in a header.
+// url reads an address. Errors do not quote it: it may contain a secret that belongs in a header.
 func (r *entryReader) url(n yamlNode) string {
 	const want = "an address such as https://example.com/probe"
 	text, ok := r.text(n, "url", want)
@@ -137,7 +138,8 @@ func (r *entryReader) retry(n yamlNode) {
 		r.add(n.position, "attempts is missing; "+wantRetry)
 		return
 	}
-	if _, err := retry.withDefaults(messages.Read, ""); err != nil { // a write is looked at once the whole entry was read
+	// The rules for a write are checked in effects, once the whole entry is read.
+	if _, err := retry.withDefaults(messages.Read, ""); err != nil {
 		r.add(n.position, "retry: %v", err)
 		return
 	}
@@ -160,7 +162,7 @@ func (r *entryReader) backoff(n yamlNode, key string) int64 {
 	return d.Milliseconds()
 }
 
-// effects checks what the keys about failed and lost runs say together.
+// effects checks the keys about failed and lost runs against each other.
 func (r *entryReader) effects(has func(key string) bool) {
 	checkable := r.entry.OnCrash == messages.Checkable
 	switch {
@@ -172,7 +174,7 @@ func (r *entryReader) effects(has func(key string) bool) {
 		r.add(r.at["on_crash"], "on_crash: checkable needs a probe to ask: write check: {command: [./probe]}")
 	}
 	if slices.Contains(FileBuiltins, r.entry.Builtin) {
-		return // only the worker knows what it is when the entry does not say so
+		return // the worker knows the builtin's kind and on_crash
 	}
 	kind := r.entry.Kind
 	if kind == "" {

@@ -33,7 +33,7 @@ func TestParseCheckAndRetry(t *testing.T) {
 	}
 }
 
-// How a tool is asked is no part of what it promises, like how it is run.
+// How a tool is probed is not part of its promise, and neither is how it is run.
 func TestCheckIsNotPartOfTheDigest(t *testing.T) {
 	digest := func(check string) string {
 		file, err := ParseToolsFile("f", []byte(toolWith("on_crash: checkable", "check: "+check)))

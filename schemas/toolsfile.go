@@ -11,21 +11,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// ToolsFile is what a worker serves besides its own builtins. tools-file.json is its schema.
+// ToolsFile is what a worker serves besides its own builtins. Its schema is tools-file.json.
 type ToolsFile struct {
 	Tools []Entry // in the order of the file
 	Rules Rules   // the layer below the policy
 }
 
-// Entry is one tool and how it is run: exactly one of Exec and Builtin is set.
+// Entry is one tool with the way it is run: exactly one of Exec and Builtin is set.
 type Entry struct {
-	// Tool has its defaults filled, but for an entry that lends a file builtin: what such an entry leaves
-	// open is the builtin's own promise, which the worker knows.
+	// Tool has its defaults filled, except for a file builtin: what such an entry leaves open is
+	// the builtin's own promise, which the worker knows.
 	Tool
 	Exec    *Exec
 	Builtin string   // one of [FileBuiltins] or [DemoBuiltins]
-	Check   *Check   // with on_crash checkable, and only then
-	Env     []string // names of environment variables that the tool and its check get to see
+	Check   *Check   // set exactly when on_crash is checkable
+	Env     []string // environment variables that the tool and its check get
 	Line    int      // where the entry starts, from 1
 }
 
@@ -34,15 +34,15 @@ type Exec struct {
 	Command []string // the program and its arguments; no shell
 }
 
-// The names that the key builtin knows. FileBuiltins bring a kind, a schema and a description of their
-// own; DemoBuiltins, for demos, tests and load runs, take those of the entry.
+// The values of the key builtin. FileBuiltins have a kind, a schema and a description of their own.
+// DemoBuiltins, for demos, tests and load runs, take those of the entry.
 var (
 	FileBuiltins = []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"}
 	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
 )
 
-// entryKeys is every key of an entry in the order in which errors list them. A nil reader means that the
-// key is known and not built yet.
+// entryKeys lists every key of an entry in the order in which errors list them. A nil reader marks
+// a key that is not in this version.
 var entryKeys = []struct {
 	name    string
 	read    func(*entryReader, yamlNode)
@@ -75,8 +75,8 @@ var (
 	byteSize        = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
 )
 
-// ParseToolsFile reads a tools file (YAML). name stands in the errors, which tell every mistake at once, one
-// [FileError] each, joined.
+// ParseToolsFile reads a tools file (YAML). name appears in the error, which joins one [FileError]
+// for every mistake in the file.
 func ParseToolsFile(name string, data []byte) (ToolsFile, error) {
 	m := &mistakes{file: name}
 	root := parseYAML(data, m)
@@ -143,7 +143,7 @@ func (m *mistakes) entries(n yamlNode) []Entry {
 type entryReader struct {
 	*mistakes
 	entry Entry
-	at    map[string]position // the keys that are there
+	at    map[string]position // the keys of the entry
 }
 
 func (m *mistakes) entry(n yamlNode) (Entry, bool) {
@@ -160,11 +160,11 @@ func (m *mistakes) entry(n yamlNode) (Entry, bool) {
 	}
 	r.whole(n.position)
 	if len(m.all) > before {
-		return r.entry, true // its name still counts
+		return r.entry, true // a faulty entry still takes its name
 	}
 	if !slices.Contains(FileBuiltins, r.entry.Builtin) {
 		tool, err := r.entry.WithDefaults()
-		if err != nil { // each field has been checked, so this is about none of them
+		if err != nil { // all fields were checked, so this is about their combination
 			m.add(n.position, "%v", err)
 		}
 		r.entry.Tool = tool
@@ -191,7 +191,7 @@ func (r *entryReader) read(member yamlMember) {
 	r.add(member.position, "unknown key %q; the keys of a tool are %s", clip(member.key), strings.Join(names, ", "))
 }
 
-// whole checks what no single key can say.
+// whole checks what concerns several keys.
 func (r *entryReader) whole(at position) {
 	has := func(key string) bool { _, ok := r.at[key]; return ok }
 	if !has("name") {
@@ -266,7 +266,8 @@ func (r *entryReader) timeout(n yamlNode) {
 	r.entry.TimeoutMS = r.duration(n, "timeout").Milliseconds()
 }
 
-// maxOutput reads bytes. A KB is 1,024 of them, whichever way it is written.
+// maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024, MB and MiB both 1,024
+// KB. The cut later counts a text in characters.
 func (r *entryReader) maxOutput(n yamlNode) {
 	parts := byteSize.FindStringSubmatch(fmt.Sprint(n.value))
 	if parts == nil {

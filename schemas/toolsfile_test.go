@@ -21,7 +21,7 @@ func parseFile(t testing.TB, name string) ToolsFile {
 	return file
 }
 
-// asJSON is a YAML file as its schema sees it.
+// asJSON is a YAML file as JSON, for its schema.
 func asJSON(t testing.TB, data []byte) []byte {
 	t.Helper()
 	m := &mistakes{file: "file.yaml"}
@@ -106,7 +106,7 @@ func toolWith(lines ...string) string {
 	return "tools:\n- name: x\n  input_schema: {type: object}\n  exec: {command: [./x]}\n  " + strings.Join(lines, "\n  ") + "\n"
 }
 
-// mistakesCase is a file and everything that is wrong with it.
+// mistakesCase is a file with everything that is wrong in it.
 type mistakesCase struct {
 	name, file string
 	laxSchema  bool // only the parser can know
@@ -117,7 +117,7 @@ func (tt mistakesCase) check(t *testing.T) {
 	tt.checkBy(t, "tools-file", func(data []byte) error { _, err := ParseToolsFile("f", data); return err })
 }
 
-// checkBy has a file read, and held against its schema.
+// checkBy reads a file and checks it against its schema.
 func (tt mistakesCase) checkBy(t *testing.T, schema string, parse func([]byte) error) {
 	err := parse([]byte(tt.file))
 	if err == nil {
@@ -225,7 +225,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 	}
 }
 
-// FuzzParseToolsFile: no file gets a panic through; one that is accepted satisfies its schema, is the
+// FuzzParseToolsFile: no file makes the parser panic. An accepted file satisfies its schema, is the
 // same when read again, and makes a catalog.
 func FuzzParseToolsFile(f *testing.F) {
 	files, _ := filepath.Glob(filepath.Join("testdata", "tools-*.yaml"))

@@ -13,7 +13,7 @@ const (
 
 var codeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// concurrencySafe is a word about all calls, or a condition on each.
+// concurrencySafe reads true or false for all calls, or a condition for each call.
 func (r *entryReader) concurrencySafe(n yamlNode) {
 	switch v := n.value.(type) {
 	case bool:
@@ -54,7 +54,7 @@ func (r *entryReader) semantic(n yamlNode) {
 	}
 }
 
-// permissions reads the rules of a tools file.
+// permissions reads the rules in a tools file.
 func (m *mistakes) permissions(n yamlNode) (rules Rules) {
 	m.fields(n, "permissions: "+wantRules, m.ruleReaders(&rules))
 	return rules

@@ -74,8 +74,8 @@ func TestWithDefaultsChecksConditions(t *testing.T) {
 	}
 }
 
-// TestDigestOfTools: a tool that says nothing new keeps the digest that workers announced before there was anything
-// new to say, and whatever it says is part of it.
+// TestDigestOfTools: a tool without the newer keys keeps the digest that older workers announced,
+// and every newer key changes the digest.
 func TestDigestOfTools(t *testing.T) {
 	plain := Tool{Name: "lookup", Kind: messages.Read, ShellCommand: "c", MaxOutput: 10}
 	seen := map[string]bool{}

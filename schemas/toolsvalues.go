@@ -10,10 +10,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// The readers of values that several keys share.
+// Readers of values that several keys share.
 
-// fields reads the members of a mapping, each with the reader of its key, and says which keys are there;
-// nil for anything but a mapping.
+// fields reads the members of a mapping, each with the reader of its key, and returns the keys that
+// are there. It returns nil for a value that is not a mapping.
 func (m *mistakes) fields(n yamlNode, want string, readers map[string]func(yamlNode)) map[string]bool {
 	members, ok := n.value.([]yamlMember)
 	if !ok {
@@ -74,7 +74,7 @@ func (m *mistakes) duration(n yamlNode, key string) time.Duration {
 	return d
 }
 
-// text is a text value; anything else is a mistake.
+// text reads a text value; any other value is a mistake.
 func (m *mistakes) text(n yamlNode, key, want string) (string, bool) {
 	s, ok := n.value.(string)
 	if !ok {
@@ -91,7 +91,7 @@ func (m *mistakes) matching(n yamlNode, key string, pattern *regexp.Regexp, want
 	return s
 }
 
-// texts is the items of a list of text that are text.
+// texts returns those items of a list that are text; other items are mistakes.
 func (m *mistakes) texts(n yamlNode, key, want string) []yamlNode {
 	items, ok := n.value.([]yamlNode)
 	if !ok {
@@ -116,7 +116,7 @@ func oneOf[T ~string](m *mistakes, n yamlNode, key string, allowed ...T) T {
 	return T(s)
 }
 
-// condition reads an expression, whose mistake is told where it stands in the file.
+// condition reads an expression. A mistake in it is reported at its place in the file.
 func (m *mistakes) condition(n yamlNode, key string) (source string, p *expression.Program) {
 	source, ok := m.text(n, key, "an expression such as input.amount > 50")
 	if !ok {

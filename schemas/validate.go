@@ -14,40 +14,41 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on what reaches the validator. A schema within them compiles, and a value within them is
-// checked, in well under a second, whatever was meant by it.
+// Bounds on the validator's input. Within them a schema compiles, and a value is checked, in well
+// under a second, even when they were written to be slow.
 const (
 	MaxSchemaBytes   = 256 << 10 // of one schema
-	MaxSchemaObjects = 4000      // objects and booleans in one schema, which is at least its subschemas
-	MaxExpansions    = 10_000    // subschemas that allOf, $ref and the like apply to one and the same value
+	MaxSchemaObjects = 4000      // objects and booleans in one schema; subschemas are among them
+	MaxExpansions    = 10_000    // subschemas that allOf, $ref and the like apply to one value
 	MaxValueBytes    = 8 << 20   // of one value
 	MaxValueNodes    = 100_000   // values inside one value, itself included
 	MaxChecks        = 500_000   // applications of a subschema to a value, in one validation
 )
 
-// baseURL is where schemas without an $id are said to be: a name that no resolver knows.
+// baseURL is the address of schemas without an $id: a name that no resolver knows.
 const baseURL = "https://schema.invalid/"
 
-// Schema is a compiled JSON Schema. Safe for concurrent use.
+// Schema is a compiled JSON Schema. It is safe for concurrent use.
 type Schema struct {
 	raw  []byte
-	more map[string]string // the only other documents that a reference may lead to, by URL
-	doc  any               // raw, decoded: the words of the error texts
+	more map[string]string // the only other documents that references may lead to, by URL
+	doc  any               // raw, decoded: error texts are made from it
 	url  string            // of doc, as the validator's errors name it
 
 	mu   sync.Mutex
 	idle []*engine // guarded by mu: not in use at this moment
 }
 
-// engine is one compiled copy of a schema. Its toll counts for one validation at a time, so a
-// validation takes an engine from the idle ones; there are as many as ever ran at once.
+// engine is one compiled copy of a schema. Its step budget counts for one validation at a time, so
+// each validation takes an idle engine; a schema has as many engines as validations ever ran at
+// once.
 type engine struct {
 	root *jsonschema.Schema
 	toll *toll
 }
 
-// compiled remembers schemas by the digest of their text. When full it forgets any one of them: a
-// fleet has far fewer tools than that, and forgetting costs a compilation.
+// compiled caches schemas by the digest of their text. When full it drops any one of them: a fleet
+// has far fewer tools than that, and a dropped schema costs only a compilation.
 var compiled = struct {
 	mu      sync.Mutex
 	schemas map[string]*Schema // guarded by mu
@@ -56,13 +57,13 @@ var compiled = struct {
 const maxCompiled = 1024
 
 // Compile reads a JSON Schema: draft 2020-12 unless $schema names another that the validator has
-// built in (draft-07 down to 04, 2019-09). Nothing is ever loaded: a $ref leads into the schema itself or to a
-// built-in metaschema, or it is an error. Patterns are RE2: look-ahead and back references are errors.
+// built in (draft-07 down to 04, 2019-09). Nothing is ever loaded: a $ref must lead into the schema
+// itself or to a built-in metaschema. Patterns are RE2: look-ahead and back references are errors.
 // Schemas over the bounds above are errors too.
 //
-// Formats are asserted in every draft, although 2020-12 makes that optional: whoever writes "date-time"
-// into a tool's schema wants it held, draft-07 schemas get it anyway, and the model can only correct
-// what it is told of. Formats that are not known are ignored.
+// Formats are asserted in every draft, although 2020-12 makes that optional: a tool author who
+// writes "date-time" wants it held, draft-07 schemas get it anyway, and the model can only correct
+// what it is told of. Unknown formats are ignored.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	digest := messages.Digest(raw)
 	compiled.mu.Lock()
@@ -87,7 +88,8 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, nil
 }
 
-// compile checks the bounds and makes the first engine, whose errors are the schema's.
+// compile checks the bounds and makes the first engine. An error of that engine is an error of the
+// schema.
 func compile(raw []byte, more map[string]string) (*Schema, error) {
 	if len(raw) > MaxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes (limit %d)", len(raw), MaxSchemaBytes)
@@ -135,7 +137,8 @@ func (s *Schema) newEngine() (e *engine, err error) {
 	return &engine{root, t}, err
 }
 
-// compileError is what is wrong with a schema, without the validator's prefixes and made-up addresses.
+// compileError says what is wrong with a schema, without the validator's prefixes and made-up
+// addresses.
 func compileError(err error) string {
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &invalid) {
@@ -152,8 +155,8 @@ func compileError(err error) string {
 	return cut(strings.ReplaceAll(text, baseURL, ""))
 }
 
-// Validate reports how value breaks the schema: nil, or a *ValidationError for whoever wrote the value.
-// What is no acceptable JSON, and what is over the bounds, breaks every schema.
+// Validate returns nil when value fits the schema, or a *ValidationError for the author of the
+// value. A value that is not acceptable JSON, or is over the bounds, breaks every schema.
 func (s *Schema) Validate(value json.RawMessage) error {
 	if len(value) > MaxValueBytes {
 		return refuseValue("is %d bytes long (limit %d)", len(value), MaxValueBytes)
@@ -185,7 +188,8 @@ func refuseValue(format string, args ...any) error {
 	return &ValidationError{Violations: []Violation{{Message: fmt.Sprintf(format, args...)}}}
 }
 
-// take is an idle engine, or a new one when all are busy.
+// take returns an idle engine, or a new one when all are busy. It compiles the new one under mu, so
+// concurrent validations of the schema wait for it.
 func (s *Schema) take() (*engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,8 +207,8 @@ func (s *Schema) put(e *engine) {
 	s.idle = append(s.idle, e)
 }
 
-// validate keeps the validator's panics in: a value that makes it panic is refused like any other. The
-// panic's text stays here, because it may quote the value.
+// validate contains the validator's panics: a value that makes it panic is refused like any other.
+// The panic's text is dropped, because it may quote the value.
 func (e *engine) validate(v any) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -219,7 +223,7 @@ func (e *engine) validate(v any) (err error) {
 	return e.root.Validate(v)
 }
 
-// decode keeps the digits of numbers. raw has been checked, so there is no error to report.
+// decode keeps the digits of numbers. raw was checked before, so there is no error to report.
 func decode(raw []byte) (v any) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -235,7 +239,7 @@ func isSubschema(v any) bool {
 	return false
 }
 
-// countNodes is how many values inside v, itself included, satisfy counts.
+// countNodes returns how many values inside v, itself included, satisfy counts.
 func countNodes(v any, counts func(any) bool) int {
 	n := 0
 	if counts(v) {

@@ -71,7 +71,7 @@ func TestValidateSaysWhereAndWhatWasExpected(t *testing.T) {
 		{`["SECRET"]`, `/: must be object, not array`},
 	} {
 		t.Run(tt.value, func(t *testing.T) {
-			for range 3 { // the validator walks maps: the order must not show
+			for range 3 { // the validator ranges over maps: the order must not show
 				got := ""
 				if err := s.Validate([]byte(tt.value)); err != nil {
 					got = err.Error()
@@ -266,7 +266,7 @@ func BenchmarkValidate(b *testing.B) {
 	}
 }
 
-// FuzzValidate: no schema and no value gets a panic through, and every refusal says where and why.
+// FuzzValidate: no schema and no value causes a panic, and every refusal says where and why.
 func FuzzValidate(f *testing.F) {
 	f.Add(order, `{"order_id":"ORD-1","reason":"lost","target":{}}`)
 	f.Add(fanOut(5), `[]`)

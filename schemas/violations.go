@@ -14,14 +14,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxViolations is how many violations one error names. A model corrects a handful at a time.
+// MaxViolations is how many violations one error names. A model corrects only a few at a time.
 const MaxViolations = 5
 
-// ValidationError says how a value breaks a schema, for the model that wrote the value. It names places
-// and expectations and never quotes what was found there: an argument may be a secret, and the text goes into logs.
+// ValidationError says how a value breaks a schema, for the model that wrote the value. It names
+// places and expectations, and never quotes the value found there: an argument may be a secret, and
+// the text goes into logs.
 type ValidationError struct {
-	// Violations has the deepest places first, because what is wrong further up often follows from
-	// them; at most MaxViolations.
+	// Violations lists the deepest places first, because violations further up often follow from
+	// them. It has at most MaxViolations.
 	Violations []Violation `json:"violations"`
 	Omitted    int         `json:"omitted,omitempty"` // how many more there are
 }
@@ -61,7 +62,7 @@ func (s *Schema) explain(err *jsonschema.ValidationError, value any) error {
 	return e
 }
 
-// leaf is a violation with what unions need to know of it.
+// leaf is a violation with the details that unions need.
 type leaf struct {
 	Violation
 	keyword string
@@ -73,14 +74,16 @@ type explainer struct {
 	value  any
 }
 
-// leaves is the violations at the ends of the tree. Those below anyOf and oneOf are alternatives, not a list.
+// leaves returns the violations at the ends of the tree. Those below anyOf and oneOf are
+// alternatives, not a list.
 func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 	if len(err.Causes) > 0 {
 		switch err.Message {
 		case "anyOf failed", "oneOf failed":
 			return x.union(err)
 		}
-		if !strings.HasPrefix(err.Message, "valid must be >= ") { // minContains: each item has its own reason
+		// minContains is one violation, although each item has a reason of its own.
+		if !strings.HasPrefix(err.Message, "valid must be >= ") {
 			var all []leaf
 			for _, cause := range err.Causes {
 				all = append(all, x.leaves(cause)...)
@@ -91,9 +94,9 @@ func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 	return x.leaf(err)
 }
 
-// union explains a value that fits none of several alternatives. The ones it was plainly not meant for
-// (another type; another constant where an alternative has its name) are left out: one that remains is
-// explained as if it were alone.
+// union explains a value that fits none of several alternatives. It leaves out the alternatives
+// that were plainly not meant (another type; another constant in a member that names the
+// alternative). A single remaining alternative is explained as if it were alone.
 func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	var alternatives [][]leaf
@@ -128,7 +131,7 @@ func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	return []leaf{{Violation: Violation{at, "fits none of the alternatives: " + strings.Join(words, ", or ")}}}
 }
 
-// anyType joins "must be integer" and "must be null".
+// anyType merges violations such as "must be integer" and "must be null".
 func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 	l := leaf{Violation: Violation{Pointer: at}, keyword: "type"}
 	for _, a := range alternatives {
@@ -139,13 +142,13 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 		}
 	}
 	l.Message = "has a wrong type"
-	if len(l.types) > 0 { // not all from a metaschema
+	if len(l.types) > 0 { // empty when the schema is a metaschema
 		l.Message = typeMessage(l.types, x.at(at))
 	}
 	return l
 }
 
-// leaf puts one error of the validator into our words. Its own words quote the value.
+// leaf puts one error of the validator into our words: its own text quotes the value.
 func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	one := func(keyword, message string) []leaf {
@@ -177,7 +180,7 @@ func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 		return x.unexpected(at, owner)
 	case "dependentRequired", "dependencies":
 		return one(keyword, "missing a property that "+cut(string(messages.Quote(detail)))+" requires")
-	case "uniqueItems": // two indices
+	case "uniqueItems": // its text has the two indices
 		return one(keyword, err.Message+", but must be unique")
 	case "enum":
 		return one(keyword, "must be one of "+listText(arg))
@@ -192,7 +195,7 @@ func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	return one(keyword, "breaks the keyword "+keyword)
 }
 
-// keywordWords says what each keyword expects; $ is its argument in the schema.
+// keywordWords is the error text of each keyword; $ is the keyword's argument in the schema.
 var keywordWords = map[string]string{
 	"format": "must be a valid $", "pattern": "does not match the pattern $",
 	"minimum": "must be >= $", "maximum": "must be <= $",
@@ -205,7 +208,7 @@ var keywordWords = map[string]string{
 	"additionalItems": "has too many items", "contentEncoding": "must be $ text", "contentMediaType": "must be $",
 }
 
-// missing is one violation for each required property that is not there.
+// missing returns one violation for each required property that is missing.
 func (x explainer) missing(at string, required any) []leaf {
 	object, _ := x.at(at).(map[string]any)
 	var all []leaf
@@ -217,10 +220,10 @@ func (x explainer) missing(at string, required any) []leaf {
 	return all
 }
 
-// maxNames is how many properties are listed to a model that asked for one there is not.
+// maxNames is how many property names are listed to a model that wrote an unknown one.
 const maxNames = 20
 
-// unexpected is one violation for each property that additionalProperties: false forbids.
+// unexpected returns one violation for each property that additionalProperties: false forbids.
 func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	object, _ := x.at(at).(map[string]any)
 	known, _ := owner["properties"].(map[string]any)
@@ -233,7 +236,8 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	for _, name := range messages.SortedKeys(object) {
 		_, ok := known[name]
 		for pattern := range patterns {
-			ok = ok || regexp.MustCompile(pattern).MatchString(name) // the validator has compiled it before
+			// The validator compiled it before.
+			ok = ok || regexp.MustCompile(pattern).MatchString(name)
 		}
 		if !ok {
 			all = append(all, leaf{Violation: Violation{at + "/" + escapeToken(name), message}, keyword: "additionalProperties"})
@@ -242,8 +246,9 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	return all
 }
 
-// keyword finds where in the schema an error comes from: the subschema, its keyword, and for keywords
-// that have several parts which one. The subschema is nil when it is in a built-in metaschema.
+// keyword finds the place in the schema that an error comes from: the subschema, its keyword, and
+// which part of a keyword with several parts. The subschema is nil when it is in a built-in
+// metaschema.
 func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]any, keyword, detail string) {
 	doc, fragment, _ := strings.Cut(err.AbsoluteKeywordLocation, "#")
 	tokens := strings.Split(pointerOf(fragment), "/")
@@ -262,10 +267,11 @@ func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]an
 	return owner, tokens[last], detail
 }
 
-// at is the value's part at a pointer, or nil.
+// at returns the part of the value at a pointer, or nil.
 func (x explainer) at(pointer string) any { return lookup(x.value, strings.Split(pointer, "/")) }
 
-// lookup follows the tokens of a pointer; the first is what stands before its first slash.
+// lookup follows the tokens of a pointer. The first token is the text before the pointer's first
+// slash.
 func lookup(v any, tokens []string) any {
 	for _, token := range tokens[1:] {
 		switch in := v.(type) {
@@ -284,7 +290,7 @@ func lookup(v any, tokens []string) any {
 	return v
 }
 
-// pointerOf undoes the URL escaping with which the validator writes pointers.
+// pointerOf removes the URL escaping that the validator puts into pointers.
 func pointerOf(location string) string {
 	p, err := url.PathUnescape(location)
 	if err != nil {
@@ -293,10 +299,10 @@ func pointerOf(location string) string {
 	return p
 }
 
-// pointerText is the pointer as the texts show it: the whole value is "/".
+// pointerText is the pointer as error texts show it: "/" for the whole value.
 func pointerText(pointer string) string { return cut(cmp.Or(pointer, "/")) }
 
-// comparePointers orders token by token, indices as numbers: /2 comes before /10.
+// comparePointers orders pointers token by token, with indices as numbers: /2 comes before /10.
 func comparePointers(a, b string) int {
 	for a != "" && b != "" {
 		var x, y string
@@ -329,7 +335,7 @@ func typeMessage(types []string, found any) string {
 	return "must be " + strings.Join(types, " or ") + ", not " + typeOf(found)
 }
 
-// typeOf is the JSON type of a decoded value.
+// typeOf names the JSON type of a decoded value.
 func typeOf(v any) string {
 	switch v.(type) {
 	case map[string]any:
@@ -362,7 +368,7 @@ func stringsOf(arg any) []string {
 	return nil
 }
 
-// argText is a keyword's argument: patterns and formats bare, the rest as JSON.
+// argText is the argument of a keyword: patterns and formats bare, everything else as JSON.
 func argText(arg any) string {
 	if s, ok := arg.(string); ok {
 		return cut(s)
@@ -379,7 +385,7 @@ func listText(arg any) string {
 	return cut(strings.Join(words, ", "))
 }
 
-// cut bounds what a schema or a property name brings into an error text.
+// cut bounds what a schema or a property name adds to an error text.
 func cut(s string) string {
 	const limit = 300
 	if len(s) <= limit {

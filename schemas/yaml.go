@@ -17,10 +17,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxFileBytes is how large a YAML file may be.
+// MaxFileBytes is the largest YAML file, in bytes.
 const MaxFileBytes = 1 << 20
 
-// FileError is one mistake in a file, and what to write instead.
+// FileError is one mistake in a file; its message says what to write instead.
 type FileError struct {
 	File         string
 	Line, Column int // from 1; 0: the whole file
@@ -34,7 +34,7 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// mistakes gathers everything that is wrong with a file: all of it is told at once.
+// mistakes collects everything that is wrong with a file, so that all of it is reported at once.
 type mistakes struct {
 	file   string
 	source []byte // of the file
@@ -45,7 +45,7 @@ func (m *mistakes) add(at position, format string, args ...any) {
 	m.all = append(m.all, &FileError{m.file, at.line, at.column, fmt.Sprintf(format, args...)})
 }
 
-// err joins the mistakes in the order of the file, or is nil.
+// err joins the mistakes in the order of the file; nil when there are none.
 func (m *mistakes) err() error {
 	slices.SortStableFunc(m.all, func(a, b *FileError) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -59,7 +59,7 @@ func (m *mistakes) err() error {
 
 type position struct{ line, column int }
 
-// yamlNode is a YAML value as JSON knows values, with its place in the file.
+// yamlNode is a YAML value in JSON's types, with its place in the file.
 type yamlNode struct {
 	position
 	value any // nil, bool, json.Number, string, []yamlNode or []yamlMember
@@ -71,8 +71,8 @@ type yamlMember struct {
 	node     yamlNode
 }
 
-// parseYAML reads the subset of YAML that JSON can say: one document, text keys, no anchors and no tags.
-// Duplicate keys are mistakes. The result is only whole when there are none.
+// parseYAML reads the part of YAML that JSON can express: one document, text keys, no anchors and
+// no tags. Duplicate keys are mistakes. The result is complete only when there are no mistakes.
 func parseYAML(data []byte, m *mistakes) (root yamlNode) {
 	m.source = data
 	if len(data) > MaxFileBytes {
@@ -80,7 +80,7 @@ func parseYAML(data []byte, m *mistakes) (root yamlNode) {
 		return root
 	}
 	defer func() {
-		if p := recover(); p != nil { // of the YAML library
+		if p := recover(); p != nil { // a panic of the YAML library
 			m.add(position{}, "cannot be read as YAML")
 		}
 	}()
@@ -111,7 +111,8 @@ func parseYAML(data []byte, m *mistakes) (root yamlNode) {
 	return root
 }
 
-// checkNesting keeps nested brackets away from the parser, which takes minutes for a lot of them.
+// checkNesting refuses deeply nested brackets before the parser sees them: it takes minutes for
+// them.
 func checkNesting(tokens token.Tokens, m *mistakes) bool {
 	depth := 0
 	for _, t := range tokens {
@@ -144,7 +145,8 @@ func (m *mistakes) node(n ast.Node) yamlNode {
 	case *ast.FloatNode:
 		return yamlNode{at, number(n.Token.Value, n.Value)}
 	case *ast.StringNode:
-		// The library takes large and exponential numbers for text. Text that looks like one is quoted.
+		// The library reads large and exponential numbers as text. A text that looks like a number
+		// is quoted.
 		if n.Token.Type == token.StringType && isNumber(n.Value) {
 			return yamlNode{at, json.Number(n.Value)}
 		}
@@ -196,7 +198,7 @@ func (m *mistakes) members(values []*ast.MappingValueNode) []yamlMember {
 	return members
 }
 
-// number keeps the digits as they are written where JSON can write them so.
+// number keeps the digits as written, where JSON can write them so.
 func number(text string, value any) json.Number {
 	if !isNumber(text) {
 		text = fmt.Sprint(value)
@@ -208,7 +210,7 @@ func isNumber(text string) bool {
 	return text != "" && strings.ContainsAny(text[:1], "-0123456789") && json.Valid([]byte(text))
 }
 
-// nodePosition is where a reader sees the value start.
+// nodePosition is the place where a reader sees the value start.
 func nodePosition(n ast.Node) position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -228,8 +230,8 @@ func tokenPosition(t *token.Token) position {
 	return position{t.Position.Line, t.Position.Column}
 }
 
-// scalarPosition is where a scalar begins. The library counts the blanks behind a plain one into its column, so that is
-// made of the blanks before it.
+// scalarPosition is the place where a scalar begins. The library adds the blanks behind a plain
+// scalar to its column, so the column is computed from the blanks before it.
 func scalarPosition(t *token.Token) position {
 	at := tokenPosition(t)
 	if t == nil || t.Prev == nil {
@@ -239,13 +241,13 @@ func scalarPosition(t *token.Token) position {
 	blanks := t.Origin[:len(t.Origin)-len(strings.TrimLeft(t.Origin, " \t\r\n"))]
 	if newline := strings.LastIndexByte(blanks, '\n'); newline >= 0 {
 		column = len(blanks) - newline
-	} else if before := tokenPosition(t.Prev); before.line == at.line && len(t.Prev.Value) == 1 { // such as : or -
+	} else if before := tokenPosition(t.Prev); before.line == at.line && len(t.Prev.Value) == 1 { // : or -
 		column = before.column + 1 + len(blanks)
 	}
 	return position{at.line, min(column, at.column)}
 }
 
-// json is the node as encoding/json writes it.
+// json is the node as JSON.
 func (n yamlNode) json() json.RawMessage { return messages.MustMarshal(n.plain()) }
 
 func (n yamlNode) plain() any {
@@ -266,7 +268,7 @@ func (n yamlNode) plain() any {
 	return n.value
 }
 
-// typeName names the node's type in the words of YAML.
+// typeName names the node's type in YAML's terms.
 func (n yamlNode) typeName() string {
 	switch n.value.(type) {
 	case nil:
@@ -283,7 +285,7 @@ func (n yamlNode) typeName() string {
 	return "a mapping"
 }
 
-// clip bounds what a file brings into an error text.
+// clip bounds what a file adds to an error text.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "..."

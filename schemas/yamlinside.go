@@ -5,11 +5,12 @@ import (
 	"unicode"
 )
 
-// inside is where a place in a text value stands in the file: line and column count within the value. YAML folds
-// lines and drops indentation, but keeps every character that is no white space in its order, so those are counted
-// in both. Where that leads nowhere, it is where the value starts.
+// inside finds the place in the file of a line and column within a text value. YAML folds lines and
+// drops indentation, but keeps all other characters in their order, so characters that are not
+// white space are counted in both. When the place cannot be found, it returns the start of the
+// value.
 func (m *mistakes) inside(at position, text string, line, column int) position {
-	before, all := 0, 0 // characters of the value, in front of the place and altogether
+	before, all := 0, 0 // characters of the value, before the place and in all
 	for i, l := range strings.SplitAfter(text, "\n") {
 		for j, c := range []rune(l) {
 			if unicode.IsSpace(c) {
@@ -24,7 +25,7 @@ func (m *mistakes) inside(at position, text string, line, column int) position {
 	if all == 0 {
 		return at
 	}
-	// What is missing at the end is missing behind the last character.
+	// A mistake at the end of the text is reported behind its last character.
 	found, ok := m.nth(at, min(before, all-1))
 	if !ok {
 		return at
@@ -35,7 +36,8 @@ func (m *mistakes) inside(at position, text string, line, column int) position {
 	return found
 }
 
-// nth is where the character stands that has n characters before it in the value that starts at a position.
+// nth finds the character with n non-blank characters before it, in the value that starts at a
+// position.
 func (m *mistakes) nth(at position, n int) (position, bool) {
 	lines := strings.Split(string(m.source), "\n")
 	if at.line < 1 || at.line > len(lines) {
@@ -63,7 +65,8 @@ func (m *mistakes) nth(at position, n int) (position, bool) {
 				return position{at.line + i, j + 1}, true
 			}
 			n--
-			if quote == '"' && runes[j] == '\\' || quote == '\'' && runes[j] == '\'' { // it and the next one are one
+			// An escape: this and the next are one character.
+			if quote == '"' && runes[j] == '\\' || quote == '\'' && runes[j] == '\'' {
 				j++
 			}
 		}
