@@ -20,7 +20,8 @@ func corpus(t *testing.T, name string) string {
 	return dir
 }
 
-// TestNaughtyStrings sends each string as call id, tool name, argument and output through every dialect.
+// TestNaughtyStrings sends each string as call id, tool name, argument and output through every
+// dialect.
 func TestNaughtyStrings(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(corpus(t, "naughty-strings"), "blns.json"))
 	if err != nil {
@@ -98,8 +99,9 @@ func countText(t *testing.T, raw json.RawMessage, s string) (n int) {
 	return n
 }
 
-// TestJSONTestSuite holds the arguments of a call against what JSON is: whatever must not parse is the
-// call's input error, whatever must parse is taken unless it breaks a bound, and nothing panics.
+// TestJSONTestSuite checks the arguments of a call against the JSON test suite: text that must not
+// parse becomes the call's input error, text that must parse is accepted unless it breaks a bound,
+// and nothing panics.
 func TestJSONTestSuite(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpus(t, "json-test-suite"), "test_parsing", "*.json"))
 	if err != nil || len(files) == 0 {

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the codecs say into the golden pairs; read the diff")
 
-// folders holds each codec's room, where its golden pairs are.
+// folders lists each codec's folder, which holds its golden pairs.
 var folders = map[messages.Provider]string{
 	messages.Anthropic:       "anthropic",
 	messages.OpenAIChat:      "openaichat",
@@ -30,9 +30,9 @@ var folders = map[messages.Provider]string{
 	messages.Canonical:       "canonical",
 }
 
-// TestGolden runs every golden pair through Reinject: message.json and results.json in; reinjection.json
-// and calls.json, or error.json, out. Those in testdata/lenient are messages that the provider's own SDK
-// would not send or read, and that we take all the same.
+// TestGolden runs every golden pair through Reinject: message.json and results.json in;
+// reinjection.json and calls.json, or error.json, out. Messages in testdata/lenient are accepted
+// although the provider's own SDK would not send or read them.
 func TestGolden(t *testing.T) {
 	for p, folder := range folders {
 		files, _ := filepath.Glob(filepath.Join(folder, "testdata", "*.txtar"))
@@ -109,7 +109,7 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// indent lays JSON out for readers and changes none of its tokens.
+// indent formats JSON for readers and changes none of its tokens.
 func indent(t *testing.T, raw []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

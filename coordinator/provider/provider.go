@@ -1,13 +1,14 @@
-// Package provider is the door to the dialects of the model providers: a [Codec] reads the tool calls
-// out of an assistant message and writes what the agent appends to the conversation.
+// Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
+// of an assistant message and writes what the agent appends to the conversation.
 //
-// One child speaks one dialect; wire holds what they share, export the rules of tool definitions, and
-// codectest the suite that every codec passes. Codecs are pure: the same bytes in give the same bytes out.
+// Each child package implements one dialect. wire holds what the codecs share, export the rules of
+// tool definitions, and codectest the tests that every codec passes. Codecs are pure: the same
+// bytes in give the same bytes out.
 //
-// What every codec holds to: each call the client has to run is answered once, in call order, and
-// nothing else is added; ids are echoed byte for byte; a message that is not the provider's shape is
-// refused, because reading it as "no calls" would leave the agent waiting. Running the calls, and
-// deciding about them, is others' work.
+// Every codec keeps these rules. Each call that the client has to run is answered once, in call
+// order, and nothing else is added. Ids are echoed byte for byte. A message that does not have the
+// provider's shape is refused, because reading it as "no calls" would leave the agent waiting.
+// Other packages decide about the calls and run them.
 package provider
 
 import (
@@ -24,20 +25,23 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Codec speaks one dialect. It is safe for any number of goroutines.
+// Codec translates one dialect. It is safe for concurrent use.
 type Codec interface {
-	// Decode reads the calls of an assistant message, in order; none is no error. The error is a
-	// *messages.Refusal that names what is wrong and where. Arguments that cannot be read are the
-	// InputError of their call, not an error.
+	// Decode reads the calls of an assistant message, in order. A message without calls is no
+	// error. The error is a *messages.Refusal that names what is wrong and where. Arguments that
+	// cannot be read become the InputError of their call, not an error.
 	Decode(message json.RawMessage) ([]messages.ToolCall, error)
-	// Encode writes what the agent appends: the answers to calls, one outcome for each in the same
-	// order, a lost one as an error. It is null for no calls. The error means that the caller broke that rule.
+	// Encode writes what the agent appends: the answers to calls. There must be one outcome for
+	// each call, in the same order; a lost outcome is answered with an error. For no calls it
+	// writes null. An error means that the numbers of calls and outcomes differ.
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
-	// Tools writes tool definitions as the provider's requests hold them, the same bytes from any order.
+	// Tools writes tool definitions as they stand in the provider's requests. The order of tools
+	// does not change the bytes.
 	Tools(tools []schemas.Tool) (json.RawMessage, error)
 }
 
-// For is the codec of a provider; the error is a *messages.Refusal that lists the known ones.
+// For returns the codec of a provider. The error is a *messages.Refusal that lists the known
+// providers.
 func For(p messages.Provider) (Codec, error) {
 	switch p {
 	case messages.Anthropic:

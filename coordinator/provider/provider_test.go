@@ -51,8 +51,9 @@ func codecFor(t testing.TB, p messages.Provider) provider.Codec {
 	return codec
 }
 
-// TestForeignMessages: a message under the wrong provider's name is refused. Read as "no calls" it would
-// leave the agent waiting; read as calls, it would be answered in a dialect that its model does not speak.
+// TestForeignMessages: a message under the wrong provider's name is refused. Reading it as "no
+// calls" would leave the agent waiting; reading its calls would answer it in a dialect that its
+// model does not speak.
 func TestForeignMessages(t *testing.T) {
 	for _, speaks := range messages.Providers {
 		codec := codecFor(t, speaks)
@@ -121,7 +122,7 @@ func TestReinjectRefuses(t *testing.T) {
 	}
 }
 
-// TestReinjectPrecedence: where a result says more than one thing, its failure is not lost.
+// TestReinjectPrecedence: when a result has several members, its failure is not lost.
 func TestReinjectPrecedence(t *testing.T) {
 	for results, want := range map[string]string{
 		`[{"output":"o","error":"e"}]`:                                     `"error":"e"`,

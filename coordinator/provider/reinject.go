@@ -7,15 +7,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reinject is the codecs without a fleet: it answers a provider's message with results that somebody
-// else has. The request is {"provider","message","results"}; results[i] belongs to the i-th call and is
-// {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool}, or null. A result
-// that is null or not there was lost, and its call is answered with an error. Where a result has more
-// than one of its members, error counts before content, and content before output.
+// Reinject runs the codecs without a fleet: it answers a provider's message with results that the
+// caller already has. The request is {"provider","message","results"}; results[i] belongs to the
+// i-th call and is {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool},
+// or null. A result that is null or missing was lost, and its call is answered with an error. If a
+// result has several of these members, error counts before content, and content before output.
 //
-// The answer is {"reinjection","calls"}, with {"id","name","input"} or {"id","name","input_error"} for
-// each call. A call with an input_error is answered with that, and one without a name with unknown_tool,
-// whatever its result says. The error is a *messages.Refusal.
+// The answer is {"reinjection","calls"}, with {"id","name","input"} or {"id","name","input_error"}
+// for each call. A call with an input_error is answered with that, and a call without a name with
+// unknown_tool, whatever its result says. The error is a *messages.Refusal.
 func Reinject(request []byte) ([]byte, error) {
 	r, root := wire.Read(request)
 	p, results := root.Get("provider").Text(), root.Get("results").Bounded()
@@ -49,7 +49,7 @@ type answer struct {
 	Calls       []call          `json:"calls"`
 }
 
-// call is what a reader of the answer needs to run it.
+// call is what a reader of the answer needs to run a call.
 type call struct {
 	ID         json.RawMessage `json:"id"`
 	Name       json.RawMessage `json:"name"`
@@ -69,7 +69,7 @@ func callsOf(calls []messages.ToolCall) []call {
 	return list
 }
 
-// readResults is one outcome for each call.
+// readResults returns one outcome for each call.
 func readResults(results *wire.Node, calls []messages.ToolCall) []messages.Outcome {
 	outcomes := make([]messages.Outcome, len(calls))
 	if !results.None() {
@@ -117,6 +117,6 @@ func readBlock(n *wire.Node) (b messages.Block) {
 	if err := json.Unmarshal(n.Bytes(), &b); err != nil {
 		n.Refuse("is no MCP content block: %v", err)
 	}
-	b.Text = n.Get("text").TextOr("") // exact, as encoding/json is not
+	b.Text = n.Get("text").TextOr("") // exact; encoding/json replaces lone surrogates
 	return b
 }

@@ -1,10 +1,11 @@
-// Package anthropic speaks Anthropic's Messages dialect. In: the assistant message, whose content has
-// tool_use blocks. Out: one user message of tool_result blocks and nothing else, since text before them
-// is refused and text after them ends the model's turn.
+// Package anthropic translates Anthropic's Messages dialect. In: the assistant message, whose
+// content has tool_use blocks. Out: one user message of tool_result blocks and nothing else, since
+// text before them is refused and text after them ends the model's turn.
 //
-// Server tools have block types of their own (server_tool_use, mcp_tool_use); only the exact type
-// tool_use is ours to run. A member of a toolset carries the toolset's name, which takes part in routing
-// and is echoed. A programmatic caller is not echoed: tool_result has no place for it.
+// Server tools have block types of their own (server_tool_use, mcp_tool_use); only blocks of
+// exactly the type tool_use are calls to run. A call to a member of a toolset carries the toolset's
+// name, which is part of the tool's name and is echoed. The caller of a programmatic call is not
+// echoed: tool_result has no member for it.
 package anthropic
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
 // Decode reads the calls of an assistant message. The error is a *messages.Refusal.
@@ -23,7 +24,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	content := turn.Get("content")
-	if content.Is("a string") { // text alone, as histories keep it
+	if content.Is("a string") { // text only, as stored histories have it
 		return r.Calls()
 	}
 	for _, block := range content.List() {
@@ -73,7 +74,8 @@ type source struct {
 	Data      string `json:"data"`
 }
 
-// Encode writes the user message that answers calls, one outcome each in the same order; null for no calls.
+// Encode writes the user message that answers calls, with one outcome for each in the same order;
+// null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -95,8 +97,8 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	return messages.Marshal(m)
 }
 
-// content is the answer as blocks, at least one: blank text is refused by the API. An error and the
-// answer to a program may hold only text.
+// content returns the answer as at least one block. The API refuses blank text. An error, and the
+// answer to a programmatic call, may contain only text.
 func content(a wire.Answer) []block {
 	parts := a.Visible(!a.Failed && !programmatic(a.Call))
 	blocks := make([]block, len(parts))

@@ -21,12 +21,12 @@ type cacheControl struct {
 	Type string `json:"type"`
 }
 
-// Tools is the value of the request's "tools".
+// Tools returns the value of the request's "tools".
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes.
+// ToolsWith is [Codec.Tools] with the agent's options.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.Anthropic, tools, o)
 	if err != nil {
@@ -36,7 +36,7 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		out[i] = toolDefinition{Name: d.Name, Description: d.Description, InputSchema: d.Schema, Strict: d.Strict}
 	}
-	// A mark covers all that comes before it, so the last tool's covers every tool.
+	// A cache mark covers all that comes before it, so the last tool's mark covers every tool.
 	if o.Cache && len(out) > 0 {
 		out[len(out)-1].CacheControl = &cacheControl{"ephemeral"}
 	}

@@ -1,9 +1,9 @@
-// Package bedrock speaks the Converse dialect of Amazon Bedrock. In: the assistant message with its
-// toolUse blocks, or the whole response. Out: one user message of toolResult blocks, the failed ones
-// with status error.
+// Package bedrock translates the Converse dialect of Amazon Bedrock. In: the assistant message with
+// its toolUse blocks, or the whole response. Out: one user message of toolResult blocks; failed
+// ones have the status error.
 //
-// A result's json takes an object and nothing else, and its text must not be blank. A message printed
-// from the AWS SDK's Go structs has other names than the wire and is refused.
+// The member json of a result takes only an object, and its text must not be blank. A message
+// printed from the AWS SDK's Go structs has other member names than the wire and is refused.
 package bedrock
 
 import (
@@ -13,10 +13,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// Decode reads the calls of an assistant message, or of a Converse response. The error is a *messages.Refusal.
+// Decode reads the calls of an assistant message, or of a Converse response. The error is a
+// *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, turn := wire.Read(message)
 	if output := turn.Get("output"); !output.None() {
@@ -25,7 +26,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	for _, block := range turn.Get("content").List() {
-		// A type stands in Anthropic's blocks, the others are what Go structs print.
+		// The member type is found in Anthropic's blocks; the others are what Go structs print.
 		block.Foreign("type", "Value", "ToolUse", "ToolUseId")
 		use := block.Get("toolUse")
 		if use.None() || use.Get("type").TextOr("") == "server_tool_use" {
@@ -54,7 +55,7 @@ type block struct {
 type toolResult struct {
 	ToolUseID json.RawMessage `json:"toolUseId"`
 	Content   []content       `json:"content"`
-	// Status is left out of a success: not every model's adapter takes the field.
+	// Status is omitted for a success: not every model's adapter accepts the field.
 	Status string `json:"status,omitempty"`
 }
 
@@ -74,7 +75,8 @@ type source struct {
 	Bytes string `json:"bytes"` // base64
 }
 
-// Encode writes the user message that answers calls, one outcome each in the same order; null for no calls.
+// Encode writes the user message that answers calls, with one outcome for each in the same order;
+// null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -29,12 +29,12 @@ type cachePoint struct {
 	Type string `json:"type"`
 }
 
-// Tools is the value of the request's toolConfig.tools.
+// Tools returns the value of the request's toolConfig.tools.
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes.
+// ToolsWith is [Codec.Tools] with the agent's options.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.Bedrock, tools, o)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package canonical speaks our own dialect, for agents whose provider has none of the others:
+// Package canonical translates our own dialect, for agents whose provider uses none of the others:
 //
 //	in   {"calls":[{"id","name","input"}]}
 //	out  {"results":[{"id","name", "output" | "error" | "content" with "is_error"}]}
 //
-// Content blocks are MCP's, and pass through as they are.
+// Content blocks are MCP's and are passed through unchanged.
 package canonical
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
 // Decode reads the calls. The error is a *messages.Refusal.
@@ -41,13 +41,14 @@ type result struct {
 	IsError bool            `json:"is_error,omitempty"`
 }
 
-// block is a messages.Block whose text is exact, and there even when empty.
+// block is a messages.Block whose text is exact, and present in a text block even when empty.
 type block struct {
 	messages.Block
 	Text json.RawMessage `json:"text,omitempty"`
 }
 
-// Encode writes the results of calls, one outcome each in the same order; null for no calls.
+// Encode writes the results of calls, with one outcome for each in the same order; null for no
+// calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolDefinition is what an agent may want to know of a tool, in our own words: those of the tools file.
+// toolDefinition is what an agent may want to know about a tool, in the words of the tools file.
 type toolDefinition struct {
 	Name        string           `json:"name"`
 	Description string           `json:"description,omitempty"`
@@ -18,13 +18,14 @@ type toolDefinition struct {
 	InputSchema json.RawMessage  `json:"input_schema"`
 }
 
-// Tools is {"tools":[...]} with every schema as the tool has it.
+// Tools returns {"tools":[...]} with every schema as the tool has it, except that the root's type
+// is set.
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes. The canonical dialect has neither strict tools nor a
-// cache mark.
+// ToolsWith is [Codec.Tools] with the agent's options. The canonical dialect has neither strict
+// tools nor a cache mark.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.Canonical, tools, o)
 	if err != nil {

@@ -25,7 +25,7 @@ func (s suite) arguments(t *testing.T) {
 	}
 }
 
-// brokenArguments are one call's trouble: its siblings run, and it is answered under its id.
+// brokenArguments fail one call only: the other calls run, and it is answered under its id.
 func (s suite) brokenArguments(t *testing.T) {
 	broken := []string{`"text"`, `[1]`, `7`, `true`}
 	if s.TextArguments {
@@ -53,8 +53,8 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
-// unfitArguments break a bound of [messages.Check], or encoding/json's own: that call fails, and its
-// siblings are answered with their outputs.
+// unfitArguments break a bound of [messages.Check], or encoding/json's own. That call fails, and
+// the other calls are answered with their outputs.
 func (s suite) unfitArguments(t *testing.T) {
 	for _, test := range []struct{ name, arguments, problem string }{
 		{"as deep as allowed", nested(messages.MaxDepth), ""},
@@ -87,7 +87,8 @@ func (s suite) unfitArguments(t *testing.T) {
 	}
 }
 
-// emptyNames are calls of no tool. Only a dialect whose answer must repeat the name refuses them.
+// emptyNames are calls without a tool name. Only a dialect whose answer must repeat the name
+// refuses them.
 func (s suite) emptyNames(t *testing.T) {
 	list := calls(3)
 	list[1].Name = ""
@@ -102,7 +103,8 @@ func (s suite) emptyNames(t *testing.T) {
 	s.siblingsAnswered(t, got)
 }
 
-// siblingsAnswered fails the test unless the calls beside call 1, which fails, are answered with their outputs.
+// siblingsAnswered fails the test unless the calls other than call 1, which fails, are answered
+// with their outputs.
 func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
 	t.Helper()
 	for _, i := range []int{0, 2} {
@@ -122,7 +124,7 @@ func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
 	}
 }
 
-// nested is an object that is nested so deep, itself included.
+// nested returns an object that is nested that deep, itself included.
 func nested(levels int) string {
 	return strings.Repeat(`{"a":`, levels-1) + "{}" + strings.Repeat("}", levels-1)
 }
@@ -172,7 +174,7 @@ func (s suite) missingIDs(t *testing.T) {
 	s.refused(t, s.Message(Call{`7`, "tool", `{}`}), messages.MalformedMessage)
 }
 
-// equalCalls are two calls: only their ids tell them apart.
+// equalCalls are two calls that differ in their ids only.
 func (s suite) equalCalls(t *testing.T) {
 	list := []Call{{`"a"`, "tool", `{"x":1}`}, {`"b"`, "tool", `{"x":1}`}}
 	answers, _ := s.answer(t, list, messages.Text("first"), messages.Text("second"))
@@ -193,7 +195,7 @@ func (s suite) badMessages(t *testing.T) {
 	}
 }
 
-// random checks pairing on batches that nobody thought of.
+// random checks pairing on random batches.
 func (s suite) random(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -1,9 +1,10 @@
-// Package codectest is the contract that every provider codec keeps, whatever its dialect: each call is
-// answered once, in call order, under its own id; outputs arrive exactly; failures are told as such;
-// what cannot be answered is refused.
+// Package codectest tests the contract that every provider codec keeps, whatever its dialect: each
+// call is answered once, in call order, under its own id; outputs arrive exactly; failures are
+// marked as failures; a message that cannot be answered is refused.
 //
-// A codec's test hands [Run] a [Native]: an independent writer of the provider's assistant messages and
-// a strict reader of what is reinjected, which fails the test on any member it does not expect.
+// A codec's test passes a [Native] to [Run]: an independent writer of the provider's assistant
+// messages and a strict reader of reinjections, which fails the test on any member that it does not
+// expect.
 package codectest
 
 import (
@@ -18,20 +19,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is what is tested.
+// Codec is the codec under test.
 type Codec interface {
 	Decode(message json.RawMessage) ([]messages.ToolCall, error)
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
 }
 
-// Call is one call as a test wants it in a provider's message. ID and Arguments are JSON, verbatim.
+// Call is one call for a provider's message. ID and Arguments are JSON, written verbatim.
 type Call struct {
 	ID        string // a JSON string token; "" leaves the member out
 	Name      string
 	Arguments string // a JSON object
 }
 
-// Member is the call's id as a member of an object, with its comma; nothing for a call without one.
+// Member returns the call's id as a member of an object, with its comma; nothing for a call without
+// an id.
 func (c Call) Member(name string) string {
 	if c.ID == "" {
 		return ""
@@ -39,7 +41,7 @@ func (c Call) Member(name string) string {
 	return `"` + name + `":` + c.ID + `,`
 }
 
-// Answer is one answer as the provider would read it.
+// Answer is one answer as the provider reads it.
 type Answer struct {
 	ID     string
 	Text   string // texts joined by newlines; JSON values as their bytes
@@ -49,19 +51,21 @@ type Answer struct {
 
 // Native is a dialect from the provider's side.
 type Native struct {
-	// Message is an assistant message that holds these calls among whatever else the provider sends.
+	// Message returns an assistant message with these calls, among the other things that the
+	// provider sends.
 	Message func(calls ...Call) string
 	// Answers reads a reinjection that is not null.
 	Answers func(t testing.TB, reinjection json.RawMessage) []Answer
-	// Images: images are shown to the model. Else a note stands in their place.
+	// Images: the model gets images. Otherwise a note replaces them.
 	Images bool
 	// Empty is the text of an answer to an empty output.
 	Empty string
-	// TextArguments: arguments are JSON in a string, so that they can be broken.
+	// TextArguments: arguments are JSON in a string, and so can be broken.
 	TextArguments bool
 	// OptionalIDs: a call without an id is legal.
 	OptionalIDs bool
-	// RepeatsName: the answer must repeat the tool's name, so a call without one cannot be answered.
+	// RepeatsName: the answer must repeat the tool's name, so a call without one cannot be
+	// answered.
 	RepeatsName bool
 }
 
@@ -104,7 +108,7 @@ type suite struct {
 	Native
 }
 
-// calls is n plain calls with ids of their own.
+// calls returns n plain calls with different ids.
 func calls(n int) []Call {
 	list := make([]Call, n)
 	for i := range list {
@@ -135,7 +139,7 @@ func (s suite) decode(t testing.TB, list ...Call) []messages.ToolCall {
 	return got
 }
 
-// answer decodes the calls, encodes the outcomes and reads them as the provider would.
+// answer decodes the calls, encodes the outcomes and reads the answers as the provider would.
 func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) ([]Answer, json.RawMessage) {
 	t.Helper()
 	got := s.decode(t, list...)
@@ -151,7 +155,8 @@ func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) (
 		t.Fatalf("%d answers to %d calls: %.300s", len(answers), len(list), reinjection)
 	}
 	for i, a := range answers {
-		if want := strings.ToValidUTF8(string(got[i].ID), "\ufffd"); a.ID != want { // as encoding/json reads it
+		// encoding/json reads invalid bytes as U+FFFD.
+		if want := strings.ToValidUTF8(string(got[i].ID), "\ufffd"); a.ID != want {
 			t.Errorf("answer %d has the id %q, want %q", i, a.ID, want)
 		}
 	}
@@ -165,7 +170,7 @@ func (s suite) one(t testing.TB, o messages.Outcome) (Answer, json.RawMessage) {
 	return answers[0], reinjection
 }
 
-// refused is the refusal of a message that must be refused.
+// refused returns the refusal of a message that must be refused.
 func (s suite) refused(t testing.TB, message string, want messages.Class) {
 	t.Helper()
 	got, err := s.Decode(json.RawMessage(message))
@@ -201,8 +206,8 @@ func (s suite) order(t *testing.T) {
 	}
 }
 
-// writeThenRead is the regression of answering parallel calls before serial ones and zipping them with
-// the calls after that: whoever finishes first, ids keep their own results.
+// writeThenRead guards against answering parallel calls before serial ones and pairing them with
+// the calls by position: whichever call finishes first, ids keep their own results.
 func (s suite) writeThenRead(t *testing.T) {
 	list := []Call{{`"w"`, "write", `{"k":1}`}, {`"r"`, "read", `{"k":1}`}}
 	for range 200 {
@@ -232,8 +237,8 @@ func (s suite) mismatch(t *testing.T) {
 	}
 }
 
-// large also shows that nothing is cut: cutting is the worker's work. Few of the answers are large, to
-// keep the race detector's time.
+// large also shows that nothing is cut: the worker does the cutting. Few of the answers are large,
+// to save time under the race detector.
 func (s suite) large(t *testing.T) {
 	list := calls(128)
 	outcomes := make([]messages.Outcome, len(list))
@@ -257,8 +262,8 @@ func (s suite) tooMany(t *testing.T) {
 	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.TooLarge)
 }
 
-// Marked is the answer of a dialect that has no flag for failures: its text tells, either with the mark
-// "Error: " or as our JSON error body.
+// Marked returns the answer with this text in a dialect that has no flag for failures: the text tells,
+// either with the mark "Error: " or as our JSON error body.
 func Marked(id, text string) Answer {
 	a := Answer{ID: id, Text: text}
 	if text, ok := strings.CutPrefix(text, "Error: "); ok {

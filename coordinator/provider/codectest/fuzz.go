@@ -12,8 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Fuzz feeds the decoder with anything, seeded with the messages of the golden pairs. It never panics,
-// refuses with a reason, and what it accepts is answered in full: lost outcomes for all are the hardest case.
+// Fuzz feeds random messages to the decoder, seeded with those of the golden pairs. The decoder must
+// not panic and must refuse with a reason. Every message that it accepts must get an answer to each
+// call, even when all outcomes are lost.
 func Fuzz(f *testing.F, c Codec, n Native) {
 	f.Helper()
 	f.Add([]byte(n.Message(calls(2)...)))

@@ -1,48 +1,52 @@
-// Package export is what the codecs share when they tell a model which tools there are: the order, the
-// names, the schemas, the limits. A codec adds only the wrapping of its dialect.
+// Package export is what the codecs share when they offer tools to a model: the order, the names,
+// the schemas, the limits. A codec adds only the wrapping of its dialect.
 //
 //	tools, any order -> Prepare -> definitions, by name -> codec -> bytes for the request's "tools"
 //
-// The bytes depend on the tools and nothing else: not on the order in which they come, nor on the
-// process, nor on the time. A prompt cache holds the tools first, so one changed byte there loses all of it.
+// The bytes depend on nothing but the tools: not on their order, the process or the time. A prompt
+// cache holds the tools first, so one changed byte there loses all of it.
 //
 // # Schemas
 //
-// The model is told of a copy of the tool's schema. Workers validate against the tool's own, so the copy
-// may be narrower but never wider: what fits the copy is not refused later. The one exception is last.
+// The model gets a copy of the tool's schema. Workers validate against the tool's own, so the copy
+// may be narrower but never wider: what fits the copy is not refused later. The only exception is
+// the last rule.
 //
-//   - The root says "type":"object" and has "properties"; "$schema" is left out; an array that says
-//     nothing of its items says "items":{}.
-//   - An object that lists its properties and says nothing of others gets "additionalProperties":false.
-//     An author who wants it open says "additionalProperties":true, or lists no properties.
-//   - allOf, anyOf, oneOf, not and enum at the root are refused by Anthropic, OpenAI and Claude on
-//     Bedrock, and fail the whole request. There they move, as text, into the root's description: the
+//   - The root says "type":"object" and has "properties". "$schema" is left out. An array that says
+//     nothing about its items gets "items":{}.
+//   - An object that lists its properties and says nothing about others gets
+//     "additionalProperties":false. An author who wants it open writes
+//     "additionalProperties":true, or lists no properties.
+//   - Anthropic, OpenAI and Claude on Bedrock refuse allOf, anyOf, oneOf, not and enum at the root,
+//     and fail the whole request. There these keywords move, as text, into the root's description: the
 //     model still reads them and workers still enforce them.
 //
-// The canonical dialect gets the tool's schema as it is, but for the root's type.
+// The canonical dialect gets the tool's schema unchanged, except for the root's type.
 //
 // # Strict mode
 //
-// A strict copy makes the provider constrain the model's sampling to the schema. It is never had by
-// taking a constraint away: a tool with a keyword outside the provider's subset, with an object open to
-// unknown properties, or with nesting beyond its bounds is sent plain, and [Definition.Strict] says so.
-// In a strict copy every object has "additionalProperties":false. OpenAI also wants all properties in
-// "required", which is exact only for a tool without optional ones. How strictness is asked for:
+// A strict copy makes the provider constrain the model's sampling to the schema. Prepare never
+// takes a constraint away to get one: a tool with a keyword outside the provider's subset, with an
+// object open to unknown properties, or with nesting beyond the provider's bounds is sent plain.
+// [Definition.Strict] tells which it is. In a strict copy every object has
+// "additionalProperties":false. OpenAI also requires all properties in "required", so its copy is
+// exact only for a tool without optional properties. These options ask for strict copies:
 //
-//   - [StrictDefault]: as the provider would. The Responses API takes a missing flag for true, so it is
-//     always sent: true where the copy is exact and within the subset that every strict model takes, else
-//     false. The others default to false and get no flag. On Anthropic in particular strict tools share
-//     one grammar with low limits for the whole request, which is the caller's to spend.
-//   - [StrictExact]: wherever the copy means what the tool's schema means.
-//   - [StrictNullable]: also where optional properties must become required and nullable. The model then
-//     sends null for what it would have left out, and the tool's own schema refuses that null: whoever
-//     exports like this passes each input through [DropNulls] before it is validated.
+//   - [StrictDefault]: as the provider would. The Responses API reads a missing flag as true, so the
+//     flag is always sent: true where the copy is exact and within the subset that every strict model
+//     accepts, else false. The other providers default to false and get no flag. On Anthropic in
+//     particular, all strict tools of a request share one grammar with low limits, and the caller
+//     decides what to spend them on.
+//   - [StrictExact]: wherever the copy means the same as the tool's schema.
+//   - [StrictNullable]: also where optional properties must become required and nullable. The model
+//     then sends null for what it would have left out, and the tool's own schema refuses that null.
+//     An agent that exports like this must pass each input through [DropNulls] before it is validated.
 //   - [StrictOff]: nowhere.
 //
 // # Names
 //
-// A name that a provider refuses is replaced by a stable one with a hash at its end; [Names] maps both
-// ways. Nothing else is ever mapped, so a model cannot reach a tool by an alias.
+// A name that a provider refuses is replaced by a stable name with a hash at its end; [Names] maps
+// both ways. No other name is ever mapped, so a model cannot reach a tool by an alias.
 //
-// Which tools an agent may know of at all is decided before they come here.
+// The caller decides which tools an agent may see before it passes them in.
 package export

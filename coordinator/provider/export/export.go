@@ -10,10 +10,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Strict says for which tools a strict copy is sent. The package comment has the rules.
+// Strict says for which tools a strict copy is sent. The package comment defines the values.
 type Strict string
 
-// The ways to ask for strict copies.
+// The values of Strict.
 const (
 	StrictDefault  Strict = ""
 	StrictOff      Strict = "off"
@@ -21,40 +21,41 @@ const (
 	StrictNullable Strict = "nullable"
 )
 
-// Options are an agent's wishes. The zero value suits every model of a provider.
+// Options are an agent's choices. The zero value suits every model of a provider.
 type Options struct {
 	Strict Strict
-	// Cache ends the tools with the provider's cache mark, where it has one (Anthropic: cache_control on
-	// the last tool; Bedrock: a cachePoint after it). Off by default: a request may hold four marks,
-	// which are the agent's to place; one on its system prompt covers the tools already; a write to the
-	// cache costs extra; and Bedrock refuses the mark for models that cannot cache.
+	// Cache ends the tools with the provider's cache mark, where it has one (Anthropic:
+	// cache_control on the last tool; Bedrock: a cachePoint after it). It is off by default for
+	// four reasons: a request may hold only four marks, which the agent should place; a mark on the
+	// system prompt already covers the tools; writing to the cache costs extra; and Bedrock refuses
+	// the mark for models that cannot cache.
 	Cache bool
 }
 
-// Definition is one tool as a provider is to be told of it.
+// Definition is one tool as a provider should get it.
 type Definition struct {
-	Tool        schemas.Tool    // as it was handed in
-	Name        string          // the provider's name for it: see [Name]
-	Description string          // "" is left out by the codecs
+	Tool        schemas.Tool    // as it was passed in
+	Name        string          // the provider's name for the tool: see [Name]
+	Description string          // codecs omit ""
 	Schema      json.RawMessage // canonical JSON; its root is an object
 	Strict      bool            // Schema is a strict copy
 }
 
-// dialect is what a provider demands of tool definitions.
+// dialect is what a provider requires of tool definitions.
 type dialect struct {
-	names    *regexp.Regexp // which names it takes
-	maxTools int            // in one request; 0: no limit is known
-	verbatim bool           // the schema is not changed for a model's sake
+	names    *regexp.Regexp // the names it accepts
+	maxTools int            // in one request; 0: no known limit
+	verbatim bool           // the schema is not adapted for the model
 	bareRoot bool           // no allOf, anyOf, oneOf, not or enum at the root
 	strict   *subset        // nil: no strict mode
-	// strictFirst: without a wish, exact copies are strict.
+	// strictFirst: StrictDefault makes exact copies strict.
 	strictFirst bool
 }
 
 var (
-	// Anthropic takes 128 characters on its newest deployments and 64 on the others.
+	// Anthropic accepts 128 characters on its newest deployments and 64 on the others.
 	plainNames = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
-	// Gemini takes 128 characters, and 64 on older deployments.
+	// Gemini accepts 128 characters, and 64 on older deployments.
 	geminiNames = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}$`)
 	anyNames    = regexp.MustCompile(`(?s)^.+$`)
 )
@@ -68,8 +69,9 @@ var dialects = map[messages.Provider]dialect{
 	messages.Canonical:       {names: anyNames, verbatim: true},
 }
 
-// Prepare is the definitions of tools for a provider, sorted by the provider's names. Too many tools,
-// two tools under one name and a schema that describes no object are errors that say which and how many.
+// Prepare returns the definitions of tools for a provider, sorted by the provider's names. Too many
+// tools, two tools with one name, or a schema that does not describe an object are errors that say
+// which and how many.
 func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition, error) {
 	d, ok := dialects[p]
 	if !ok {
@@ -107,7 +109,7 @@ func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition
 	return defs, nil
 }
 
-// define is one definition, and where it is strict, what it takes of the request's limits.
+// define returns one definition and, when it is strict, its share of the request's limits.
 func (d dialect) define(t schemas.Tool, name string, wish Strict) (def Definition, seen counts, err error) {
 	def = Definition{Tool: t, Name: name, Description: t.Description}
 	schema, err := parse(t.InputSchema)

@@ -52,7 +52,7 @@ func TestPlainSchemas(t *testing.T) {
 	}
 }
 
-// What may not stand at the root is told in words, to those who refuse it.
+// Providers that refuse a keyword at the root get it as text.
 func TestChoiceAtTheRoot(t *testing.T) {
 	const schema = `{"type":"object","properties":{"a":{}},"oneOf":[{"required":["a"]},{"required":["b"]}]}`
 	for _, p := range []messages.Provider{messages.Anthropic, messages.OpenAIChat, messages.OpenAIResponses, messages.Bedrock} {

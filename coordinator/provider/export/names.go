@@ -9,12 +9,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxName is the longest name that every deployment of every provider takes, in characters.
+// maxName is the longest name that every deployment of every provider accepts, in characters.
 const maxName = 64
 
-// Name is what a provider is told a tool is called: the name itself where the provider takes it, else
-// what can be kept of it, "_" and eight hex digits of its SHA-256. It depends on nothing but its
-// arguments. A name that the providers agree on is ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
+// Name returns the name of a tool for a provider: the name itself where the provider accepts it,
+// else its portable part, "_" and the first eight hex digits of its SHA-256. It depends only on its
+// arguments. All providers accept names that match ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
 func Name(p messages.Provider, name string) string {
 	d, ok := dialects[p]
 	if !ok || name == "" || d.names.MatchString(name) {
@@ -29,7 +29,8 @@ func Name(p messages.Provider, name string) string {
 	return stem[:min(len(stem), maxName-len(hash))] + hash
 }
 
-// portable keeps the characters that every provider takes. The result is ASCII.
+// portable keeps the characters that every provider accepts, and replaces others by "_". The result
+// is ASCII.
 func portable(r rune) rune {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
@@ -38,14 +39,14 @@ func portable(r rune) rune {
 	return '_'
 }
 
-// Names maps the names of known tools to a provider's and back. It is a value: nobody changes it.
+// Names maps the names of known tools to a provider's names and back. It is never changed.
 type Names struct {
 	provider messages.Provider
-	tools    map[string]string // the provider's name to the tool's
+	tools    map[string]string // from the provider's name to the tool's
 }
 
-// NewNames knows the given tools. An empty name, a name that comes twice, and two names that would be
-// told the provider as one are errors.
+// NewNames returns the mapping of the given tools. An empty name, a repeated name, and two names
+// that would be the same for the provider are errors.
 func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	n := Names{p, make(map[string]string, len(tools))}
 	for _, tool := range tools {
@@ -65,11 +66,12 @@ func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	return n, nil
 }
 
-// Tool is the tool that a provider's call names, exactly. False: no known tool is called so there.
+// Tool returns the tool that a provider's call names. The match is exact; false means that no known
+// tool has this name there.
 func (n Names) Tool(wire string) (string, bool) {
 	tool, ok := n.tools[wire]
 	return tool, ok
 }
 
-// Wire is the provider's name of a tool: see [Name].
+// Wire returns the provider's name of a tool: see [Name].
 func (n Names) Wire(tool string) string { return Name(n.provider, tool) }

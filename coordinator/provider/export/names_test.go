@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// everywhere is a name that all providers take.
+// everywhere matches the names that all providers accept.
 var everywhere = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$`)
 
 func TestName(t *testing.T) {

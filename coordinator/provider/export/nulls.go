@@ -9,12 +9,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// DropNulls undoes in an input what [StrictNullable] did to the schema: it leaves out each null of an
-// optional property whose own schema takes no null. Schema is the tool's own. An input with nothing to
-// leave out comes back as the same bytes; in another one digits are kept.
+// DropNulls undoes in an input what [StrictNullable] did to the schema: it removes each null of an
+// optional property whose own schema does not accept null. schema is the tool's own. An input
+// without such a null is returned as the same bytes; otherwise digits are kept.
 //
-// It is for agents that exported with StrictNullable, and for nobody else: from any other model such a
-// null is a mistake that it should be told of.
+// Only agents that export with StrictNullable may use it: from any other model such a null is a
+// mistake, and the model should be told.
 func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	root, err := parse(schema)
 	if err != nil {
@@ -27,7 +27,7 @@ func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("input: %w", err)
 	}
 	if _, _, ok := openaiSubset.apply(root, StrictNullable); !ok || !dropNulls(root, v) {
-		return input, nil // the model was told of the plain schema, or left nothing out
+		return input, nil // the model got the plain schema, or sent no such null
 	}
 	return messages.Marshal(v)
 }
@@ -57,7 +57,7 @@ func dropNulls(schema, v any) (dropped bool) {
 	return dropped
 }
 
-// orNull is a schema of a strict subset that also takes null.
+// orNull makes a schema of a strict subset accept null too.
 func orNull(n node) node {
 	if takesNull(n) {
 		return n
@@ -82,7 +82,7 @@ func orNull(n node) node {
 	return n
 }
 
-// takesNull reports whether a schema of a strict subset takes null.
+// takesNull reports whether a schema of a strict subset accepts null.
 func takesNull(n node) bool {
 	if branches, ok := n["anyOf"].([]any); ok {
 		return slices.ContainsFunc(branches, func(b any) bool { n, ok := b.(node); return ok && takesNull(n) })

@@ -13,14 +13,15 @@ import (
 // node is a JSON Schema that is an object; numbers in it are json.Number.
 type node = map[string]any
 
-// combining keywords apply more schemas to the same value. What closes an object beside one of them
-// would forbid the properties that the others allow.
+// combining lists keywords that apply more schemas to the same value. Closing an object beside one
+// of them would forbid the properties that the other schemas allow.
 var combining = []string{"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
 
-// others keywords speak of properties that are not listed.
+// others lists keywords that can concern properties that the object does not list.
 var others = []string{"additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties"}
 
-// parse reads a tool's schema. Its root says that it is an object, since a call's input always is one.
+// parse reads a tool's schema. Its root says that it is an object, since a call's input always is
+// one.
 func parse(raw json.RawMessage) (node, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		raw = json.RawMessage(`{}`)
@@ -34,7 +35,7 @@ func parse(raw json.RawMessage) (node, error) {
 	if err := dec.Decode(&v); err != nil {
 		return nil, err
 	}
-	if v == true { // the schema that everything fits
+	if v == true { // the schema that every value fits
 		v = node{}
 	}
 	root, ok := v.(node)
@@ -48,8 +49,8 @@ func parse(raw json.RawMessage) (node, error) {
 	return root, nil
 }
 
-// plain shapes a schema for a model without narrowing what it means, but for objects that list their
-// properties: those are closed.
+// plain shapes a schema for a model. It keeps the meaning, except that objects which list their
+// properties are closed.
 func plain(root node, bareRoot bool) (node, error) {
 	delete(root, "$schema")
 	complete(root)
@@ -64,8 +65,8 @@ func plain(root node, bareRoot bool) (node, error) {
 	return root, nil
 }
 
-// complete closes objects and gives arrays their items, wherever a value is described by one schema
-// alone. It does not go into oneOf or not: a narrower branch there can widen the whole.
+// complete closes objects and gives arrays their items, wherever a single schema describes the
+// value. It does not go into oneOf or not: a narrower branch there can widen the whole.
 func complete(v any) {
 	n, ok := v.(node)
 	if !ok {
@@ -91,7 +92,7 @@ func complete(v any) {
 	}
 }
 
-// onlyAnyOf is the branches of a schema that is nothing but a choice between them.
+// onlyAnyOf returns the branches of a schema that is only a choice between them.
 func onlyAnyOf(n node) ([]any, bool) {
 	branches, ok := n["anyOf"].([]any)
 	for key := range n {
@@ -102,7 +103,7 @@ func onlyAnyOf(n node) ([]any, bool) {
 	return branches, ok
 }
 
-// describeRoot turns what may not stand at the root into words that do.
+// describeRoot moves the keywords that may not stand at the root into the root's description.
 func describeRoot(root node) error {
 	moved := node{}
 	for _, key := range []string{"allOf", "anyOf", "oneOf", "not", "enum"} {
@@ -123,7 +124,7 @@ func describeRoot(root node) error {
 	return nil
 }
 
-// listed reports whether every required property is among those that the object lists.
+// listed reports whether the object lists every required property.
 func listed(required []string, properties node) bool {
 	return !slices.ContainsFunc(required, func(name string) bool { return properties[name] == nil })
 }

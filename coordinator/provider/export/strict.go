@@ -7,16 +7,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// subset is the part of JSON Schema that a provider's strict mode takes, and its limits.
+// subset is the part of JSON Schema that a provider's strict mode accepts, and its limits.
 type subset struct {
-	keywords    []string // taken by every model that has strict mode
-	more        []string // taken by current models; only for who asks for strictness
+	keywords    []string // accepted by every model that has strict mode
+	more        []string // accepted by current models; used only when strict copies were asked for
 	allRequired bool     // every property must be in "required"
-	schema      counts   // of one schema; 0: no limit is known
-	request     counts   // of all strict tools of one request; 0: no limit is known
+	schema      counts   // for one schema; 0: no known limit
+	request     counts   // for all strict tools of one request; 0: no known limit
 }
 
-// counts is what strict modes limit.
+// counts are the quantities that strict modes limit.
 type counts struct {
 	tools      int
 	depth      int // objects in objects, the root included
@@ -31,7 +31,7 @@ var structure = []string{
 }
 
 var (
-	// The limits are those of the first strict models; later ones take more.
+	// The limits are those of the first strict models; later models accept more.
 	openaiSubset = subset{
 		keywords: structure,
 		more: []string{"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -42,7 +42,7 @@ var (
 	claudeSubset = subset{keywords: structure, request: counts{tools: 20, optional: 24, unions: 16}}
 )
 
-// apply makes a strict copy of schema, or reports false. Schema itself is left as it is.
+// apply makes a strict copy of schema, or reports false. It does not change schema.
 func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	c := strictCopy{subset: s, keywords: s.keywords, seen: counts{tools: 1}}
 	if wish != StrictDefault {
@@ -54,15 +54,15 @@ func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	return root, c.seen, ok && !c.over()
 }
 
-// strictCopy is the making of one strict copy.
+// strictCopy is a strict copy in the making.
 type strictCopy struct {
 	subset
 	keywords []string
 	seen     counts
 }
 
-// make makes one schema strict, in place. Depth is that of an object at this place, from 1. Nullable
-// allows optional properties to become required and nullable.
+// make makes one schema strict, in place, or reports false. depth is the depth of an object at this
+// place, from 1. nullable allows optional properties to become required and nullable.
 func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	n, ok := v.(node)
 	if !ok {
@@ -88,8 +88,8 @@ func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	return !hasType(n, "object") || c.makeObject(n, depth, nullable)
 }
 
-// makeChoice makes the branches strict. In there a null that stands for an optional property could not
-// be told from one that the tool wants, so no property becomes nullable.
+// makeChoice makes the branches of an anyOf strict. No property in them becomes nullable: a null
+// that stands for a missing property could not be told from a null that the tool wants.
 func (c *strictCopy) makeChoice(n node, depth int) bool {
 	branches, ok := onlyAnyOf(n)
 	c.seen.unions++
@@ -132,7 +132,8 @@ func (c *strictCopy) makeObject(n node, depth int, nullable bool) bool {
 	return true
 }
 
-// scalars counts the values of an enum, and reports whether they and a const are no composites.
+// scalars counts the values of an enum. It reports false when one of them, or a const, is an object
+// or an array, or when the enum is empty.
 func (c *strictCopy) scalars(n node) bool {
 	values, ok := n["enum"].([]any)
 	if hasAny(n, "enum") && (!ok || len(values) == 0) {
@@ -148,13 +149,14 @@ func (c *strictCopy) scalars(n node) bool {
 	})
 }
 
-// over reports whether the schema is beyond what the provider compiles.
+// over reports whether the schema exceeds what the provider compiles.
 func (c *strictCopy) over() bool {
 	over := func(n, limit int) bool { return limit > 0 && n > limit }
 	return over(c.seen.depth, c.schema.depth) || over(c.seen.properties, c.schema.properties) || over(c.seen.enums, c.schema.enums)
 }
 
-// checkRequest refuses strict tools that together are more than the provider compiles for one request.
+// checkRequest refuses strict tools that together exceed what the provider compiles for one
+// request.
 func (s subset) checkRequest(p messages.Provider, sum counts) error {
 	for _, limit := range []struct {
 		what   string

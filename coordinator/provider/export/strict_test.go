@@ -94,7 +94,7 @@ func TestDropNulls(t *testing.T) {
 		{schema, `{ "must": "a", "null": null }`, `{ "must": "a", "null": null }`},
 		{schema, `{"must":null,"other":null}`, `{"must":null,"other":null}`},
 		{schema, `[null]`, `[null]`},
-		// Never exported as nullable, so nobody was asked to send null.
+		// The schema was never exported as nullable, so no model was asked to send null.
 		{`{"properties":{"a":{"type":"string","maxLength":3}}}`, `{"a":null}`, `{"a":null}`},
 	} {
 		got, err := export.DropNulls(json.RawMessage(c.schema), json.RawMessage(c.input))
@@ -107,13 +107,13 @@ func TestDropNulls(t *testing.T) {
 	}
 }
 
-// What fits the schema that the model is told of must fit the tool's own: random inputs that fit the
-// first are validated against the second.
+// An input that fits the exported schema must fit the tool's own: random inputs that fit the first
+// are validated against the second.
 func TestCopiesAreNoWider(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, tool := range exporttest.Tools() {
 		if tool.Name == "update_issue" {
-			continue // its choice at the root is told in words
+			continue // a choice at the root is exported as text
 		}
 		own, err := schemas.Compile(orObject(tool.InputSchema))
 		if err != nil {
@@ -162,8 +162,8 @@ func orObject(schema json.RawMessage) json.RawMessage {
 	return schema
 }
 
-// sample is a value that mostly fits a schema: optional properties come and go, some values are null,
-// some objects have a property too many.
+// sample is a value that mostly fits a schema: optional properties come and go, some values are
+// null, some objects have a property too many.
 func sample(t *testing.T, rng *rand.Rand, schema json.RawMessage) any {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(schema))

@@ -1,10 +1,11 @@
-// Package gemini speaks the generateContent dialect of Google's Gemini. In: the model's content with its
-// functionCall parts, or the whole response. Out: one user content with exactly one functionResponse
-// part for each call.
+// Package gemini translates the generateContent dialect of Google's Gemini. In: the model's content
+// with its functionCall parts, or the whole response. Out: one user content with exactly one
+// functionResponse part for each call.
 //
-// Ids are optional: one that came is echoed, none is ever made up, and then order and name pair. The
-// response is always wrapped as {"output": value} or {"error": text}, because an object that has such
-// keys of its own would be misread. toolCall and toolResponse are server tools in spite of their names.
+// Ids are optional: a received id is echoed, and none is ever made up. Without ids, order and name
+// pair calls with responses. A response is always wrapped as {"output": value} or {"error": text},
+// because an object with such keys of its own would be misread. toolCall and toolResponse are
+// server tools in spite of their names.
 package gemini
 
 import (
@@ -14,10 +15,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// Decode reads the calls of a content, or of a response's first candidate. The error is a *messages.Refusal.
+// Decode reads the calls of a content, or of a response's first candidate. The error is a
+// *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, turn := wire.Read(message)
 	if candidates := turn.Get("candidates"); !candidates.None() {
@@ -30,7 +32,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("model")
 	turn.Foreign("tool_calls", "function_call", "functionCall")
 	parts := turn.Get("parts")
-	if parts.None() && !turn.Get("role").None() { // the SDKs leave an empty list out
+	if parts.None() && !turn.Get("role").None() { // the SDKs omit an empty list
 		return r.Calls()
 	}
 	for _, part := range parts.List() {
@@ -45,7 +47,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// empty reports whether a candidate that finished, for example with MALFORMED_FUNCTION_CALL, has nothing to say.
+// empty reports whether a finished candidate, for example one with MALFORMED_FUNCTION_CALL, has no
+// parts.
 func empty(candidate, content *wire.Node) bool {
 	finished := !candidate.Get("finishReason").None() || !candidate.Get("finish_reason").None()
 	return finished && (content.None() || content.Get("parts").None())
@@ -85,7 +88,8 @@ type response struct {
 	Error  json.RawMessage `json:"error,omitempty"`
 }
 
-// mediaPart is an image inside the response. Beside it, it would break the count of parts.
+// mediaPart is an image inside the response. Beside the response, it would break the count of
+// parts.
 type mediaPart struct {
 	InlineData inlineData `json:"inlineData"`
 }
@@ -95,7 +99,8 @@ type inlineData struct {
 	Data     string `json:"data"`
 }
 
-// Encode writes the content that answers calls, one outcome each in the same order; null for no calls.
+// Encode writes the content that answers calls, with one outcome for each in the same order; null
+// for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -8,24 +8,26 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolDefinitions is the one element of generateContent's tools.
+// toolDefinitions is the single element of generateContent's tools.
 type toolDefinitions struct {
 	FunctionDeclarations []functionDeclaration `json:"functionDeclarations"`
 }
 
-// functionDeclaration has its schema as JSON Schema; the older "parameters" takes only a part of it.
+// functionDeclaration holds its schema as JSON Schema; the older "parameters" accepts only a part
+// of it.
 type functionDeclaration struct {
 	Name                 string          `json:"name"`
 	Description          string          `json:"description,omitempty"`
 	ParametersJSONSchema json.RawMessage `json:"parametersJsonSchema"`
 }
 
-// Tools is the value of the request's "tools".
+// Tools returns the value of the request's "tools".
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes. Gemini knows neither strict tools nor a cache mark.
+// ToolsWith is [Codec.Tools] with the agent's options. Gemini has neither strict tools nor a cache
+// mark.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.Gemini, tools, o)
 	if err != nil {

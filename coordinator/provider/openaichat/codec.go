@@ -1,9 +1,10 @@
-// Package openaichat speaks OpenAI's Chat Completions dialect and that of the many servers that follow
-// it. In: the assistant message with its tool_calls, or a whole completion. Out: a list with one message
-// of role tool for each call, its content a string.
+// Package openaichat translates OpenAI's Chat Completions dialect, and that of the many servers
+// that follow it. In: the assistant message with its tool_calls, or a whole completion. Out: a list
+// with one message of role tool for each call, whose content is a string.
 //
-// Arguments are a JSON string that the model wrote and that may be broken; the call is then answered
-// with what is wrong. There is no flag for failures and no image in a tool message: both become words.
+// Arguments are a JSON string that the model wrote. It may be broken; the call is then answered
+// with the mistake. The dialect has no flag for failures and no images in tool messages: both
+// become text.
 package openaichat
 
 import (
@@ -13,11 +14,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// Decode reads the calls of an assistant message, or of the first choice of a completion. The error is a
-// *messages.Refusal.
+// Decode reads the calls of an assistant message, or of the first choice of a completion. The error
+// is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, turn := wire.Read(message)
 	if choices := turn.Get("choices"); !choices.None() {
@@ -38,8 +39,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// checkContent refuses what only looks like a turn: one with neither role, content nor calls, and one
-// whose content holds the calls of another dialect.
+// checkContent refuses what is not an assistant message of this dialect: a message with neither
+// role, content nor calls, and one whose content holds the calls of another dialect.
 func checkContent(turn *wire.Node) {
 	content := turn.Get("content")
 	switch {
@@ -74,7 +75,7 @@ func toolCall(n *wire.Node) messages.ToolCall {
 	return call
 }
 
-// kind is the call's type, which some servers leave out.
+// kind returns the call's type, which some servers omit.
 func kind(n *wire.Node) string {
 	kind := n.Get("type").TextOr("")
 	if kind != "" {
@@ -92,8 +93,8 @@ type message struct {
 	Content    json.RawMessage `json:"content"`
 }
 
-// Encode writes the list of tool messages that answers calls, one outcome each in the same order; null
-// for no calls.
+// Encode writes the list of tool messages that answers calls, with one outcome for each in the same
+// order; null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -21,12 +21,12 @@ type functionDefinition struct {
 	Strict      bool            `json:"strict,omitempty"`
 }
 
-// Tools is the value of the request's "tools".
+// Tools returns the value of the request's "tools".
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes.
+// ToolsWith is [Codec.Tools] with the agent's options.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.OpenAIChat, tools, o)
 	if err != nil {

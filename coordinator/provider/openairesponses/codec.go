@@ -1,9 +1,11 @@
-// Package openairesponses speaks OpenAI's Responses dialect. In: the output list of a response, or the
-// whole response. Out: a list with one function_call_output or custom_tool_call_output for each call.
+// Package openairesponses translates OpenAI's Responses dialect. In: the output list of a response,
+// or the whole response. Out: a list with one function_call_output or custom_tool_call_output for
+// each call.
 //
-// A call is paired by its call_id; its id names the item and is never used. Calls that a client runs but
-// that want another kind of answer (computer, shell, patch, approval) refuse the message: dropping them
-// would hang the agent. A call whose output stands in the same list was run by the provider.
+// The call_id pairs a call with its output; the item's id is never used. A message with a call that
+// the client runs but that needs another kind of answer (computer, shell, patch, approval) is
+// refused: dropping the call would hang the agent. A call whose output stands in the same list was
+// run by the provider.
 package openairesponses
 
 import (
@@ -15,10 +17,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Codec is the dialect. It has no state.
+// Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// notOurs are the client's calls that want an answer of a type of their own.
+// notOurs lists the client's calls that need an answer of a type of their own.
 var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }
@@ -49,7 +51,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// answeredCalls holds the pairing of every call whose output stands among the items.
+// answeredCalls returns the pairing of every call whose output is among the items.
 func answeredCalls(items []*wire.Node) map[string]bool {
 	answered := map[string]bool{}
 	for _, item := range items {
@@ -60,7 +62,7 @@ func answeredCalls(items []*wire.Node) map[string]bool {
 	return answered
 }
 
-// pairing is what a call and its output have in common; "" for an item without a call_id.
+// pairing is the key that a call shares with its output; "" for an item without a call_id.
 func pairing(callType string, item *wire.Node) string {
 	id := item.Get("call_id")
 	if !id.Is("a string") {
@@ -99,8 +101,8 @@ func anyCall(item *wire.Node) messages.ToolCall {
 
 const cutOffText = "The call was cut off before its arguments were complete (status incomplete). Send it again, whole."
 
-// cutOff reports whether the provider says that the call is not whole. What there is of its arguments
-// may be valid by chance.
+// cutOff reports whether the provider marked the call as incomplete. The part of its arguments that
+// came may be valid JSON by chance.
 func cutOff(item *wire.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
 
 type output struct {
@@ -119,7 +121,8 @@ type part struct {
 	Detail   string          `json:"detail,omitempty"`
 }
 
-// Encode writes the list of outputs that answers calls, one outcome each in the same order; null for no calls.
+// Encode writes the list of outputs that answers calls, with one outcome for each in the same
+// order; null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := wire.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -135,14 +138,14 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 		}
 		if a.Call.Custom {
 			list[i].Type = "custom_tool_call_output"
-		} else if a.Call.Namespace != "" { // a custom output has no place for it
+		} else if a.Call.Namespace != "" { // a custom output has no member for it
 			list[i].Name, list[i].Namespace = wire.Quote(a.Call.Name), wire.Quote(a.Call.Namespace)
 		}
 	}
 	return messages.Marshal(list)
 }
 
-// outputOf is text, or parts where there are images.
+// outputOf returns text, or a list of parts when there are images.
 func outputOf(a wire.Answer) any {
 	if !a.HasImage() {
 		return wire.Quote(a.MarkedText())
@@ -150,7 +153,7 @@ func outputOf(a wire.Answer) any {
 	var parts []part
 	for _, p := range a.MarkedParts() {
 		if p.Image != nil {
-			// A custom call's image must say its detail; for a function's it may.
+			// A custom call's image must state its detail; a function call's image may.
 			parts = append(parts, part{Type: "input_image", ImageURL: p.Image.DataURL(), Detail: "auto"})
 		} else {
 			parts = append(parts, part{Type: "input_text", Text: wire.Quote(p.Text)})
@@ -159,7 +162,8 @@ func outputOf(a wire.Answer) any {
 	return parts
 }
 
-// echoedCaller is the call's caller where it is a program: the output must lead back to it.
+// echoedCaller returns the call's caller when that is a program: the output must be routed back to
+// it.
 func echoedCaller(call messages.ToolCall) json.RawMessage {
 	var caller struct{ Type string }
 	if json.Unmarshal(call.Caller, &caller) != nil || caller.Type == "direct" {

@@ -14,15 +14,15 @@ type toolDefinition struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
 	Parameters  json.RawMessage `json:"parameters"`
-	Strict      bool            `json:"strict"` // always sent: a missing one means true
+	Strict      bool            `json:"strict"` // always sent: a missing flag means true
 }
 
-// Tools is the value of the request's "tools".
+// Tools returns the value of the request's "tools".
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] by an agent's wishes.
+// ToolsWith is [Codec.Tools] with the agent's options.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.OpenAIResponses, tools, o)
 	if err != nil {

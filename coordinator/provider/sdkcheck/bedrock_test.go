@@ -15,8 +15,8 @@ import (
 	smithydocument "github.com/aws/smithy-go/document"
 )
 
-// The AWS types have no JSON tags: only the client knows the wire. So the client reads our JSON as the
-// answer of a service that is a function, and writes it again as a request that the function keeps.
+// The AWS types have no JSON tags: only the client knows the wire format. So the client reads our
+// JSON as a service's answer, and writes it again as a request that the test keeps.
 
 // service answers every request with the same body and keeps the last request.
 type service struct{ answer, request []byte }
@@ -88,7 +88,7 @@ func bedrockAgain(t testing.TB, reinjection json.RawMessage) []byte {
 	return elements(t, member(request, "messages"))[0]
 }
 
-// bedrockRetold builds the SDK's types by hand: no answer of the service has tool definitions in it.
+// bedrockRetold builds the SDK's types by hand: no answer of the service contains tool definitions.
 func bedrockRetold(t testing.TB, tools json.RawMessage) []byte {
 	t.Helper()
 	var list []struct {
@@ -130,7 +130,8 @@ func bedrockRetold(t testing.TB, tools json.RawMessage) []byte {
 	return member(request, "toolConfig", "tools")
 }
 
-// documentOf is v with its numbers in the SDK's own type, which writes every json.Number as a string.
+// documentOf returns v with its numbers in the SDK's own type, which writes every json.Number as a
+// string.
 func documentOf(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

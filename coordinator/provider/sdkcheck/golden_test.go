@@ -25,7 +25,7 @@ type codec interface {
 	exporttest.Exporter
 }
 
-// sdk is one provider's types.
+// sdk reads messages and reinjections with one provider's types.
 type sdk struct {
 	codec codec
 	// dir holds the codec and its goldens.
@@ -92,8 +92,8 @@ func (s sdk) checkFolder(t *testing.T, folder string, real bool) int {
 	return len(names)
 }
 
-// checkGolden checks a golden's reinjection, and its message where that is a real one: the lenient
-// messages are those that the SDKs cannot hold, and that our codecs read all the same.
+// checkGolden checks a golden's reinjection, and its message unless it is a lenient one: the SDKs
+// cannot hold the lenient messages that our codecs accept.
 func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawMessage, real bool) {
 	message, reinjection := files["message.json"], files["reinjection.json"]
 	if len(reinjection) == 0 {
@@ -114,7 +114,8 @@ func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawM
 	}
 }
 
-// sameCalls fails the test unless the SDK sees in the message the very calls that were answered.
+// sameCalls fails the test unless the SDK finds in the message exactly the calls that were
+// answered.
 func (s sdk) sameCalls(t testing.TB, message json.RawMessage, answered []string) {
 	t.Helper()
 	if calls := s.calls(t, message); !slices.Equal(calls, answered) {
@@ -163,11 +164,11 @@ func TestTeeth(t *testing.T) {
 	}
 }
 
-// fails reports whether a check fails, and keeps it from failing the test.
+// fails reports whether a check fails, without failing the test itself.
 func fails(t *testing.T, check func(testing.TB)) bool {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
-	go func() { // of its own, because Fatalf ends it
+	go func() { // a goroutine of its own, because Fatalf ends it
 		defer close(done)
 		check(r)
 	}()
@@ -175,7 +176,7 @@ func fails(t *testing.T, check func(testing.TB)) bool {
 	return r.failed
 }
 
-// recorder is a test that only notes that it failed.
+// recorder is a testing.TB that only records that it failed.
 type recorder struct {
 	testing.TB
 	failed bool

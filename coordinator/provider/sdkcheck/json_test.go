@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// equal compares two values that are neither objects nor lists. With floats, two numbers are equal when
-// they are as float64, which is how some SDKs hold them; the digits we send are exact all the same.
+// equal compares two values that are neither objects nor lists. With floats, two numbers are equal
+// when they are as float64, which is how some SDKs hold them; the digits we send are exact all the
+// same.
 func equal(want, got any, floats bool) bool {
 	w, wok := want.(json.Number)
 	g, gok := got.(json.Number)
@@ -29,7 +30,8 @@ type difference struct {
 
 func (d difference) String() string { return d.path + ": " + d.what }
 
-// diff lists where got, an SDK's writing, differs from want, ours. Numbers compare as [equal] does.
+// diff lists where got, written by an SDK, differs from want, which is ours. Numbers compare as in
+// [equal].
 func diff(t testing.TB, want, got []byte, floats bool) []difference {
 	t.Helper()
 	var out []difference

@@ -47,7 +47,7 @@ var turns = map[string]string{
 // pixel is a whole PNG image.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-// outcomes are what a call can come to.
+// outcomes are the outcomes that a call can have.
 var outcomes = map[string]messages.Outcome{
 	"text":           messages.Text("a < b && c"),
 	"empty":          messages.Text(""),
@@ -72,7 +72,8 @@ var outcomes = map[string]messages.Outcome{
 	"unknown blocks": {Content: []messages.Block{{Type: "hologram"}}},
 }
 
-// TestOutcomes answers every kind of call with every kind of outcome, and has the SDKs read the answers.
+// TestOutcomes answers every kind of call with every kind of outcome, and the SDKs read the
+// answers.
 func TestOutcomes(t *testing.T) {
 	for name, s := range sdks {
 		turn := json.RawMessage(turns[name])

@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What the model reads where a tool gave nothing to read.
+// The text that the model reads when a tool gave none.
 const (
 	NoOutput = "(no output)"
 	NoReason = "The tool failed without saying why."
@@ -19,12 +19,13 @@ const (
 // Answer is the outcome of one call in a form that every dialect can write.
 type Answer struct {
 	Call messages.ToolCall
-	// Outcome is never lost, and its Output is free of needless white space and escapes.
+	// Outcome is never lost. Its Output has no needless white space and no needless escapes.
 	Outcome messages.Outcome
 	Failed  bool
-	// Coded: the text is our JSON error body, which says itself that it is an error.
+	// Coded: the text is our JSON error body, which already says that it is an error.
 	Coded bool
-	// Parts is the outcome as text and images, at least one. A failure has some text that is not blank.
+	// Parts is the outcome as text and images; it has at least one. A failure has some text that is
+	// not blank.
 	Parts []Part
 }
 
@@ -34,23 +35,23 @@ type Part struct {
 	Image *Image
 }
 
-// Image is a picture that providers take: png, jpeg, gif or webp, in valid base64.
+// Image is an image that providers accept: png, jpeg, gif or webp, in valid base64.
 type Image struct {
 	Format string // png, jpeg, gif, webp
 	Data   string // base64
 }
 
-// MimeType is image/<format>.
+// MimeType returns image/<format>.
 func (i Image) MimeType() string { return "image/" + i.Format }
 
-// Note stands where a dialect cannot show the image.
+// Note returns the text that replaces the image where a dialect cannot show it.
 func (i Image) Note() string { return "[image omitted: " + i.MimeType() + "]" }
 
-// DataURL is the image as a data URL.
+// DataURL returns the image as a data URL.
 func (i Image) DataURL() string { return "data:" + i.MimeType() + ";base64," + i.Data }
 
-// Answers pairs calls with their outcomes, one for each in the same order. A lost outcome becomes an
-// error that says so: every call is answered.
+// Answers pairs calls with their outcomes, one for each in the same order. A lost outcome becomes
+// an error that says so: every call is answered.
 func Answers(calls []messages.ToolCall, outcomes []messages.Outcome) ([]Answer, error) {
 	if len(calls) != len(outcomes) {
 		return nil, fmt.Errorf("encode answers: %d outcomes for %d calls", len(outcomes), len(calls))
@@ -91,7 +92,7 @@ func answer(call messages.ToolCall, o messages.Outcome) Answer {
 	return a
 }
 
-// outputText is what the model reads of an output: a string's own text, else JSON.
+// outputText is the text of an output for the model: a string's own text, else JSON.
 func outputText(value json.RawMessage) string {
 	if value[0] == '"' {
 		return Unquote(value)
@@ -99,7 +100,7 @@ func outputText(value json.RawMessage) string {
 	return string(value)
 }
 
-// Text is the whole answer as one text, its parts on lines of their own and notes in place of images.
+// Text returns the whole answer as one text. Each part starts a new line, and notes replace images.
 func (a Answer) Text() string {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {
@@ -111,7 +112,8 @@ func (a Answer) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// MarkedText is [Answer.Text] for a dialect without a flag for failures: the text says so.
+// MarkedText is [Answer.Text] for a dialect without a flag for failures: a failure is marked in the
+// text.
 func (a Answer) MarkedText() string { return a.mark() + a.Text() }
 
 func (a Answer) mark() string {
@@ -121,7 +123,7 @@ func (a Answer) mark() string {
 	return ""
 }
 
-// MarkedParts is [Answer.Parts] with the failure marked in the text.
+// MarkedParts is [Answer.Parts] with a failure marked in the text.
 func (a Answer) MarkedParts() []Part {
 	mark := a.mark()
 	if mark == "" {
@@ -145,8 +147,8 @@ func (a Answer) HasImage() bool {
 	return false
 }
 
-// Visible is the parts for a dialect that refuses blank text: blank ones are left out, and a placeholder
-// stands where nothing remains. Without images, notes stand in their place.
+// Visible returns the parts for a dialect that refuses blank text: blank parts are left out, and
+// NoOutput replaces an answer without any. When images is false, notes replace the images.
 func (a Answer) Visible(images bool) []Part {
 	var parts []Part
 	for _, p := range a.Parts {
@@ -181,8 +183,9 @@ func part(b messages.Block) Part {
 	return Part{Text: note("content", b.Type)}
 }
 
-// media is an image that every provider with images takes, or the note that something was left out. An
-// image that is not what it says would have the provider refuse the whole message, answers of other calls included.
+// media returns an image that every provider with images accepts, or a note that something was left
+// out. An image that is not what it claims would make the provider refuse the whole message, with
+// the answers of all other calls.
 func media(kind, mimeType, data string) Part {
 	format, _ := strings.CutPrefix(strings.ToLower(mimeType), "image/")
 	switch format {
@@ -207,8 +210,8 @@ func note(kind, what string) string {
 	return fmt.Sprintf("[%s omitted: %.100s]", kind, what)
 }
 
-// Attach is the text of a dialect that takes images beside it, with a note where each one belongs, and
-// the images it takes.
+// Attach is for a dialect that takes images beside the text. It returns the text, with a note at
+// the place of each image, and the images for which takes is true.
 func (a Answer) Attach(takes func(Image) bool) (text string, images []Image) {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {

@@ -12,8 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Unquote is the text of a valid JSON string token. Unlike encoding/json it keeps lone surrogates, each
-// as the three bytes that UTF-8 would have for it, so that [Quote] can write them again.
+// Unquote returns the text of a valid JSON string token. Unlike encoding/json it keeps lone
+// surrogates, each as the three bytes that UTF-8 would use for it, so that [Quote] can write them
+// again.
 func Unquote(token []byte) string {
 	body := token[1 : len(token)-1]
 	if bytes.IndexByte(body, '\\') < 0 {
@@ -57,7 +58,8 @@ func unescape(c byte) byte {
 	return c
 }
 
-// unicodeEscape is the code unit of the \uXXXX that b starts with; -1 where it starts with something else.
+// unicodeEscape is the code unit of the \uXXXX at the start of b; -1 when b starts with something
+// else.
 func unicodeEscape(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -69,7 +71,7 @@ func unicodeEscape(b []byte) rune {
 	return rune(r)
 }
 
-// appendRune is utf8.AppendRune that takes surrogates too.
+// appendRune is utf8.AppendRune that also accepts surrogates.
 func appendRune(b []byte, r rune) []byte {
 	if utf16.IsSurrogate(r) {
 		return append(b, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0xBF, 0x80|byte(r)&0xBF)
@@ -77,7 +79,7 @@ func appendRune(b []byte, r rune) []byte {
 	return utf8.AppendRune(b, r)
 }
 
-// surrogate is the lone surrogate that s starts with as [Unquote] writes it.
+// surrogate returns the lone surrogate at the start of s, in the form that [Unquote] writes.
 func surrogate[T string | []byte](s T) (rune, bool) {
 	if len(s) < 3 || s[0] != 0xED || s[1]&0xE0 != 0xA0 || s[2]&0xC0 != 0x80 {
 		return 0, false
@@ -87,8 +89,8 @@ func surrogate[T string | []byte](s T) (rune, bool) {
 
 const hexDigits = "0123456789abcdef"
 
-// Quote is s as a JSON string with no more escapes than JSON demands: nothing is escaped for HTML. Lone
-// surrogates become their escapes; other bytes that are no UTF-8 become U+FFFD.
+// Quote returns s as a JSON string with no more escapes than JSON requires; nothing is escaped for
+// HTML. Lone surrogates become escapes; other bytes that are not UTF-8 become U+FFFD.
 func Quote(s string) json.RawMessage { return appendQuoted(make([]byte, 0, len(s)+2), s) }
 
 func appendQuoted(out []byte, s string) []byte {
@@ -137,9 +139,9 @@ func appendEscape(out []byte, r rune) []byte {
 	return append(out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// Value is the valid JSON value raw without white space and without needless escapes. Digits and the
-// order of members stay. It is what a model reads of an output that is no string, so a tool whose
-// language escapes "<" or "é" must not cost the model anything.
+// Value returns the valid JSON value raw without white space and needless escapes. Digits and the
+// order of members stay. The model reads this for an output that is not a string, so that a tool
+// whose language escapes "<" or "é" costs it no tokens.
 func Value(raw json.RawMessage) json.RawMessage {
 	out := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -169,8 +171,8 @@ func stringEnd(raw []byte, start int) int {
 	return len(raw)
 }
 
-// parseArguments reads the text of arguments. A problem tells the model what is wrong and at which byte,
-// and does not repeat the text.
+// parseArguments reads arguments that came as text. problem tells the model what is wrong and at
+// which byte, and does not repeat the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
 	unfit := messages.Check(input)
@@ -192,8 +194,8 @@ func parseArguments(text string) (input []byte, problem string) {
 	return value, ""
 }
 
-// escapeSurrogates writes each lone surrogate as the escape that it is inside a JSON string, the only
-// place where one can stand.
+// escapeSurrogates writes each lone surrogate as its escape. A lone surrogate can only stand inside
+// a JSON string, where the escape is valid.
 func escapeSurrogates(text string) []byte {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

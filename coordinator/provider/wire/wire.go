@@ -1,14 +1,14 @@
-// Package wire is what the provider codecs share: reading a provider's message strictly, and bringing
-// the outcomes of its calls into a form that every dialect can write.
+// Package wire is what the provider codecs share: it reads a provider's message strictly, and
+// brings the outcomes of its calls into a form that every dialect can write.
 //
 //	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
 //	outcomes -> Answers -> Answer.Parts, ... -> messages.Marshal  the codec's Encode
 //
-// Strings stay exact from end to end: [Unquote] and [Quote] carry lone surrogates through Go strings,
-// where encoding/json would replace them. Numbers are never parsed at all.
+// Strings stay exact from end to end: [Unquote] and [Quote] carry lone surrogates through Go
+// strings, where encoding/json would replace them. Numbers are never parsed at all.
 //
-// The codecs beside this room import it, messages and schemas, and nothing else of ours. It knows no
-// dialect: what is a call and how an answer looks stands in the codecs.
+// The package imports only messages, of ours. It knows no dialect: the codecs say what a call is
+// and how an answer looks.
 package wire
 
 import (
@@ -22,25 +22,27 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reader reads one message of a provider and collects its calls. The first thing that is wrong is kept
-// as the refusal; what is read after it is empty. A codec can so read straight on and ask once, at the end.
+// Reader reads one message of a provider and collects its calls. It keeps the first mistake as the
+// refusal; everything read after it is empty. So a codec can read on without checks and ask once,
+// at the end.
 type Reader struct {
 	refusal *messages.Refusal
 	calls   []messages.ToolCall
-	paths   map[messages.CallID]string // where each id was seen
+	paths   map[messages.CallID]string // the place of each id
 }
 
-// Node is a value of the message that knows its place, so that a refusal can name what and where.
+// Node is a value of the message with its place, so that a refusal can name what is wrong and
+// where.
 type Node struct {
 	reader  *Reader
 	path    string
-	raw     json.RawMessage // nil where there is nothing
+	raw     json.RawMessage // nil when the value is missing
 	members map[string]json.RawMessage
 }
 
-// Read begins to read a message, which nobody has to have checked before. The message has to be JSON;
-// the bounds of [messages.Check] hold where a Node is read. So an input that breaks them costs its call,
-// and a part that no codec reads costs nothing.
+// Read starts to read an unchecked message. The message has to be JSON; the bounds of
+// [messages.Check] are applied only where a Node is read. So an input that breaks them fails only
+// its own call, and a part that no codec reads does no harm.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
 	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
@@ -50,7 +52,7 @@ func Read(message json.RawMessage) (*Reader, *Node) {
 	return r, root
 }
 
-// Calls is what was found, or the *messages.Refusal.
+// Calls returns the calls that were added, or the *messages.Refusal.
 func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	if r.refusal != nil {
 		return nil, r.refusal
@@ -58,8 +60,8 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	return r.calls, nil
 }
 
-// Add takes a call that stands at n. Two calls of one id cannot be told apart in any answer, so the
-// whole message is refused; an empty id, where the dialect allows it, is no id.
+// Add adds a call that stands at n. No answer could tell two calls with one id apart, so a repeated
+// id refuses the whole message. An empty id, where the dialect allows it, does not count as one.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.DuplicateID, "has the id %.80q of %s", call.ID, first)
@@ -75,7 +77,7 @@ func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	r.calls = append(r.calls, call)
 }
 
-// Refuse says that the message is not the provider's shape, and why.
+// Refuse says that the message does not have the provider's shape, and why.
 func (n *Node) Refuse(format string, args ...any) {
 	n.RefuseAs(messages.MalformedMessage, format, args...)
 }
@@ -94,13 +96,13 @@ func (n *Node) where() string {
 	return n.path
 }
 
-// None reports whether nothing or null stands here: both mean "not set" in every dialect.
+// None reports whether the value is missing or null: both mean "not set" in every dialect.
 func (n *Node) None() bool { return n.raw == nil || messages.TypeOf(n.raw) == "null" }
 
-// Is reports whether the value is of a type as [messages.TypeOf] names it.
+// Is reports whether the value has a type, as [messages.TypeOf] names it.
 func (n *Node) Is(typeName string) bool { return n.raw != nil && messages.TypeOf(n.raw) == typeName }
 
-// Raw is the value's bytes as they came, nil for nothing or null.
+// Raw returns the value's bytes as they came, nil for a missing value or null.
 func (n *Node) Raw() json.RawMessage {
 	if n.None() {
 		return nil
@@ -108,8 +110,8 @@ func (n *Node) Raw() json.RawMessage {
 	return n.raw
 }
 
-// Bounded is the node, whose value must be within the bounds of [messages.Check]. It is for a value that
-// goes on as it came.
+// Bounded returns the node and refuses a value beyond the bounds of [messages.Check]. It is for
+// values that are passed on unchanged.
 func (n *Node) Bounded() *Node {
 	if n.reader.refusal == nil && n.raw != nil {
 		if err := messages.Check(n.raw); err != nil {
@@ -119,10 +121,10 @@ func (n *Node) Bounded() *Node {
 	return n
 }
 
-// Bytes is the value as it came, null included; nil where nothing stands.
+// Bytes returns the value as it came, null included; nil for a missing value.
 func (n *Node) Bytes() json.RawMessage { return n.raw }
 
-// Get is a member of the object that must stand here.
+// Get returns a member of the node's value, which must be an object.
 func (n *Node) Get(name string) *Node {
 	if n.members == nil && n.reader.refusal == nil {
 		members, err := messages.Members(n.raw)
@@ -138,7 +140,7 @@ func (n *Node) Get(name string) *Node {
 	return &Node{reader: n.reader, path: path, raw: n.members[name]}
 }
 
-// List is the elements of the array that must stand here.
+// List returns the elements of the node's value, which must be an array.
 func (n *Node) List() []*Node {
 	if n.reader.refusal != nil {
 		return nil
@@ -155,7 +157,7 @@ func (n *Node) List() []*Node {
 	return nodes
 }
 
-// First is the first element of the array that must stand here and must not be empty.
+// First returns the first element of the node's value, which must be an array that is not empty.
 func (n *Node) First() *Node {
 	if list := n.List(); len(list) > 0 {
 		return list[0]
@@ -164,7 +166,7 @@ func (n *Node) First() *Node {
 	return &Node{reader: n.reader, path: n.where() + "[0]"}
 }
 
-// Text is the string that must stand here.
+// Text returns the node's value, which must be a string.
 func (n *Node) Text() string {
 	if n.reader.refusal != nil {
 		return ""
@@ -180,7 +182,7 @@ func (n *Node) Text() string {
 	return Unquote(n.raw)
 }
 
-// TextOr is [Node.Text], or what is given where nothing stands.
+// TextOr is [Node.Text], or otherwise for a missing value or null.
 func (n *Node) TextOr(otherwise string) string {
 	if n.None() {
 		return otherwise
@@ -188,7 +190,7 @@ func (n *Node) TextOr(otherwise string) string {
 	return n.Text()
 }
 
-// ID is the call id that must stand here: any text but the empty one.
+// ID returns the node's value as a call id, which must be a text that is not empty.
 func (n *Node) ID() messages.CallID {
 	id := messages.CallID(n.TextOr(""))
 	if id == "" {
@@ -197,15 +199,15 @@ func (n *Node) ID() messages.CallID {
 	return id
 }
 
-// Role refuses a turn that says it is somebody else's than the model's.
+// Role refuses a message whose role is set and is not the model's.
 func (n *Node) Role(want string) {
 	if role := n.Get("role"); role.TextOr(want) != want {
 		role.Refuse("want %q, got %.40q", want, role.Text())
 	}
 }
 
-// Foreign refuses a turn with one of the named members set: they hold the calls of another dialect,
-// and reading it as "no calls" would leave the agent waiting for ever.
+// Foreign refuses a message that has one of the named members: they hold the calls of another
+// dialect, and reading the message as "no calls" would leave the agent waiting for ever.
 func (n *Node) Foreign(members ...string) {
 	for _, name := range members {
 		if m := n.Get(name); !m.None() {
@@ -214,18 +216,19 @@ func (n *Node) Foreign(members ...string) {
 	}
 }
 
-// callTypes are the types of blocks and items that are calls in one of the dialects.
+// callTypes lists the types of blocks and items that are calls in one of the dialects.
 var callTypes = []string{"tool_use", "function_call", "custom_tool_call", "tool_call", "function"}
 
-// ForeignType refuses a block whose type is a call in another dialect only.
+// ForeignType refuses a block whose type is a call only in another dialect. A codec calls it for
+// the types that it does not run itself.
 func (n *Node) ForeignType(blockType string) {
 	if slices.Contains(callTypes, blockType) {
 		n.Refuse("%q is no type of this provider's messages; is the provider right?", blockType)
 	}
 }
 
-// Object is the arguments that stand here as a JSON object, or the problem that the model gets to read.
-// Nothing, null and blank text mean no arguments.
+// Object returns the arguments, which must be a JSON object, or the problem as a text for the
+// model. A missing value, null and blank text mean no arguments.
 func (n *Node) Object() (input []byte, problem string) {
 	switch {
 	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":
@@ -239,7 +242,7 @@ func (n *Node) Object() (input []byte, problem string) {
 	return nil, notAnObject(n.raw)
 }
 
-// Arguments is [Node.Object] where the object may stand in a string, as the OpenAI dialects have it.
+// Arguments is [Node.Object], but the object may also stand in a string, as in the OpenAI dialects.
 func (n *Node) Arguments() (input []byte, problem string) {
 	if input, problem = n.Object(); problem != "" && n.Is("a string") {
 		return parseArguments(Unquote(n.raw))
@@ -247,7 +250,7 @@ func (n *Node) Arguments() (input []byte, problem string) {
 	return input, problem
 }
 
-// FreeText is the input of a custom call: its text as it is, under the one key "input".
+// FreeText returns the input of a custom call: its text unchanged, under the single key "input".
 func (n *Node) FreeText() (input []byte, problem string) {
 	switch {
 	case n.None():

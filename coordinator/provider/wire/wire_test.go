@@ -35,7 +35,8 @@ func TestQuoteUndoesUnquote(t *testing.T) {
 	}
 }
 
-// FuzzUnquote holds Unquote and Quote against encoding/json, which is right but for lone surrogates.
+// FuzzUnquote compares Unquote and Quote with encoding/json, which is right except for lone
+// surrogates.
 func FuzzUnquote(f *testing.F) {
 	for _, seed := range []string{`"a"`, `"\ud800"`, `"\ud83d\ude00"`, `"\\\"\n\u0000é<"`} {
 		f.Add([]byte(seed))
@@ -72,7 +73,7 @@ func TestValue(t *testing.T) {
 	}
 }
 
-// FuzzValue: the value stays the same value.
+// FuzzValue: Value does not change the value.
 func FuzzValue(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"\ud800<",null,1e400]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -175,7 +176,7 @@ func TestRefusalNamesThePlace(t *testing.T) {
 	}
 }
 
-// What no codec reads may be anything that is JSON.
+// Parts that no codec reads may be any JSON.
 func TestWhatIsNotReadCostsNothing(t *testing.T) {
 	for _, odd := range []string{
 		strings.Repeat("[", 200) + strings.Repeat("]", 200), strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000),
