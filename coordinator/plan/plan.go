@@ -1,14 +1,14 @@
 // Package plan turns the calls of a batch into stages: calls in, ordered stages out.
 //
-// Emission order is kept. Consecutive calls that may overlap form one stage; every other call is a stage
-// of its own; a stage starts when the one before it has ended:
+// Emission order is kept. Consecutive calls that may overlap form one stage; every other call is a
+// stage of its own; a stage starts when the one before it has ended:
 //
 //	[Grep Glob Read Bash Grep]  ->  [Grep Glob Read] [Bash] [Grep]
 //
-// So a read that the model put after a write sees what it wrote, and one it put before does not.
+// So a read that the model put after a write sees what that wrote, and a read before it does not.
 //
-// The package is pure: no clock, no I/O, no goroutine. The same calls and the same catalog give the same
-// plan on every coordinator.
+// The package is pure: no clock, no I/O, no goroutine. The same calls and the same catalog give the
+// same plan on every coordinator.
 package plan
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Plan is the calls of a batch and the stages in which they may run.
+// Plan holds the calls of a batch and the stages in which they may run.
 type Plan struct {
 	Calls  []Call
 	Stages [][]int // indices into Calls, in emission order
@@ -31,16 +31,16 @@ type Call struct {
 	messages.PlannedCall
 	ID     messages.CallID
 	Input  json.RawMessage
-	Reason string // why it may or may not run beside others, for people
-	// Timeout, and what a crash allows, are the tool's promise.
+	Reason string // why the call may or may not run beside others, for people
+	// Tool is the tool's promise, among it the timeout and what is allowed after a crash.
 	Tool schemas.Tool
 }
 
-// Claims reports whether a run of the call must be claimed in its journal: whatever may change the world.
+// Claims reports whether a run of the call must be claimed in its journal: true for every write.
 func (c Call) Claims() bool { return c.Kind == messages.Write }
 
-// New plans the calls with what the catalog knows about their tools. A call that cannot run, because
-// its tool is unknown or its arguments could not be read, gets its result here and holds nobody up.
+// New plans the calls with the catalog's tools. A call that cannot run, because its tool is unknown
+// or its arguments could not be read, gets its result here and delays no other call.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	planned := make([]Call, len(calls))
 	for i, c := range calls {
@@ -103,7 +103,8 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 	return message
 }
 
-// stages also writes each call's stage into it.
+// stages groups the calls, and also writes each call's stage into the call. A refused call joins
+// any open stage, since it never runs.
 func stages(calls []Call) [][]int {
 	var stages [][]int
 	open := false // the last stage takes more calls that may overlap
@@ -120,7 +121,8 @@ func stages(calls []Call) [][]int {
 	return stages
 }
 
-// Adopt is the plan that another coordinator stored first, for the same batch: its classes replace ours.
+// Adopt is the plan that another coordinator stored first, for the same batch: its classes replace
+// ours.
 func (p Plan) Adopt(record messages.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))

@@ -84,7 +84,8 @@ func TestMalformedArgumentsNeverRun(t *testing.T) {
 	}
 }
 
-// A call without a name is of no tool, also where its namespace and no name make the name of one.
+// A call without a name names no tool, even where its namespace and an empty name would spell a
+// tool's name.
 func TestACallWithoutANameNeverRuns(t *testing.T) {
 	tools, err := schemas.NewCatalog(schemas.Tool{Name: "files__", Kind: messages.Read})
 	if err != nil {
@@ -104,7 +105,7 @@ func TestACallWithoutANameNeverRuns(t *testing.T) {
 	}
 }
 
-// A name that is longer than any record may hold is of no tool. The records have the start of it.
+// A name longer than a record may hold names no tool. The records have its start.
 func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	p := plan.New(calls(strings.Repeat("é", messages.MaxID)), catalog(t))
 	r := p.Calls[0].Refused
@@ -113,8 +114,8 @@ func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	}
 }
 
-// The rule once more, as slowly and plainly as it can be said: two calls are in one stage when every
-// call from the one to the other may overlap.
+// The rule again, as slowly and plainly as possible: two calls are in one stage exactly when every
+// call from the first to the second may overlap.
 func TestAgainstTheTwin(t *testing.T) {
 	names := []string{"read", "write", "sum", "shy", "nope"}
 	together := map[string]bool{"read": true, "sum": true, "nope": true}
