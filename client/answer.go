@@ -14,32 +14,37 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// longest bounds one request; no batch lives that long.
+// longest bounds one request. With the default batch_ttl (1 h) no batch lives that long; when a
+// request does reach the bound, Run sends it again.
 const longest = 24 * time.Hour
 
-// silence is how long a door may say nothing before it is held to be gone. It gives a sign every 10 s.
+// silence is how long a handler may send nothing before it counts as gone. The run handler sends a
+// waiting event every 10 s.
 const silence = 30 * time.Second
 
 var (
 	errSilence = errors.New("no word from the coordinator")
-	// errReconnected ends a wait for what may have been sent while there was no connection.
+	// errReconnected ends a request that may have been sent, or answered, while the connection was
+	// down.
 	errReconnected = errors.New("the connection was lost meanwhile")
 )
 
-// soon is how long a door may take for its answer once the reply itself was seen.
+// soon is how long the handler may take for its answer once the stored reply itself was seen.
 const soon = time.Second
 
-// news is the reply of a batch as the server publishes it when it is stored. Who hears it needs no door.
+// news is the reply of a batch as the server publishes it when it is stored. A caller that has it
+// does not depend on a handler's answer.
 type news struct {
-	arrived chan struct{} // closed when it has
-	reply   []byte        // set before that
+	arrived chan struct{} // closed when the reply has arrived
+	reply   []byte        // set before arrived is closed
 }
 
-// unheard is for who does not listen.
+// unheard serves a caller without a subscription: its arrived is nil and never fires.
 var unheard = &news{}
 
-// listen waits for the reply of a batch, until stop. A reply to another body than that of the digest is somebody
-// else's ("": any will do), and one that is too large for a message has to be fetched.
+// listen subscribes to the reply of a batch, until stop. It ignores a reply to another body than
+// the one with this digest ("" takes any), and a reply that is too large for a message and has to
+// be fetched.
 func (c *Client) listen(key messages.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}
@@ -59,8 +64,9 @@ func (c *Client) listen(key messages.BatchKey, digest string) (n *news, stop fun
 	return n, stop, err
 }
 
-// ask makes one request at a door and puts its answer together: events as they come, then a reply, which
-// may arrive in chunks, or a state. A reply that is in the news is as good, when the door does not answer soon after it.
+// ask sends one request to a handler and assembles the answer: events as they come, then a reply,
+// which may arrive in chunks, or a state. If the stored reply arrives in n and the handler does not
+// finish within soon, ask returns that reply instead.
 func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	var parts answerParts
 	var problem error
@@ -81,7 +87,8 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
 		quiet.Reset(silence)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
-			var e messages.Event // a waiting one is a sign of life, and nothing to tell
+			// A waiting event is a sign of life and is not passed on.
+			var e messages.Event
 			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
 				each(e)
 			}
@@ -104,7 +111,7 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 	}
 }
 
-// place puts a chunk numbered "2/3" where it belongs.
+// place stores a chunk that is numbered "2/3" (from 1, at most 65,536 chunks) in its slot.
 func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {
 	i, n, _ := strings.Cut(numbered, "/")
 	index, err1 := strconv.Atoi(i)
@@ -119,6 +126,8 @@ func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {
 	return chunks, nil
 }
 
+// read decodes an answer. A state is ErrRunning or ErrUnknown; a refused reply comes with its
+// *messages.Refusal.
 func read(answer []byte) (messages.Reply, error) {
 	var state messages.State
 	var reply messages.Reply

@@ -14,13 +14,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// CallOf is the address of the call that a question is about.
+// CallOf returns the address of the call that a question is about.
 func CallOf(p messages.Pending) messages.CallKey {
 	return messages.KeyOf(string(p.Tenant), p.Session, p.Batch).Call(p.Index)
 }
 
-// List is the open questions of a tenant, "" being the client's own, the oldest first. A fleet answers this, Show and
-// Decide to the identities of approvers only.
+// List returns the open questions of a tenant ("" is the client's own), the oldest first. A fleet
+// answers List, Show and Decide to the identities of approvers only. A refused request is a
+// *messages.Refusal.
 func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, error) {
 	subject := c.names.OfTenant(messages.VerbList, cmp.Or(tenant, c.tenant))
 	list, err := answerTo[messages.PendingList](ctx, c, subject, nil)
@@ -33,8 +34,8 @@ func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, e
 	return list.Pending, nil
 }
 
-// Show is the open question about a call, with the arguments that a decision would be bound to. One that is not
-// open any more is a *messages.Refusal.
+// Show returns the open question about a call, with the arguments that a decision is bound to. A
+// question that is no longer open is a *messages.Refusal.
 func (c *Client) Show(ctx context.Context, call messages.CallKey) (messages.Approval, error) {
 	answer, err := answerTo[messages.ApprovalAnswer](ctx, c, c.names.OfCall(messages.VerbShow, call), nil)
 	switch {
@@ -49,8 +50,9 @@ func (c *Client) Show(ctx context.Context, call messages.CallKey) (messages.Appr
 	return messages.Approval{}, fmt.Errorf("show approval: %w", err)
 }
 
-// Decide hands in a signed decision. When it returns without an error, the decision is stored and holds. One that was
-// not taken is a *messages.Refusal. After any other error it may have been taken: [Client.Show] tells.
+// Decide sends a signed decision. When it returns without an error, the decision is stored and
+// holds. A decision that the fleet does not take is a *messages.Refusal. After any other error the
+// decision may have been stored; [Client.Show] tells.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
 	body, err := messages.Marshal(d)
 	if err != nil {
@@ -73,8 +75,9 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 	return answer, fmt.Errorf("decide: %w", err)
 }
 
-// News tells what becomes open in a tenant, and what is not any more, until ctx ends. listening, which may be nil, is
-// called once the news comes in: who lists the open questions after that misses none.
+// News calls each for every question of a tenant that opens or closes, until ctx ends. It calls
+// listening, which may be nil, once the subscription is in place: a caller that lists the open
+// questions after that misses none.
 func (c *Client) News(ctx context.Context, tenant string, listening func(), each func(messages.Pending)) error {
 	subject := c.names.OfTenant(messages.VerbNews, cmp.Or(tenant, c.tenant)) + ".*.*.*"
 	unsubscribe, err := c.conn.Subscribe(subject, "", func(m bus.Msg) {
@@ -97,7 +100,8 @@ func (c *Client) News(ctx context.Context, tenant string, listening func(), each
 	return nil
 }
 
-// answerTo asks at a door for a JSON answer, which may come in chunks.
+// answerTo sends one request to a handler and decodes the JSON answer, which may come in chunks. It
+// waits at most 10 s and does not retry.
 func answerTo[T any](ctx context.Context, c *Client, subject string, body []byte) (answer T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -122,10 +126,10 @@ func answerTo[T any](ctx context.Context, c *Client, subject string, body []byte
 	return answer, err
 }
 
-// answerParts is an answer as it comes in: one message, or numbered chunks.
+// answerParts is a partly received answer: one message, or numbered chunks.
 type answerParts [][]byte
 
-// add takes a message of the answer and reports whether there is more to come.
+// add takes a message of the answer and reports whether more are to come.
 func (p *answerParts) add(m bus.Msg) (more bool, err error) {
 	numbered := m.Header.Get(messages.ChunkHeader)
 	if numbered == "" {

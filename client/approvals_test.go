@@ -21,7 +21,7 @@ var question = messages.Approval{
 	Input: json.RawMessage(`{"cents":14999}`), ArgsHash: "00ff", Line: "refund(cents: 14999)", Tier: messages.High, Approvers: 1,
 }
 
-// door answers everything under a subject, in parts of at most size bytes.
+// door answers every request under a subject, in chunks of at most size bytes.
 func door(t *testing.T, conn *bus.Conn, subject string, size int, answer func(bus.Msg) any) {
 	t.Helper()
 	stop, err := conn.Subscribe(subject, "", func(m bus.Msg) {

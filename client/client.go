@@ -1,13 +1,13 @@
-// Package client is the agent's side for Go programs: submit the message that a model made, get back what
-// to append to the conversation.
+// Package client is the agent's side for Go programs: submit the message that a model made, get
+// back what to append to the conversation.
 //
 //	c, err := client.Connect(ctx, client.Options{URL: "nats://localhost:4222"})
 //	reply, err := c.Run(ctx, messages.Batch{
 //		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message}, nil)
 //	history = append(history, message, reply.Reinjection)
 //
-// The id of a batch is its idempotency key: whatever happens to the connection or to the program, the same
-// batch may be run again and is not executed twice.
+// The id of a batch is its idempotency key: whatever happens to the connection or to the program,
+// the same batch may be run again and is not executed twice.
 package client
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Options say where the fleet is and who we are.
+// Options say where the fleet is and how to connect to it.
 type Options struct {
 	URL    string // default nats://127.0.0.1:4222; several separated by commas
 	Creds  string // path of a NATS credentials file
@@ -30,10 +30,12 @@ type Options struct {
 	Name   string // shown in the server's list of connections
 	Prefix string // default "toolfleet"
 	Tenant string // token in the subjects; default "_", the only tenant
-	// InboxPrefix is where answers come in, for a user that may not listen everywhere. Default _INBOX.
+	// InboxPrefix is the subject prefix for answers, for a user that may not subscribe everywhere.
+	// Default _INBOX.
 	InboxPrefix string
-	// Tracer makes the spans of the batches that are sent. Nil: where the context of a call holds a span, its own provider does,
-	// so that a program with OpenTelemetry needs no option. That context goes on to the fleet in any case.
+	// Tracer makes the spans of the batches that are sent. When it is nil and the context of a call
+	// holds a span, that span's provider makes them, so a program with OpenTelemetry needs no
+	// option. The trace context is passed on to the fleet in any case.
 	Tracer trace.Tracer
 }
 
@@ -46,11 +48,11 @@ type Client struct {
 	tracer trace.Tracer // nil: see Options
 }
 
-// What Get and Run report of a batch without a reply.
+// What Get and Run return for a batch without a reply.
 var (
 	ErrRunning = errors.New("the batch is queued or running")
 	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
-	// ErrNoFleet: nothing answers on the fleet's subjects.
+	// ErrNoFleet means that no coordinator answers on the fleet's subjects.
 	ErrNoFleet = errors.New("no coordinator answers: start one with `toolfleet dev` or `toolfleet coordinator`")
 )
 
@@ -69,7 +71,8 @@ func Connect(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Over is a client on a connection that stays the caller's. Programs outside of this module use Connect.
+// Over returns a client on a connection that stays the caller's: Close leaves it open. A tenant of
+// "" is the only tenant. Programs outside of this module use Connect.
 func Over(conn *bus.Conn, tenant string) *Client {
 	if tenant == "" {
 		tenant = messages.OneTenant
@@ -84,17 +87,21 @@ func (c *Client) Close() {
 	}
 }
 
-// comingBack is how long nobody may listen before that is reported: a coordinator may be restarting.
+// comingBack is how long no coordinator may answer before that is reported: one may be restarting.
 const comingBack = 3 * time.Second
 
 func (c *Client) key(s messages.SessionID, b messages.BatchID) messages.BatchKey {
 	return messages.KeyOf(c.tenant, s, b)
 }
 
-// Run submits a batch, tells each of its events (each may be nil) and returns its reply. A refused batch
-// is a *messages.Refusal besides the reply. When the connection is lost on the way, or a coordinator goes,
-// Run finds out how the batch stands and waits on; when ctx ends first, the batch goes on without us. That nobody
-// answers any more is told, once for each time, as an event of the type waiting. Only where nobody ever did it is ErrNoFleet.
+// Run submits a batch, calls each for its events (each may be nil) and returns its reply. For a
+// refused batch the error is a *messages.Refusal and the reply is returned too; Run retries a
+// refusal of the class busy. When the connection is lost or a coordinator stops, Run asks again how
+// the batch stands and keeps waiting. If ctx ends first, the batch goes on and its reply can be
+// fetched.
+//
+// If no coordinator answers for 3 s, Run emits one EventWaiting per outage. It returns ErrNoFleet
+// only if none ever answered.
 func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.Event)) (messages.Reply, error) {
 	body, err := c.encode(&b)
 	if err != nil {
@@ -103,8 +110,8 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.E
 	return c.run(ctx, b, body, each)
 }
 
-// RunBody is [Client.Run] for a batch that is encoded already: it is sent as it is, so that the same
-// bytes, whoever sends them, are the same batch.
+// RunBody is [Client.Run] for a batch that is encoded already. It sends the bytes unchanged: the
+// same bytes are the same batch, whichever program sends them.
 func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	b, err := messages.DecodeBatch(body)
 	if err == nil {
@@ -117,7 +124,8 @@ func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Ev
 }
 
 func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (reply messages.Reply, err error) {
-	// Events are asked for also when nobody wants them: they are the sign that somebody waits for the batch.
+	// Ask for events even when each is nil: the waiting events among them show that the coordinator
+	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	ctx, span := c.send(ctx, trace.SpanKindClient, messages.VerbRun, b, header)
 	defer func() { sent(ctx, span, reply, err) }()
@@ -127,8 +135,10 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 		return messages.Reply{}, err
 	}
 	defer stop()
-	var deserted time.Time // since when nobody listens
-	var met, told bool     // somebody was there, so the batch may be accepted; that nobody is any more was told
+	var deserted time.Time // since when no coordinator answers
+	// met: a coordinator was there, so the batch may have been accepted.
+	// told: the current outage was reported.
+	var met, told bool
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), n, header, body, each)
 		var refusal *messages.Refusal
@@ -156,20 +166,22 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 		}
 		if !errors.Is(err, bus.ErrNoResponders) {
 			deserted, told = time.Time{}, false
-			met = met || !errors.Is(err, bus.ErrDisconnected) // then it was not even sent
+			met = met || !errors.Is(err, bus.ErrDisconnected) // else not even sent
 		}
 		if refusal != nil {
 			wait = max(100*time.Millisecond, time.Duration(refusal.RetryAfterMS)*time.Millisecond)
 		}
-		select { // lost on the way: submitting again answers for what runs or ran
+		// The request was lost on the way. To submit again is safe: the answer is for the batch
+		// that runs or ran.
+		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// Submit publishes a batch and returns when it is durable. Its reply comes on the reply subject and can be
-// fetched with Await or Get.
+// Submit publishes a batch and returns when it is durable. The reply is published on the reply
+// subject and can be fetched with Await or Get. A batch that exists already is no error.
 func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	body, err := c.encode(&b)
 	if err != nil {
@@ -180,7 +192,7 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, c.key(b.Session, b.ID)), header, body)
 	switch {
 	case errors.Is(err, bus.ErrExists):
-		err = nil // it is running already
+		err = nil // the batch is stored already
 	case err != nil:
 		err = fmt.Errorf("submit batch %s: %w", b.ID, err)
 	}
@@ -188,7 +200,9 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	return err
 }
 
-// Await waits for the reply of a batch that was submitted.
+// Await waits for the reply of a submitted batch. Every 2 s it also asks for the reply, in case the
+// published one was missed or is too large for a message. It returns ErrUnknown for an unknown
+// batch.
 func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	n, stop, err := c.listen(c.key(s, b), "")
 	if err != nil {
@@ -204,19 +218,20 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 		select {
 		case <-n.arrived:
 			return read(n.reply)
-		case <-time.After(2 * time.Second): // one that was missed, or is too large for a message
+		// The published reply was missed, or is too large for a message.
+		case <-time.After(2 * time.Second):
 		case <-ctx.Done():
 			return reply, fmt.Errorf("batch %s: %w", b, context.Cause(ctx))
 		}
 	}
 }
 
-// Get is the reply of a batch, or ErrRunning, or ErrUnknown.
+// Get returns the reply of a batch, or ErrRunning, ErrUnknown or ErrNoFleet. It waits at most 10 s.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	return c.get(ctx, s, b, unheard, nil)
 }
 
-// GetFull is Get with the outputs in the results too.
+// GetFull is Get with the full outputs in the results.
 func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	return c.get(ctx, s, b, unheard, []byte(`{"results":"full"}`))
 }
@@ -243,6 +258,8 @@ func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 	return body, c.fits(body)
 }
 
+// fits refuses a body that does not fit into one message with 64 KiB to spare for headers and
+// subject.
 func (c *Client) fits(body []byte) error {
 	if limit := c.conn.MaxPayload() - 64<<10; len(body) > limit {
 		return &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}

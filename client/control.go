@@ -11,16 +11,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Stop says who wants something stopped and why, for the results that the model reads. Both may be empty.
+// Stop says why and by whom a batch is aborted or a session is steered, for the results that the
+// model reads. Both fields may be empty.
 type Stop struct {
 	Reason string // at most 1,000 bytes
 	By     string // at most 200 bytes
 }
 
-// Abort ends a batch, or with an empty id every batch of the session that is there at this moment, waiting ones
-// included. When it returns the abort is stored and holds. One by id may come before its batch: it holds for a batch
-// that is stored up to batch_ttl (1 h) later. Each batch still ends with its reply, in which the calls that had not
-// started are aborted and the running ones end with what is known of them.
+// Abort ends a batch, or with an empty id every batch of the session that is stored at this moment,
+// including batches that wait. When it returns, the abort is stored and holds. An abort by id may
+// come before its batch: it holds for a batch that is stored up to batch_ttl (1 h) later. Each
+// batch still ends with its reply: calls that had not started are aborted, and running calls end
+// with what is known of them.
 func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Stop) (seq uint64, err error) {
 	abort := json.RawMessage("true")
 	if b != "" {
@@ -29,8 +31,9 @@ func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.Bat
 	return c.control(ctx, s, messages.Control{Abort: abort, Reason: why.Reason, By: why.By})
 }
 
-// Steer says something to a session: its next reply takes the message, any JSON value, along as steering. When
-// says what is still run of the batch in hand; calls that are skipped for it say why.
+// Steer sends a message (any JSON value of at most 256 KiB except null) to a session: its next
+// reply includes the message as steering. The parameter when says which calls of the running batch
+// still run; a call that is skipped for it says why.
 func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Stop) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Reason, By: why.By})
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Timeline is what is durable about a batch so far, or all of it once it has ended; ErrUnknown for one that nobody knows.
+// Timeline returns the durable events of a batch so far, all of them once it has ended. It returns
+// ErrUnknown for a batch that the fleet does not know.
 func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Timeline, error) {
 	answer, err := answerTo[struct {
 		messages.Timeline
@@ -35,23 +36,27 @@ func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.
 
 var errNoTimelines = errors.New("the coordinator that answered is of a version that knows no timelines")
 
-// Follow tells what happens to a batch, from its beginning to its reply, and then returns: first what has happened, then what
-// happens. Everything but progress and news of hooks is told exactly once, whatever happens to the connection, and of each call in the
-// order in which it happened. Of the rest some may be missed, and none is told late. A batch that nobody knows is ErrUnknown:
-// follow it once it was submitted. each is called from this goroutine, and not any more once ctx has ended.
+// Follow calls each for the events of a batch, from its beginning to its reply, and then returns:
+// first the history, then the live events. It delivers every event except progress and hook events
+// exactly once, through any loss of the connection, and the events of one call in the order in
+// which they happened. Progress and hook events may be missed, but never come late. Follow returns
+// ErrUnknown for a batch that the fleet does not know: follow a batch after it was submitted. It
+// calls each from the caller's goroutine, and never after ctx has ended.
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID, each func(messages.Event)) error {
 	f := &follower{client: c, session: s, only: b, each: each}
 	return f.run(ctx, c.key(s, b).Batch)
 }
 
-// lookAfter is how long a batch may be silent before it is asked for: the news of it may have been lost.
+// lookAfter is how long a batch may be silent before its timeline is requested: its events may have
+// been lost.
 const lookAfter = 30 * time.Second
 
-// asksAtOnce bounds the questions about batches that are open at the door.
+// asksAtOnce bounds the timeline requests that are in flight at once.
 const asksAtOnce = 4
 
-// follower tells what happens to batches. What comes in is queued, so that nobody waits for whoever is told; and what happened
-// before is asked for aside, so that no batch waits for news of another.
+// follower delivers the events of batches. Incoming events are queued, so that a slow callback does
+// not block the subscription. Timelines are requested in the background, so that no batch waits for
+// the timeline of another.
 type follower struct {
 	client  *Client
 	session messages.SessionID
@@ -61,54 +66,55 @@ type follower struct {
 	mu    sync.Mutex
 	queue []tiding // guarded by mu
 	lost  bool     // something may have been missed; guarded by mu
-	seen  uint64   // of what the connection has lost; guarded by mu
+	seen  uint64   // the connection's loss counter at the last look; guarded by mu
 	wake  chan struct{}
 
-	answers chan answeredPast // to run's goroutine, which owns the rest
-	asking  int               // how many are to come
+	// The fields below are owned by run's goroutine, which receives from answers.
+	answers chan answeredPast
+	asking  int // timeline requests in flight
 	batches map[messages.BatchID]*followed
-	over    []ended // the last that were told to their end, and all that are after the past's place
+	over    []ended // the newest keptEnded finished batches; more while a list is outstanding
 	past    *past   // nil: one batch is followed
 }
 
-// tiding is an event as it came in.
+// tiding is an event as it arrived.
 type tiding struct {
 	messages.Event
-	place uint64 // among the replies, of one that was stored
+	place uint64 // stream sequence of the reply, for a stored reply; else 0
 }
 
-// ended is a batch that was told to its end.
+// ended is a batch that was delivered up to its reply.
 type ended struct {
 	id    messages.BatchID
-	place uint64 // of its reply; 0: not known
+	place uint64 // stream sequence of its reply; 0: not known
 }
 
-// answeredPast is what is known to have happened to a batch.
+// answeredPast is the answer to a timeline request.
 type answeredPast struct {
 	id     messages.BatchID
 	events []messages.Event
 	err    error
 }
 
-// followed is a batch that is told.
+// followed is the state of a batch that is being delivered.
 type followed struct {
 	story  *story
-	held   []messages.Event // until it is known what came before them
-	asking bool             // what that is
-	before int              // how many of the held ones were there when that was asked
-	again  bool             // something may have been missed since
-	ask    time.Time        // when it is due to be asked
-	wait   time.Duration    // before the next try
-	since  time.Time        // of the first try that found nobody; zero: somebody was there
+	held   []messages.Event // events that wait until what came before them is known
+	asking bool             // a timeline request is in flight
+	before int              // how many events were held when that request was sent
+	again  bool             // something may have been missed since: request again
+	ask    time.Time        // when the next timeline request is due
+	wait   time.Duration    // backoff before the next attempt; 0: the last one did not fail
+	since  time.Time        // first attempt that found no coordinator; zero: one answered
 
-	place    uint64        // of its reply, where that is known
-	accepted time.Time     // where it was listed as open: a reply from before is an older batch's
-	turn     bool          // nothing of it is told before its turn
-	answer   *answeredPast // that waits for it
+	place    uint64        // stream sequence of its reply; 0: not known
+	accepted time.Time     // from the list of open batches: an older reply is an earlier batch's
+	turn     bool          // deliver nothing before its turn in past.turns or past.late
+	answer   *answeredPast // its timeline, which waits for the turn
 }
 
-// maxQueue bounds the news that wait to be told. Of a watcher that is slower some are dropped, and what is durable of them is
-// asked for.
+// maxQueue bounds the events that wait for delivery. When a watcher is slower, further events are
+// dropped and a timeline brings back the durable ones.
 const maxQueue = 1 << 14
 
 func (f *follower) run(ctx context.Context, batches string) error {
@@ -143,7 +149,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 		switch {
 		case err != nil:
 			return err
-		case f.only != "" && f.batches[f.only] == nil: // told to its end
+		case f.only != "" && f.batches[f.only] == nil: // its reply was delivered
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -163,7 +169,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	}
 }
 
-// heard queues an event.
+// heard queues an event that arrived.
 func (f *follower) heard(m bus.Msg) {
 	var e messages.Event
 	if json.Unmarshal(m.Data, &e) == nil {
@@ -171,7 +177,8 @@ func (f *follower) heard(m bus.Msg) {
 	}
 }
 
-// storedReply is an event of our own: the server has published the reply of a batch, so its last events are on their way.
+// storedReply is an internal event: the server has published the stored reply of a batch, so the
+// last events of the batch are on their way.
 const storedReply messages.EventType = "stored"
 
 func (f *follower) replied(m bus.Msg) {
@@ -182,7 +189,8 @@ func (f *follower) replied(m bus.Msg) {
 }
 
 func (f *follower) push(e tiding) {
-	if f.only != "" { // the subject says so; an id that is no UTF-8 does not survive in a body
+	// The subject names the batch; an id that is not UTF-8 does not survive in a body.
+	if f.only != "" {
 		e.Batch = f.only
 	}
 	f.mu.Lock()
@@ -196,6 +204,7 @@ func (f *follower) push(e tiding) {
 	f.stir()
 }
 
+// missed runs after a reconnect.
 func (f *follower) missed() {
 	f.mu.Lock()
 	f.look()
@@ -203,8 +212,8 @@ func (f *follower) missed() {
 	f.stir()
 }
 
-// look notes down that something may have been missed. It is no use to wait until that is told: what comes over a new
-// connection may be heard before. It needs mu.
+// look sets lost when the connection's loss counter has grown. Every arriving event calls it: the
+// first message over a new connection may come before OnReconnect does. The caller holds mu.
 func (f *follower) look() {
 	if n := f.client.conn.Losses(); n != f.seen {
 		f.seen, f.lost = n, true
@@ -218,14 +227,15 @@ func (f *follower) stir() {
 	}
 }
 
-// step tells what can be told now, and asks for what is missing.
+// step delivers what can be delivered now, and requests what is missing.
 func (f *follower) step(ctx, asking context.Context) error {
 	f.mu.Lock()
 	news, lost := f.queue, f.lost
 	f.queue, f.lost = nil, false
 	f.mu.Unlock()
 	now := time.Now()
-	if lost { // maybe something that comes before what is queued
+	// The missed events may come before the queued ones.
+	if lost {
 		for _, b := range f.batches {
 			b.ask, b.again = now, true
 		}
@@ -251,8 +261,9 @@ func (f *follower) step(ctx, asking context.Context) error {
 	return nil
 }
 
-// stored takes it that the reply of a batch was stored. That an old one is published again, for somebody who has submitted its
-// batch again, is no news.
+// stored handles the published reply of a batch: the timeline is requested within soon, in case the
+// last events were lost. A reply that is republished because its batch was submitted again has no
+// place and starts nothing.
 func (f *follower) stored(e tiding, now time.Time) {
 	if f.past != nil && e.place > 0 {
 		f.past.stored(e.place)
@@ -262,7 +273,8 @@ func (f *follower) stored(e tiding, now time.Time) {
 		if f.past == nil || e.place == 0 || f.wasTold(e.Batch, e.place) {
 			return
 		}
-		b = f.begin(e.Batch, now) // of which nothing was heard
+		// No event of this batch was seen.
+		b = f.begin(e.Batch, now)
 	}
 	b.place = max(b.place, e.place)
 	if soonest := now.Add(soon); b.ask.After(soonest) {
@@ -270,7 +282,8 @@ func (f *follower) stored(e tiding, now time.Time) {
 	}
 }
 
-// begin is a batch that was not heard of before.
+// begin starts following a batch that was not seen before. While a list is outstanding the batch
+// waits in late.
 func (f *follower) begin(id messages.BatchID, now time.Time) *followed {
 	b := &followed{story: newStory(), ask: now.Add(lookAfter)}
 	f.batches[id] = b
@@ -280,7 +293,8 @@ func (f *follower) begin(id messages.BatchID, now time.Time) *followed {
 	return b
 }
 
-// take tells an event, or holds it while something is missing that comes before it.
+// take delivers an event, or holds it while something that comes before it is missing. When too
+// many events are held it drops the event and has the timeline requested again.
 func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
 	b := f.batches[e.Batch]
 	switch {
@@ -302,7 +316,7 @@ func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
 	}
 }
 
-// inquireInTurn asks about the next whose turn it is.
+// inquireInTurn requests the timelines of the batches that are next in turn.
 func (f *follower) inquireInTurn(ctx context.Context, now time.Time) {
 	for _, id := range f.past.next() {
 		if b := f.batches[id]; b != nil && b.answer == nil {
@@ -311,7 +325,7 @@ func (f *follower) inquireInTurn(ctx context.Context, now time.Time) {
 	}
 }
 
-// inquire asks what has happened to a batch, when that is due.
+// inquire requests the timeline of a batch when that is due.
 func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed, now time.Time) {
 	if f.asking == asksAtOnce || b.asking || now.Before(b.ask) {
 		return
@@ -327,28 +341,31 @@ func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed
 	}()
 }
 
-// answered takes what has happened to a batch.
+// answered takes the answer to a timeline request. For a batch that waits for its turn it keeps the
+// answer.
 func (f *follower) answered(ctx context.Context, past answeredPast) error {
-	b := f.batches[past.id] // what is asked for is not told to its end before
+	b := f.batches[past.id] // never finished while it is asked for
 	f.asking--
 	b.asking = false
 	switch {
 	case !b.turn:
 		return f.catchUp(ctx, past)
-	case b.again: // something was missed since it was asked for
+	case b.again: // something was missed after the request was sent
 		b.ask = time.Now()
 		return nil
-	case past.err != nil && !isGone(past.err): // it keeps its turn
+	case past.err != nil && !isGone(past.err): // the batch keeps its turn
 		return f.later(ctx, b, past.err)
 	}
 	b.answer = &past
 	return nil
 }
 
-// isGone reports whether nothing is told of a batch, however often that is asked for.
+// isGone reports whether the error means that no later request brings a timeline either.
 func isGone(err error) bool { return errors.Is(err, ErrUnknown) || errors.Is(err, errNoTimelines) }
 
-// catchUp tells what has happened to a batch and was not told, and then what was held back.
+// catchUp delivers the events of a timeline that were not delivered yet, and then the held events.
+// A held event that arrived before the request was sent needs no check for a gap: the timeline
+// covers what came before it. When Watch finds no timeline, catchUp delivers the held events alone.
 func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
 	b := f.batches[past.id]
 	switch {
@@ -375,16 +392,18 @@ func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
 		e.Batch = past.id
 		f.tell(ctx, b, e)
 	}
-	for _, e := range held[b.before:] { // of what comes before these, something may have been missed since
+	// Something that comes before these may have been missed since the request.
+	for _, e := range held[b.before:] {
 		f.take(ctx, e, now)
 	}
 	return nil
 }
 
-// clockSlack is how far the clocks of two servers may differ.
+// clockSlack is how far apart the clocks of two servers may be.
 const clockSlack = 500 * time.Millisecond
 
-// isOlder reports whether what is told is that of an older batch, which was submitted again and is in the log for that.
+// isOlder reports whether a timeline belongs to an earlier batch with this id: its reply is older
+// than the batch, which is in the log because the id was submitted again.
 func (b *followed) isOlder(events []messages.Event) bool {
 	if len(events) == 0 || b.accepted.IsZero() {
 		return false
@@ -393,7 +412,8 @@ func (b *followed) isOlder(events []messages.Event) bool {
 	return last.Type == messages.EventReply && last.Time.Before(b.accepted.Add(-clockSlack))
 }
 
-// later has a batch asked for again, and is the error with which that is given up.
+// later schedules the next timeline request after a backoff of 100 ms to 5 s, or returns the error
+// that ends the follower.
 func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	var refusal *messages.Refusal
 	deserted := errors.Is(err, ErrNoFleet)
@@ -408,7 +428,8 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 		return context.Cause(ctx)
 	case isGone(err), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
 		return err
-	case deserted && !began && f.only != "" && time.Since(b.since) > comingBack: // one that began goes on when a coordinator is back
+	// A batch that has begun goes on when a coordinator is back.
+	case deserted && !began && f.only != "" && time.Since(b.since) > comingBack:
 		return err
 	}
 	b.wait = min(max(2*b.wait, 100*time.Millisecond), 5*time.Second)
@@ -416,7 +437,8 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	return nil
 }
 
-// tell passes an event on, once.
+// tell delivers an event, unless it was delivered or overtaken. It drops a batch whose reply was
+// delivered and remembers it in over.
 func (f *follower) tell(ctx context.Context, b *followed, e messages.Event) {
 	for _, e := range b.story.next(e) {
 		if ctx.Err() != nil {
@@ -433,11 +455,11 @@ func (f *follower) tell(ctx context.Context, b *followed, e messages.Event) {
 	}
 }
 
-// keptEnded is how many batches that were told to their end are remembered, for what comes late of them.
+// keptEnded is how many finished batches are remembered, so that their late events are recognized.
 const keptEnded = 256
 
-// wasTold reports whether a batch was told to its end: what comes of it now is told already. With the place of a reply it is
-// the batch which that answers: another may have had its id long before.
+// wasTold reports whether a batch was delivered up to its reply, so that its further events are
+// duplicates. A place above that of the remembered reply belongs to a newer batch with the same id.
 func (f *follower) wasTold(id messages.BatchID, place uint64) bool {
 	for i := len(f.over) - 1; i >= 0; i-- {
 		if told := &f.over[i]; told.id == id {
@@ -448,11 +470,12 @@ func (f *follower) wasTold(id messages.BatchID, place uint64) bool {
 	return false
 }
 
-// next is how long nothing is due.
+// next returns how long nothing is due.
 func (f *follower) next() time.Duration {
 	wait := lookAfter
 	for _, b := range f.batches {
-		if !b.asking && !b.turn && f.asking < asksAtOnce { // an answer comes before anything else is asked
+		// A full set of requests in flight needs no timer: an answer comes before the next request.
+		if !b.asking && !b.turn && f.asking < asksAtOnce {
 			wait = min(wait, time.Until(b.ask))
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// stage is a fleet of which only the door and the feed are there.
+// stage is a fleet that has only the get handler and the published events.
 type stage struct {
 	t     *testing.T
 	c     *client.Client
@@ -31,7 +31,7 @@ type stage struct {
 	timeline messages.Timeline // guarded by mu
 	told     []string          // guarded by mu
 
-	answering func() // is called once an answer is made; guarded by mu
+	answering func() // called once an answer is made; guarded by mu
 }
 
 func event(kind messages.EventType, index, attempt int) messages.Event {
@@ -54,7 +54,7 @@ func asks(id string) messages.Event {
 	return e
 }
 
-// newStage has a door that answers with what past says at that moment.
+// newStage has a get handler that answers with the timeline that past has set last.
 func newStage(t *testing.T, srv *devserver.Server) *stage {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -121,7 +121,7 @@ func (s *stage) until(n int) {
 	}
 }
 
-// All that may come late, twice, or in the wrong order.
+// Events may come late, twice, or in the wrong order.
 func TestFollowTellsEverythingOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -130,10 +130,10 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 		go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
 		s.until(4)
 		s.publish(
-			event(messages.EventStart, 1, 0), // again: told from the journal
+			event(messages.EventStart, 1, 0), // again: from the timeline
 			asks("q1"), event(messages.EventRunning, 0, 1),
 			report(2, 1, 0.2), report(4, 1, 0.4), report(3, 1, 0.3), report(5, 1, 0.1),
-			report(2, 3, 0.5), // the second attempt, and that the third began, were lost
+			report(2, 3, 0.5), // the end of the second attempt and the start of the third were lost
 			event(messages.EventRunning, 0, 2), report(6, 2, 0.9), event(messages.EventRunning, 0, 3), report(3, 3, 0.6),
 			asks("q2"),
 			event(messages.EventEnd, 0, 3), event(messages.EventEnd, 0, 3), report(9, 3, 1), event(messages.EventRunning, 0, 4), asks("q3"),
@@ -157,7 +157,7 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 	})
 }
 
-// News are lost without a sign that they were.
+// Events are lost without a sign of it.
 func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	all := []messages.Event{
 		event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
@@ -165,9 +165,9 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
 	for _, test := range []struct {
 		name  string
-		known int // how many are told at first
+		known int // how many of all the timeline has at first
 		heard []messages.Event
-		reply bool // the server publishes it
+		reply bool // the server publishes the stored reply
 		wait  time.Duration
 	}{
 		{name: "the end and the result", known: 2, heard: all[4:]},
@@ -229,7 +229,7 @@ func TestFollowWithoutAFleet(t *testing.T) {
 	})
 }
 
-// A watcher is told of batches from their beginning, also when it came in the middle of one.
+// Watch delivers a batch from its beginning, even when it starts in the middle of one.
 func TestWatchTellsBatchesWhole(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -253,8 +253,8 @@ func TestWatchTellsBatchesWhole(t *testing.T) {
 	})
 }
 
-// Of a batch that only reads nobody knows, before its reply is stored, that a call could not run: whoever has missed that end
-// hears of it by its result, and in the order that all ends come before all results.
+// Until the reply of a read-only batch is stored, nothing durable says that a call could not run. A
+// watcher that missed that end makes it from the result, and all ends come before all results.
 func TestFollowHasEveryEndBeforeTheResults(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -275,7 +275,7 @@ func TestFollowHasEveryEndBeforeTheResults(t *testing.T) {
 	})
 }
 
-// Once the context has ended nothing is told any more, however much is known.
+// Follow delivers nothing after its context has ended, even if more events are known.
 func TestFollowEndsWithItsContext(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -297,7 +297,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// A coordinator from before there were timelines answers with how the batch stands.
+// A coordinator of a version without timelines answers with the state of the batch.
 func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -319,7 +319,7 @@ func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 	})
 }
 
-// A door that does not answer holds up nobody but the batch that it was asked for.
+// A handler that does not answer holds up only the batch that it was asked for.
 func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -353,7 +353,8 @@ func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// While the door is asked about a batch something is lost that its answer does not tell yet.
+// An event is lost while a timeline request is in flight, and its answer does not hold the event
+// yet.
 func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -375,7 +376,8 @@ func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	})
 }
 
-// The stored reply of a batch is published again when it is submitted again. That is no news.
+// The stored reply of a batch is published again when the batch is submitted again. Watch ignores
+// it.
 func TestWatchIgnoresOldReplies(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -398,13 +400,13 @@ func TestWatchIgnoresOldReplies(t *testing.T) {
 	})
 }
 
-// list has the door list these batches of the session.
+// list has the handler answer list requests of the session.
 func (s *stage) list(answer func() any) {
 	s.t.Helper()
 	door(s.t, s.conn, s.conn.Names().Of(messages.VerbGet, messages.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any { return answer() })
 }
 
-// watch watches the session for so long as something is done.
+// watch watches the session while during runs.
 func (s *stage) watch(since time.Time, during func()) {
 	s.t.Helper()
 	ctx, end := context.WithCancel(context.Background())
@@ -417,8 +419,8 @@ func (s *stage) watch(since time.Time, during func()) {
 	}
 }
 
-// However many batches are listed of which the door does not answer, what comes is told after half a minute, and meanwhile nothing
-// is told out of its turn.
+// However many listed batches get no answer from the handler, live events wait for half a minute at
+// most, and until then nothing is delivered out of turn.
 func TestWatchWaitsForHungBatchesOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -448,7 +450,8 @@ func TestWatchWaitsForHungBatchesOnce(t *testing.T) {
 	})
 }
 
-// While a fleet is updated a coordinator of before may answer: the next question may come to another.
+// During an update of the fleet an older coordinator may answer. The next request may reach a newer
+// one.
 func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -469,8 +472,9 @@ func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
 	})
 }
 
-// The clocks of the servers that stored a batch and its reply differ: what was begun to be told is told to its end. The reply of an
-// earlier batch with the same id is not.
+// The clocks of the servers that stored a batch and its reply differ: a batch that was partly
+// delivered is delivered to its end. The reply of an earlier batch with the same id is not
+// delivered.
 func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
 	whole := []messages.Event{event(messages.EventStart, 0, 0), event(messages.EventEnd, 0, 0), event(messages.EventResult, 0, 0), event(messages.EventReply, -1, 0)}
 	for _, test := range []struct {

@@ -15,8 +15,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A batch that may have been accepted is waited for, however long nobody answers, and that nobody does is told once. The first
-// of two coordinators says that it goes, or takes its connection and the agent's along.
+// Run waits for a batch that may have been accepted, however long no coordinator answers, and emits
+// one EventWaiting. The first of two coordinators says that it shuts down, or loses its connection
+// together with the agent's.
 func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 	busy := messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.Busy}}
 	for name, answers := range map[string]bool{"it shuts down": true, "the connection is lost": false} {

@@ -7,29 +7,33 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// story is what was told of a batch, so that everything is told once and in an order that makes sense: of each call its start,
-// then its questions and attempts one after another, its end, its result; then the reply. News over core NATS may be lost, and
-// comes again when a batch is taken over by another coordinator or told from the journal.
+// story records what was delivered of a batch, so that each event is delivered once and in a
+// sensible order: for each call its start, then its questions and attempts, its end, its result;
+// then the reply. Events over core NATS may be lost. They come again when another coordinator takes
+// a batch over, or from a timeline.
 type story struct {
-	calls   map[int]*toldCall
-	results []messages.Event // that wait: all calls have ended before the first is told, and they are told in call order
-	inOrder int              // how many were told
+	calls map[int]*toldCall
+	// results wait: every call ends before the first result is delivered, and results come in call
+	// order.
+	results []messages.Event
+	inOrder int // how many results were delivered; the index of the next
 	replied bool
 }
 
-// toldCall is how far the telling of one call is.
+// toldCall is how far one call was delivered.
 type toldCall struct {
-	started, ended, result bool // of its result: that it is known
-	attempt                int  // the newest that was told
-	counter                int  // of its newest report
+	started, ended, result bool // result: it is known, maybe not delivered yet
+	attempt                int  // the newest attempt that was delivered
+	counter                int  // of that attempt's newest progress
 	fraction               float64
 	questions              map[string]bool
 }
 
 func newStory() *story { return &story{calls: map[int]*toldCall{}} }
 
-// gap reports whether something durable must have been missed that comes before an event: its call has not been started, its
-// attempt is not known and has ended, or the batch has a reply and a call of it has no result.
+// gap reports whether a durable event that comes before e must have been missed: the call of e has
+// not been started, its ended attempt is not known, or e is the reply and a call has no result (or
+// no call is known at all).
 func (s *story) gap(e messages.Event) bool {
 	switch e.Type {
 	case messages.EventStart:
@@ -42,12 +46,13 @@ func (s *story) gap(e messages.Event) bool {
 		}
 		return len(s.calls) == 0
 	}
-	if e.Index < 0 || e.Index >= messages.MaxCalls { // of no call
+	if e.Index < 0 || e.Index >= messages.MaxCalls { // the event is about no call
 		return false
 	}
 	c := s.call(e.Index)
 	ends := e.Type == messages.EventEnd || e.Type == messages.EventResult
-	return !c.started || ends && !c.ended && e.Attempt > c.attempt // of one that never ran it is 0
+	// A call that never ran ends with attempt 0.
+	return !c.started || ends && !c.ended && e.Attempt > c.attempt
 }
 
 func (s *story) call(index int) *toldCall {
@@ -59,8 +64,9 @@ func (s *story) call(index int) *toldCall {
 	return c
 }
 
-// next is what is to be told because of an event: the event, or nothing where it was told or has been overtaken. An attempt
-// that is only known by its progress is told as well: of a call that does not claim the journal knows no more.
+// next returns the events to deliver because of e: e itself, or nothing if e was delivered or
+// overtaken. An attempt that is only known from its progress is delivered too, as a running event:
+// for a call that does not claim, the journal knows no more.
 func (s *story) next(e messages.Event) []messages.Event {
 	if s.replied || e.Index >= messages.MaxCalls {
 		return nil
@@ -99,7 +105,8 @@ func (s *story) next(e messages.Event) []messages.Event {
 	return only(!c.ended, e)
 }
 
-// outcomes is the results that can be told, and before them the ends that were missed: a result says what they did.
+// outcomes returns the results that can be delivered now. It makes an end event from the result of
+// each call whose end was missed, and puts these first.
 func (s *story) outcomes() (told []messages.Event) {
 	if len(s.results) == 0 {
 		return nil
@@ -123,6 +130,7 @@ func (s *story) outcomes() (told []messages.Event) {
 	return told
 }
 
+// only returns e if it is fresh, and else nothing.
 func only(fresh bool, e messages.Event) []messages.Event {
 	if !fresh {
 		return nil
@@ -130,7 +138,7 @@ func only(fresh bool, e messages.Event) []messages.Event {
 	return []messages.Event{e}
 }
 
-// runs notes down an attempt, and reports whether it is a new one.
+// runs records an attempt, and reports whether it is new.
 func (c *toldCall) runs(attempt int) bool {
 	if c.ended || attempt <= c.attempt {
 		return false
@@ -139,6 +147,8 @@ func (c *toldCall) runs(attempt int) bool {
 	return true
 }
 
+// progress returns the progress event if it is newer than the last, and before it a running event
+// if its attempt was not known. A fraction never goes back within one attempt.
 func (c *toldCall) progress(e messages.Event) []messages.Event {
 	var told []messages.Event
 	if e.Progress == nil {

@@ -11,14 +11,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// WithTracer is the same client with a tracer, as [Options].Tracer.
+// WithTracer returns a copy of the client that makes its spans with t, as [Options].Tracer does.
+// Close the original only.
 func (c *Client) WithTracer(t trace.Tracer) *Client {
 	traced := *c
 	traced.tracer = t
 	return &traced
 }
 
-// tracerFor makes the spans of a call: our own, else one of whoever made the span in ctx, else none.
+// tracerFor returns the tracer for a call: the client's own, else that of the span in ctx, else
+// none.
 func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 	if c.tracer != nil {
 		return c.tracer
@@ -29,8 +31,8 @@ func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 	return tracing.OrSilent(nil)
 }
 
-// send begins the span of a batch that is sent by a verb, and puts the context of the trace into its header. Without a span of
-// ours that is the context of ctx.
+// send begins the span of a batch and puts the trace context into its header. If the client makes
+// no span, that is the trace context of ctx.
 func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb messages.Verb, b messages.Batch, header bus.Header) (context.Context, trace.Span) {
 	ctx, span := c.tracerFor(ctx).Start(ctx, tracing.SendBatch, trace.WithSpanKind(kind))
 	tracing.Inject(ctx, header)
@@ -44,10 +46,11 @@ func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb messages.Ve
 	return ctx, span
 }
 
-// anyBatch stands for the ids in the name of a subject.
+// anyBatch replaces the ids in a subject by placeholders, so that the span has few distinct
+// destinations.
 var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// sent ends the span of a batch with what became of it.
+// sent ends the span of a batch with its status or its error.
 func sent(ctx context.Context, span trace.Span, reply messages.Reply, err error) {
 	if reply.Status != "" {
 		span.SetAttributes(tracing.BatchStatus.String(string(reply.Status)))
@@ -58,7 +61,7 @@ func sent(ctx context.Context, span trace.Span, reply messages.Reply, err error)
 	span.End()
 }
 
-// errorType is an error as an attribute: one of few words.
+// errorType returns an error as one of few words, for a span attribute.
 func errorType(ctx context.Context, err error) string {
 	var refusal *messages.Refusal
 	switch {
@@ -66,7 +69,7 @@ func errorType(ctx context.Context, err error) string {
 		return string(refusal.Class)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
-	case ctx.Err() != nil: // whatever its cause is called
+	case ctx.Err() != nil: // whatever the cause says
 		return "canceled"
 	case errors.Is(err, ErrNoFleet):
 		return "no_fleet"

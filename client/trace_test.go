@@ -18,13 +18,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// recorded is a program's own OpenTelemetry, and what it has seen.
+// recorded is a program's own OpenTelemetry, with a recorder of its spans.
 func recorded() (*sdktrace.TracerProvider, *tracetest.SpanRecorder) {
 	r := tracetest.NewSpanRecorder()
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r)), r
 }
 
-// fleetDoor answers every batch, and tells the headers that they came with.
+// fleetDoor answers every batch, and returns the headers of the requests.
 func fleetDoor(ctx context.Context, t *testing.T, conn *bus.Conn) <-chan bus.Header {
 	t.Helper()
 	if err := conn.Provision(ctx, bus.Provision{}); err != nil {
@@ -49,7 +49,8 @@ func fleetDoor(ctx context.Context, t *testing.T, conn *bus.Conn) <-chan bus.Hea
 
 var batchB = messages.Batch{ID: "b", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}
 
-// TestABatchContinuesTheTraceOfItsAgent sends batches under a span of the program's own, without any option.
+// TestABatchContinuesTheTraceOfItsAgent sends batches under a span of the program, without any
+// option.
 func TestABatchContinuesTheTraceOfItsAgent(t *testing.T) {
 	c, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)
@@ -116,7 +117,8 @@ func TestATracerOfOurOwn(t *testing.T) {
 	}
 }
 
-// TestContextGoesOnWithoutATracer is an agent whose traces are made elsewhere, and one that makes none.
+// TestContextGoesOnWithoutATracer: an agent that makes no traces sends no trace context, and one
+// whose traces are made elsewhere has its context passed on.
 func TestContextGoesOnWithoutATracer(t *testing.T) {
 	c, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)

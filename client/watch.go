@@ -13,14 +13,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batches lists the batches of a session in the order of the log: those that have ended since (zero: none), and then those that
-// are open. It is one page of them: where it says that there are more, NextBatches has the next.
+// Batches lists the batches of a session in the order of the log: first those that have ended since
+// (zero: none), then the open ones. It returns one page; when More is set, NextBatches returns the
+// next.
 func (c *Client) Batches(ctx context.Context, s messages.SessionID, since time.Time) (messages.BatchList, error) {
 	return c.batches(ctx, s, messages.Get{Batches: true, Since: since})
 }
 
-// NextBatches lists the batches of a session that have ended after a place, which is that of an earlier list, and then those
-// that are open.
+// NextBatches lists the batches of a session that have ended after a place, which is the Place of
+// an earlier list, and then the open ones.
 func (c *Client) NextBatches(ctx context.Context, s messages.SessionID, after uint64) (messages.BatchList, error) {
 	return c.batches(ctx, s, messages.Get{Batches: true, After: &after})
 }
@@ -44,14 +45,16 @@ func (c *Client) batches(ctx context.Context, s messages.SessionID, ask messages
 
 var errNoLists = errors.New("the coordinator that answered is of a version that lists no batches")
 
-// Watch is Follow for every batch of a session, until ctx ends: first for those that are open, then for those that come. A batch
-// that begins and ends while the connection is lost is told once it is back, each from its beginning and one after another in the
-// order in which they ran, as long as its reply is kept. It waits for a fleet to come, and to come back.
+// Watch is Follow for every batch of a session until ctx ends, and then returns nil: first the open
+// batches, then the new ones. A batch that begins and ends while the connection is lost is
+// delivered after the reconnect, as long as its reply is kept; such batches come whole and one
+// after another, in the order in which they ran. Watch waits for a fleet to appear, and to come
+// back.
 func (c *Client) Watch(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
 	return c.WatchSince(ctx, s, time.Time{}, each)
 }
 
-// WatchSince is Watch that begins with the batches that have ended since.
+// WatchSince is Watch that first delivers the batches that have ended since (zero: none).
 func (c *Client) WatchSince(ctx context.Context, s messages.SessionID, since time.Time, each func(messages.Event)) error {
 	f := &follower{client: c, session: s, each: each}
 	f.past = &past{since: since, began: time.Now(), due: true}
@@ -62,25 +65,27 @@ func (c *Client) WatchSince(ctx context.Context, s messages.SessionID, since tim
 	return err
 }
 
-// past is how a watcher misses no batch of its session. At its beginning, and whenever something may have been missed, it asks
-// what has ended since a place among the replies: up to it everything was told, or is about to be. The server says the place
-// of each reply when it publishes it, so the place goes on as long as nothing is missed.
+// past lets a watcher miss no batch of its session. At the beginning, and whenever something may
+// have been missed, the watcher requests the list of batches that have ended after a place, a
+// sequence in the stream of replies. Every reply up to that place was delivered or is about to be.
+// The server publishes each stored reply with its place, so the place advances as long as nothing
+// is missed.
 type past struct {
-	since time.Time // what ended since is told too; zero: nothing that did before
-	began time.Time // by our clock
+	since time.Time // deliver what ended since then too; zero: only what ends from now on
+	began time.Time // when the watch began, by our clock
 	place uint64
-	known bool   // the place is
-	heard uint64 // the newest place that was heard of since something was missed
+	known bool   // place is set
+	heard uint64 // newest place that was seen since something was missed
 
-	due    bool // a list is to be asked for
-	at     time.Time
-	wait   time.Duration // before the next try; not zero: the last has failed
-	asking bool
+	due    bool          // a list is to be requested, at the time below
+	at     time.Time     // when
+	wait   time.Duration // backoff before the next attempt; 0: the last did not fail
+	asking bool          // a list request is in flight
 	lists  chan answeredList
 
-	turns []messages.BatchID // these are told one after another, up to where they are now
+	turns []messages.BatchID // caught up one after another, in this order
 	late  []messages.BatchID // these come after what is on the list
-	until time.Time          // so long one waits for another
+	until time.Time          // past it no batch waits for another
 }
 
 type answeredList struct {
@@ -88,16 +93,17 @@ type answeredList struct {
 	err  error
 }
 
-// complete reports whether nothing is missing that is known to be asked for.
+// complete reports whether no list is due or outstanding.
 func (p *past) complete() bool { return !p.due && !p.asking }
 
-// holds reports whether what begins now waits for what is on the list.
+// holds reports whether a batch that begins now waits for the batches on the list.
 func (p *past) holds(now time.Time) bool {
 	return now.Before(p.until) && (!p.complete() || len(p.turns) > 0)
 }
 
-// missedSome has the list asked for. What is open waits for it, for another may have ended before it; but of what has ended
-// already none that is on the list did.
+// missedSome schedules a list request. An open batch waits for the list, because another may have
+// ended before it. A batch with a known reply up to place goes first: everything on the list ended
+// after it.
 func (f *follower) missedSome(now time.Time) {
 	p := f.past
 	if p == nil {
@@ -121,7 +127,7 @@ func (f *follower) missedSome(now time.Time) {
 	p.due, p.at, p.wait, p.heard = true, now, 0, 0
 }
 
-// stored notes down the place of a reply that was stored.
+// stored records the place of a stored reply. The place advances only while nothing is missed.
 func (p *past) stored(place uint64) {
 	p.heard = max(p.heard, place)
 	if p.complete() {
@@ -129,7 +135,7 @@ func (p *past) stored(place uint64) {
 	}
 }
 
-// ask asks for the list, once what is on the one before was told.
+// askForPast requests the list, once the batches on the one before were delivered.
 func (f *follower) askForPast(ctx context.Context, now time.Time) {
 	p := f.past
 	if p == nil || !p.due || p.asking || now.Before(p.at) || len(p.turns) > 0 {
@@ -141,7 +147,7 @@ func (f *follower) askForPast(ctx context.Context, now time.Time) {
 		ask.After = new(p.place)
 	case !p.since.IsZero():
 		ask.Since = p.since
-	default: // something may have ended before the next try
+	default: // if this request fails, the next must include what ends meanwhile
 		p.since = p.began
 	}
 	p.due, p.asking = false, true
@@ -154,16 +160,17 @@ func (f *follower) askForPast(ctx context.Context, now time.Time) {
 	}()
 }
 
-// listed takes the answer.
+// listed takes the answer to a list request. A refusal other than busy is final; any other error is
+// tried again.
 func (f *follower) listed(a answeredList) {
 	p, now := f.past, time.Now()
 	p.asking = false
 	var refusal *messages.Refusal
 	switch {
-	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // no other answer will come
+	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // it is final
 		p.wait = 0
-	case a.err != nil: // a coordinator of before is not the last to answer
-		if p.later(now); errors.Is(a.err, errNoLists) || errors.Is(a.err, ErrNoFleet) { // that may take long
+	case a.err != nil: // an older coordinator answered; another may answer the next request
+		if p.later(now); errors.Is(a.err, errNoLists) || errors.Is(a.err, ErrNoFleet) { // may take long
 			p.until = now
 		}
 	default:
@@ -171,15 +178,17 @@ func (f *follower) listed(a answeredList) {
 	}
 }
 
+// later schedules the next list request after a backoff of 100 ms to 5 s.
 func (p *past) later(now time.Time) {
 	p.wait = min(max(2*p.wait, 100*time.Millisecond), 5*time.Second)
 	p.due, p.at = true, now.Add(p.wait)
 }
 
-// takeTurns has the batches on a list told in its order.
+// takeTurns queues the batches on a list, in its order.
 func (f *follower) takeTurns(list messages.BatchList, now time.Time) {
 	p := f.past
-	stuck := list.More && (list.Place == 0 || p.known && list.Place == p.place) // who answered is behind
+	// A page without progress: the server that answered is behind.
+	stuck := list.More && (list.Place == 0 || p.known && list.Place == p.place)
 	p.place, p.known = list.Place, p.known || list.Place > 0 || !list.More
 	switch {
 	case stuck:
@@ -208,7 +217,8 @@ func (f *follower) takeTurns(list messages.BatchList, now time.Time) {
 	}
 }
 
-// next is those whose turn comes next: they are asked about at once, and told one after another.
+// next returns the first batches in turn: their timelines are requested at once, and delivered one
+// after another.
 func (p *past) next() []messages.BatchID {
 	if p == nil {
 		return nil
@@ -216,8 +226,9 @@ func (p *past) next() []messages.BatchID {
 	return p.turns[:min(len(p.turns), asksAtOnce)]
 }
 
-// tellInTurn tells those whose turn it is, as far as it is known what has happened to them. When none could be told for a while
-// they wait for each other no longer.
+// tellInTurn delivers the batches in turn, as far as their timelines are there. The head may hold
+// up the rest until past.until, which is lookAfter after the last progress; from then on no batch
+// waits.
 func (f *follower) tellInTurn(ctx context.Context, now time.Time) error {
 	p := f.past
 	if p == nil {
@@ -250,7 +261,7 @@ func (f *follower) tellInTurn(ctx context.Context, now time.Time) error {
 			for _, e := range held {
 				f.take(ctx, e, now)
 			}
-			if b.turn = waits && len(b.held) > 0; b.turn { // something was, after all
+			if b.turn = waits && len(b.held) > 0; b.turn { // a held event showed a gap
 				return nil
 			}
 		}
@@ -259,9 +270,11 @@ func (f *follower) tellInTurn(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// placeHeader is what the server says of a stored reply when it publishes it. On one that is published again it is not.
+// placeHeader holds the stream sequence of a stored reply when the server publishes it. A reply
+// that a coordinator publishes again does not have it.
 const placeHeader = "Nats-Sequence"
 
+// placeOf returns the stream sequence of a published reply; 0 if it has none.
 func placeOf(m bus.Msg) uint64 {
 	place, err := strconv.ParseUint(m.Header.Get(placeHeader), 10, 64)
 	if err != nil {
