@@ -1,27 +1,31 @@
-// Package audit is the record for people: who asked for a call, who allowed it, what ran where, and how it ended.
+// Package audit is the audit log: who asked for a call, who allowed it, what ran where, how it
+// ended.
 //
-//	audit.<t>.<s>.<b>.<i>              one line about a call on its way: a question, a decision, a start that needed one
-//	audit.<t>.<s>.ended.<n>.lines      the lines of a session's batches, a message for each batch: one for each of its calls,
-//	                                   or that it was refused, and once what they have in common; n is of the ten minutes
-//	                                   in which the batches were accepted
-//	audit.<t>.<s>.<b>.refused.aside    that a batch was refused which did not wait for its turn in the session, or the lines
-//	                                   of one that were missing when later batches had theirs
+//	audit.<t>.<s>.<b>.<i>            one line about an open call: a question, a decision, the start
+//	                                 of a call that needed one
+//	audit.<t>.<s>.ended.<n>.lines    the lines of a session's batches, at least a message per batch:
+//	                                 a line for each call, a line if the batch was refused, and
+//	                                 once what they have in common; n counts the ten minutes since
+//	                                 1970 in which the batches were accepted
+//	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for its turn in the
+//	                                 session, or lines that were missing when later batches had
+//	                                 theirs
 //
-// The lines about the calls of a batch are stored together, before the batch leaves the log, by compare-and-set: of any
-// number of coordinators that bring a batch to its end one writes them. A subject costs the server memory for as long as
-// lines are kept, so the batches of a session share one; and to look at its newest message makes the server load what lies
-// around it, so a session has another one after ten minutes. Nothing is ever changed or taken away; the stream forgets by age
-// alone.
+// The lines of a batch are stored together, before the batch leaves the log, by compare-and-set:
+// when several coordinators end the same batch, one of them writes each line. A subject costs the
+// server memory for as long as lines are kept, so the batches of a session share one. A look at the
+// newest message of a subject makes the server load the messages around it, so a session gets a new
+// subject every ten minutes. No line is ever changed or deleted; the stream forgets by age alone.
 //
-// A line holds no arguments and no results, but for the fields that the operator lists. What it holds is hashes of them,
-// made with a key of the tenant's: equal arguments of one tenant have equal hashes, and nobody without the key finds the
-// arguments by trying.
+// A line holds no arguments and no results, except the argument fields that the operator lists. It
+// holds hashes of them, made with a key of the tenant: equal arguments of one tenant have equal
+// hashes, and without the key the arguments cannot be found by trial.
 //
 //	hash = first 16 hex of HMAC-SHA256(key of the tenant, hex SHA-256 of the canonical JSON)
 //	key of the tenant = HMAC-SHA256(key of the fleet, "toolfleet audit v1 " + tenant)
 //
-// What a line says is made by pure functions (lines.go). When lines are written, and what waits for them, is left to the
-// coordinator and the worker.
+// Pure functions make the content of a line (lines.go). The coordinator and the worker decide when
+// to write lines, and what waits for them.
 package audit
 
 import (
@@ -36,34 +40,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Config is the tunables of a Log. The zero value works.
+// Config holds the tunables of a Log. The zero value works.
 type Config struct {
-	// Plain makes hashes that anybody can make: the beginning of the SHA-256 itself. Default: keyed.
+	// Plain makes hashes without a key: the first 16 hex digits of the SHA-256 itself. Default:
+	// keyed.
 	Plain bool
-	// Key is the key of the fleet, of 32 bytes at least, the same for all its members. Default: one that is made at random
-	// and kept in a bucket.
+	// Key is the key of the fleet, of at least 32 bytes, the same for all its members. Default: a
+	// random key, made once and kept in a bucket.
 	Key string
-	// Include lists fields of arguments that lines show, as TOOL.FIELD or *.FIELD. Default: none.
+	// Include lists the argument fields that lines show, as TOOL.FIELD or *.FIELD. Default: none.
 	Include []string
 }
 
 // minKey is the length of the shortest key, in bytes.
 const minKey = 32
 
-// Log is the record for people over one connection.
+// Log reads and writes the audit log over one connection. Safe for concurrent use.
 type Log struct {
 	conn    *bus.Conn
 	names   messages.Names
 	plain   bool
 	include Include
-	given   bool // the key is one of the settings
+	given   bool // the key comes from the settings
 
 	mu   sync.Mutex
 	key  []byte    // of the fleet; nil: not read yet; guarded by mu
-	read time.Time // when it was; guarded by mu
+	read time.Time // when it was read; guarded by mu
 }
 
-// Validate names everything that is wrong with the settings.
+// Validate reports everything that is wrong with the settings.
 func (c Config) Validate() error {
 	_, err := ParseInclude(c.Include)
 	if len(c.Key) > 0 && len(c.Key) < minKey {
@@ -72,7 +77,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// New is the record behind a connection.
+// New returns the audit log behind a connection. It fails on invalid settings and touches no
+// network.
 func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -85,8 +91,9 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Write appends one line about the call that it names. It returns when the line is stored. Its hashes are given as they are
-// in the journal; the arguments of an edit are left out.
+// Write appends one line about the call that it names, and returns when the line is stored. The
+// caller gives the hashes as the journal has them; Write replaces them by those that lines show. It
+// leaves out the arguments of an edit.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 	return l.WriteAt(ctx, messages.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
 }

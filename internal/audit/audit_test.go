@@ -43,7 +43,7 @@ func open(t *testing.T, conn *bus.Conn, cfg Config) *Log {
 	return l
 }
 
-// Of any number of members that need the key of a new fleet at once, one makes it.
+// When several members need the key of a new fleet at once, one of them makes it.
 func TestTheKeyIsMadeOnce(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	conn := connect(t, srv)
@@ -76,7 +76,7 @@ func TestTheKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A key that somebody has deleted is made again; hashes from before then belong to nobody.
+// A deleted key is made again; the new hashes match none from before.
 func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	before, err := open(t, conn, Config{}).Hasher(t.Context())
@@ -96,8 +96,8 @@ func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A bucket that is lost while members run takes the key from the first who looks again: one that knows the old key puts it
-// back, and one that has another takes over what is there.
+// A bucket is lost while members run. The first member that reads the key again decides: if it
+// knows the old key it puts that back, and a member with another key takes over what is there.
 func TestALostKeyIsOneAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)
@@ -156,7 +156,7 @@ func lines(n, size int, writer string) messages.AuditLines {
 	return all
 }
 
-// alone is a line in a message for several.
+// alone is one line in a message that can hold several.
 func alone(l messages.AuditRecord) messages.AuditLines {
 	return messages.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
 }
@@ -183,7 +183,7 @@ func indices(all []messages.AuditRecord) (out []int) {
 	return out
 }
 
-// However many bring a batch to its end, and wherever the others have stopped, each of its calls has one line.
+// However many writers end a batch, and wherever some of them stop, each of its calls has one line.
 func TestAppendIsDoneOnce(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -195,7 +195,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return all
 	}
-	killed := func(k messages.BatchKey, all messages.AuditLines) error { // after the first part
+	killed := func(k messages.BatchKey, all messages.AuditLines) error { // after its first part
 		all.Token, all.Seq = k.Batch, 7
 		first, body := fitting(all, conn.MaxPayload()-headroom)
 		if first.Last {
@@ -207,7 +207,8 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return err
 	}
-	// The lines of one writer are longer, so it has more parts; and one was killed after its first.
+	// The lines of one writer are longer, so it needs more parts; another stops after its first
+	// part.
 	for name, story := range map[string]func(messages.BatchKey) error{
 		"twice": func(k messages.BatchKey) error {
 			return errors.Join(l.Append(t.Context(), k, 7, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 4000, "a")))
@@ -259,7 +260,8 @@ func TestAppendIsDoneOnce(t *testing.T) {
 			if !written(512) || written(513) {
 				t.Error("what is written is not what was")
 			}
-			if err := l.Append(t.Context(), key, 8, lines(1, 1, "later")); err != nil { // the same id, long after
+			// The same id, much later.
+			if err := l.Append(t.Context(), key, 8, lines(1, 1, "later")); err != nil {
 				t.Fatal(err)
 			}
 			if got := l.all(t, Filter{Session: messages.SessionID(name)}); len(got) != 513 {
@@ -269,7 +271,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 	}
 }
 
-// What all lines have in common stands in a message once, however long it is.
+// What all lines have in common is in a message once, however long it is.
 func TestLinesDoNotRepeat(t *testing.T) {
 	all := lines(512, 10, "a")
 	short, _ := fitting(all, 1<<30)
@@ -279,7 +281,7 @@ func TestLinesDoNotRepeat(t *testing.T) {
 	if more := len(body) - len(messages.MustMarshal(short)); more > 100_000 {
 		t.Errorf("ids of 16 KiB make 512 lines %d bytes longer", more)
 	}
-	some, body := fitting(all, 110_000) // and is thought of where the lines are split
+	some, body := fitting(all, 110_000) // it counts when lines are split
 	if len(body) > 110_000 || len(some.Lines) < 10 {
 		t.Errorf("a part of %d bytes with %d lines", len(body), len(some.Lines))
 	}
@@ -302,7 +304,7 @@ func TestALineThatIsTooLarge(t *testing.T) {
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// Filters find what a look at every line finds.
+// Filters select the same lines as a check of every line.
 func TestFilters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{Plain: true})
@@ -391,7 +393,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A message that is no line is shown as that, and hides none.
+// A message that is no line is an error, and hides no other.
 func TestWhatIsNoLine(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -418,7 +420,7 @@ func TestWhatIsNoLine(t *testing.T) {
 	}
 }
 
-// Many lines are read a page at a time, and each stops the reading.
+// Read gets many lines a page at a time, and stops when each returns false.
 func TestReadStops(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -433,8 +435,8 @@ func TestReadStops(t *testing.T) {
 	}
 }
 
-// A follower gets every line once and in order: those from before, those that come while it reads, and those from while
-// its connection was down.
+// A follower gets every line once and in order: earlier ones, those that come while it reads, and
+// those that come while its connection is down.
 func TestFollow(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)

@@ -17,13 +17,14 @@ import (
 // hashDigits is how many hex digits a hash in a line has.
 const hashDigits = 16
 
-// Hasher makes the hashes that lines show. The zero value makes plain ones.
+// Hasher makes the hashes that lines show. The zero value makes plain ones, without a key.
 type Hasher struct{ key []byte }
 
-// Keyed is a hasher with the key of a fleet.
+// Keyed returns a hasher with the key of a fleet.
 func Keyed(key []byte) Hasher { return Hasher{key} }
 
-// Of is what a line of a tenant shows in the place of a digest, a hex SHA-256; "" for anything else.
+// Of returns the hash that a line of a tenant shows for digest, a hex SHA-256; "" for any other
+// text.
 func (h Hasher) Of(tenant messages.TenantID, digest string) string {
 	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size {
 		return ""
@@ -40,11 +41,13 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// readAgain is how long a key that was read counts. Another may have taken its place: the bucket was lost, and made anew.
+// readAgain is how long a key stays valid after it was read. Another key may have replaced it, when
+// the bucket was lost and recreated.
 const readAgain = 10 * time.Minute
 
-// Hasher is the one of this record. It reads the key of the fleet, now and then again, and makes it where there is none and
-// this user may. What cannot be read again stays as it was.
+// Hasher returns the hasher of this log. It reads the key of the fleet, and again after readAgain.
+// If there is no key and this user may make one, it makes one. If a later read fails, the known key
+// stays in use.
 func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	if l.plain {
 		return Hasher{}, nil
@@ -63,25 +66,26 @@ func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	return Keyed(l.key), nil
 }
 
-// errNoKey: whoever may make the key has not yet.
+// errNoKey means that no user that may make the key has made it yet.
 var errNoKey = errors.New("it is not there, and this user may not make it; a coordinator does when it starts")
 
-// fleetKey is in a bucket of its own, because nobody but the daemons may read it. The first who needs it makes it, or puts
-// back the one that it knows.
+// fleetKey reads the key from its bucket, which is separate because only the daemons may read it.
+// If there is no key, the first member that needs it writes one: the key that it knows, or else a
+// new one.
 func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 	bucket := l.names.Stream(bus.BucketKeys)
 	subject := "$KV." + bucket + ".audit"
 	fresh := l.key
 	if fresh == nil {
 		fresh = make([]byte, minKey)
-		_, _ = rand.Read(fresh) // it never fails
+		_, _ = rand.Read(fresh) // never fails
 	}
 	for {
 		kept, err := l.conn.Last(ctx, "KV_"+bucket, subject)
 		switch {
 		case err == nil && len(kept.Data) >= minKey:
 			return kept.Data, nil
-		case err == nil: // deleted: another one is made
+		case err == nil: // deleted, or too short: write a key
 		case !errors.Is(err, bus.ErrNotFound):
 			return nil, err
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batch is what is known of a batch that has come to its end.
+// Batch is what is known of a batch that has ended.
 type Batch struct {
 	Key      messages.BatchKey
 	Session  messages.SessionID // as the agent wrote it; "": not known
-	ID       messages.BatchID   // the same
+	ID       messages.BatchID   // as the agent wrote it; "": not known
 	Digest   string             // hex SHA-256
 	Provider messages.Provider
 	Round    int
@@ -25,21 +25,22 @@ type Batch struct {
 	TraceID  string
 	Writer   string
 	Now      time.Time
-	Refused  messages.Class // as a whole, so; "": it was not
+	Refused  messages.Class // why the whole batch was refused; "": it was not
 }
 
-// Call is what is known of one of its calls.
+// Call is what is known of one call of the batch.
 type Call struct {
 	Result     messages.Result
 	ToolDigest string
-	// Input is the arguments as they ran, or as they were sent where nothing ran; nil: not known.
+	// Input holds the arguments as they ran, or as they were sent if nothing ran; nil: not known.
 	Input json.RawMessage
-	// ArgsHash is the hex SHA-256 of Input's canonical form where that is known otherwise, for a result without a trail.
+	// ArgsHash is the hex SHA-256 of Input's canonical form where it is known from elsewhere, for a
+	// result without a trail.
 	ArgsHash string
 }
 
-// Lines is one line for each call, behind that of the batch where it was refused. That says the class and not why, which may
-// quote what the agent sent.
+// Lines makes one line for each call, after a line for the batch if it was refused. The refusal
+// line holds the class and no message, because a message may quote what the agent sent.
 func Lines(b Batch, calls []Call, hash Hasher, include Include) messages.AuditLines {
 	all := ofBatch(b, hash)
 	for _, c := range calls {
@@ -48,7 +49,8 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) messages.AuditLi
 	return all
 }
 
-// Bare is Lines with no more than which calls there were and how they ended: for what cannot be put on record otherwise.
+// Bare is Lines with only which calls there were and how they ended, for a batch whose full lines
+// cannot be stored.
 func Bare(b Batch, results []messages.Result, hash Hasher) messages.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
 	all := ofBatch(b, hash)
@@ -60,7 +62,7 @@ func Bare(b Batch, results []messages.Result, hash Hasher) messages.AuditLines {
 	return all
 }
 
-// bare is a line without anything that may be long.
+// bare returns a line without anything that may be long.
 func bare(l messages.AuditRecord) messages.AuditRecord {
 	return messages.AuditRecord{
 		V: l.V, Type: l.Type, Time: l.Time, Index: l.Index, CallID: cut(l.CallID), Tool: cut(l.Tool), Status: cut(l.Status), Attempt: max(l.Attempt, 0),
@@ -68,12 +70,12 @@ func bare(l messages.AuditRecord) messages.AuditRecord {
 	}
 }
 
-// longest is how long a word in a bare line may be, in bytes.
+// longest bounds a text in a bare line, in bytes.
 const longest = 200
 
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
-// ofBatch is the record of a batch without its calls.
+// ofBatch returns the lines of a batch without those of its calls.
 func ofBatch(b Batch, hash Hasher) messages.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
 	all := messages.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
@@ -89,6 +91,8 @@ func ofBatch(b Batch, hash Hasher) messages.AuditLines {
 	return all
 }
 
+// line makes the line of one call. It shows the hash of the arguments that ran, or of those that
+// were sent when nothing can have run.
 func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
 	l := messages.AuditRecord{
@@ -104,7 +108,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < absurd {
 		l.Started = r.Started
 	}
-	if !l.Started.IsZero() && l.DurationMS > 0 { // else nobody says how long it took
+	if !l.Started.IsZero() && l.DurationMS > 0 { // else the duration is not known
 		l.Time = r.Started.Add(time.Duration(l.DurationMS * float64(time.Millisecond)))
 	}
 	ran := c.ArgsHash
@@ -119,14 +123,16 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			l.TraceID = TraceOf(t.Span)
 		}
 	}
-	if r.Attempt > 0 && r.Trail == nil && ran == "" { // it may have run, and with other arguments than were sent
+	// The call may have run, and with other arguments than were sent: show no hash.
+	if r.Attempt > 0 && r.Trail == nil && ran == "" {
 		return l
 	}
 	shows := include.Wants(l.Tool)
 	if ran == "" || shows {
 		sent := digestOf(c.Input)
 		ran = cmp.Or(ran, sent)
-		if shows && sent != "" && sent == ran { // never fields of other arguments than the hash is of
+		// Never show fields of other arguments than those of the hash.
+		if shows && sent != "" && sent == ran {
 			l.Arguments = include.of(l.Tool, c.Input)
 		}
 	}
@@ -134,16 +140,16 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	return l
 }
 
-// absurd is longer than anything of a call takes. What workers say beyond it is not believed: a number that is too large for
-// a time must not keep a batch from its record.
+// absurd is longer than anything in a call takes. Larger values from a worker are cut or dropped: a
+// number that does not fit into a time must not keep the lines of a batch from being stored.
 const absurd = 366 * 24 * time.Hour
 
-// sane is milliseconds within bounds.
+// sane limits milliseconds to the range from 0 to absurd.
 func sane(ms float64) float64 {
 	return min(max(ms, 0), float64(absurd/time.Millisecond))
 }
 
-// digestOf is the hex SHA-256 of arguments in canonical form; "" for what are none.
+// digestOf returns the hex SHA-256 of arguments in canonical form; "" if they are not an object.
 func digestOf(input json.RawMessage) string {
 	canonical, err := messages.CanonicalJSON(input)
 	if err != nil || len(canonical) == 0 || canonical[0] != '{' {
@@ -152,7 +158,7 @@ func digestOf(input json.RawMessage) string {
 	return messages.Digest(canonical)
 }
 
-// TraceOf is the trace that a traceparent belongs to; "" where it is none.
+// TraceOf returns the trace id in a traceparent; "" if there is none.
 func TraceOf(traceparent string) string {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) < 4 || !traceID.MatchString(parts[1]) || parts[1] == strings.Repeat("0", 32) {
@@ -163,12 +169,12 @@ func TraceOf(traceparent string) string {
 
 var traceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Include is the fields of arguments that lines show, by tool; "*" is for every tool.
+// Include holds the argument fields that lines show, by tool; "*" stands for every tool.
 type Include map[string][]string
 
 var includeEntry = regexp.MustCompile(`^(\*|[a-zA-Z0-9_-]+)\.(.+)$`)
 
-// ParseInclude reads entries of the form TOOL.FIELD or *.FIELD, where the field is one of the outermost.
+// ParseInclude reads entries of the form TOOL.FIELD or *.FIELD, where FIELD is an outermost member.
 func ParseInclude(entries []string) (Include, error) {
 	include := Include{}
 	var errs []error
@@ -186,9 +192,10 @@ func ParseInclude(entries []string) (Include, error) {
 // Wants reports whether lines about a tool show anything of its arguments.
 func (i Include) Wants(tool string) bool { return len(i["*"])+len(i[tool]) > 0 }
 
-// maxField is the longest value that is shown, in bytes.
+// maxField is the longest value that a line shows, in bytes. A longer one is replaced by its size.
 const maxField = 4 << 10
 
+// of returns the listed fields of the arguments of a tool; nil if there are none.
 func (i Include) of(tool string, input json.RawMessage) map[string]json.RawMessage {
 	if !i.Wants(tool) {
 		return nil

@@ -91,7 +91,8 @@ func TestLines(t *testing.T) {
 	w = &want[1]
 	w.Index, w.CallID, w.Tool, w.Status, w.Code, w.ArgsHash = 1, "c1", "admin_override", messages.StatusUnknownTool, messages.CodeUnknownTool, h(sent)
 	w.Arguments = map[string]json.RawMessage{"customer": json.RawMessage(`"x"`)}
-	w = &want[2] // it ran with other arguments than were sent, which are not known, so no field is shown
+	// It ran with other arguments than were sent. These are not known, so no field is shown.
+	w = &want[2]
 	w.Index, w.CallID, w.Tool, w.Status, w.ArgsHash = 2, "c2", "refund", messages.StatusOutcomeUnknown, h(edited)
 	w = &want[3]
 	w.Index, w.CallID, w.Tool, w.Status = 3, "c3", "refund", messages.StatusValidationError
@@ -118,7 +119,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// Of a call that may have run, and with what nobody knows, no hash is shown: never that of what was sent.
+// When a call may have run with unknown arguments, no hash is shown, not even that of the sent
+// ones.
 func TestUnknownArguments(t *testing.T) {
 	call := Call{Result: messages.Result{Tool: "refund", Status: messages.StatusOutcomeUnknown, Attempt: 1}, Input: json.RawMessage(`{"order_id":7}`)}
 	b := Batch{Key: messages.KeyOf("acme", "s", "b")}
@@ -128,13 +130,13 @@ func TestUnknownArguments(t *testing.T) {
 	if l := show(); l.ArgsHash != "" || l.Arguments != nil {
 		t.Errorf("arguments that may be others are shown: %+v", l)
 	}
-	call.Result.Trail = &messages.Trail{} // a worker has refused it before they were frozen
+	call.Result.Trail = &messages.Trail{} // refused by a worker before the arguments were frozen
 	if l := show(); l.ArgsHash == "" || l.Arguments == nil {
 		t.Errorf("arguments as they were sent are not shown: %+v", l)
 	}
 }
 
-// What a worker says may be absurd: times that cannot be written, and durations that are none.
+// A worker may send absurd values: times that cannot be encoded, and impossible durations.
 func TestAbsurdNumbers(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	worst := messages.PhasesMS{Validate: -1, Execute: 1e308}
@@ -146,14 +148,14 @@ func TestAbsurdNumbers(t *testing.T) {
 	} {
 		all := Lines(b, []Call{{Result: r}}, Hasher{}, nil)
 		l := all.Lines[0]
-		messages.MustMarshal(all) // panics on a time that it cannot write
+		messages.MustMarshal(all) // panics on a time that it cannot encode
 		if l.Time.Sub(now).Abs() > absurd || l.DurationMS < 0 || l.QueueMS < 0 || l.Attempt < 0 || l.PhasesMS.Validate < 0 || max(l.DurationMS, l.QueueMS, l.PhasesMS.Execute) > 4e10 {
 			t.Errorf("on record of %+v: %+v", r, l)
 		}
 	}
 }
 
-// A bare line is short, whatever the ids are.
+// A bare line is short, however long the ids are.
 func TestBare(t *testing.T) {
 	long := strings.Repeat("\x01", 8<<10)
 	b := Batch{Key: messages.KeyOf("acme", "s", "b"), Session: messages.SessionID(long), ID: messages.BatchID(long), Provider: messages.Provider(long)}

@@ -14,9 +14,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Filter says which lines are wanted: those that have all that is set. The zero value wants every line.
+// Filter selects lines: a line must match every field that is set. The zero value selects every
+// line.
 type Filter struct {
-	// Key is the address of a batch, in the place of the ids of tenant, session and batch. The zero value: they count.
+	// Key is the address of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
 	Key      messages.BatchKey
 	Tenant   string // its token
 	Session  messages.SessionID
@@ -26,24 +27,26 @@ type Filter struct {
 	Status   messages.Status
 	Type     messages.AuditType
 	Effect   string // of the permission: allow, ask or deny
-	Approver string // who agreed, or decided
-	Worker   string // that ran the call, or wrote the line
+	Approver string // who agreed or decided
+	Worker   string // the worker that ran the call, or the process that wrote the line
 	Trace    string
-	Round    int // of the batch, where its agent said which; 0: any
-	// Since and Until bound when a line was stored, by the server's clock: from Since on, and before Until.
+	Round    int // of the batch, if its agent gave one; 0: any
+	// Since and Until bound when a line was stored, by the server's clock: at or after Since, and
+	// before Until.
 	Since, Until time.Time
 }
 
-// Entry is a line and where it is.
+// Entry is a line and where it is stored.
 type Entry struct {
-	Seq    uint64 // of the message; those of one batch share it
+	Seq    uint64 // of the message; the lines of one message share it
 	Stored time.Time
-	Key    messages.BatchKey // of the batch, as subjects have it
+	Key    messages.BatchKey // of the batch, in subject tokens
 	Line   messages.AuditRecord
 	Err    error // set: the message cannot be read, and Line is empty
 }
 
-// key is the address of what is wanted; "" stands for any. Ids become tokens, so that it is one whatever they hold.
+// key is the address that the filter selects; "" stands for any. Ids become tokens, so that any id
+// is a legal part of a subject.
 func (f Filter) key() messages.BatchKey {
 	token := func(id string) string {
 		if id == "" {
@@ -54,13 +57,14 @@ func (f Filter) key() messages.BatchKey {
 	return cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
 }
 
-// subject is the filter that the server applies. It knows nothing of batches: those of a session share subjects.
+// subject is the filter that the server applies. It cannot select a batch: the batches of a session
+// share subjects.
 func (f Filter) subject(n messages.Names) string {
 	key := f.key()
 	return n.OfSession(messages.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
-// wants is what the server's filter cannot say. Key is set, as in near.
+// wants applies what the server's filter cannot express. Key is set, as in near.
 func (f Filter) wants(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
 		return false
@@ -90,16 +94,16 @@ func (f Filter) wants(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
-// near reports whether a message may be about the batch that is wanted: most are not looked into.
+// near reports whether a message may be about the selected batch. It saves decoding most messages.
 func (f Filter) near(msg bus.Msg) bool {
 	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
 }
 
-// words is what the bytes of a message must contain, or none of its lines is wanted.
+// words are texts of which each must occur in a message, or none of its lines is selected.
 func (f Filter) words() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
-			quoted := messages.Quote(text) // as every writer does
+			quoted := messages.Quote(text) // quoted as every writer does
 			words = append(words, quoted[1:len(quoted)-1])
 		}
 	}
@@ -110,8 +114,8 @@ func contains(data []byte, words [][]byte) bool {
 	return !slices.ContainsFunc(words, func(word []byte) bool { return !bytes.Contains(data, word) })
 }
 
-// entries is the lines of a message: one about a call on its way, or those of a batch that has ended. Workers may write to the
-// subjects of the former, so what is said there of an end counts for nothing.
+// entries returns the lines of a message: one about an open call, or those of an ended batch.
+// Workers may write to the subjects of open calls, so a line there that claims an end is an error.
 func (l *Log) entries(msg bus.Msg) []Entry {
 	var one struct {
 		messages.AuditRecord
@@ -143,8 +147,9 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf is the address in a subject of the record, and whether that is of a call on its way: it has four tokens, and no other
-// subject has as many. In that of a session no batch stands, but what says so.
+// keyOf returns the address in an audit subject, and whether the subject is that of an open call.
+// Only those subjects have four tokens. A session's subject names no batch: its third token is
+// "ended".
 func (l *Log) keyOf(subject string) (key messages.BatchKey, onItsWay bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(messages.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
@@ -153,14 +158,14 @@ func (l *Log) keyOf(subject string) (key messages.BatchKey, onItsWay bool) {
 	return key, len(tokens) == 4
 }
 
-// Read calls each for every line that is wanted, in the order in which they were stored, until each says that it needs no
-// more. It holds few of them at a time.
+// Read calls each for every selected line, in the order in which they were stored, until each
+// returns false. A message that cannot be read is an Entry with Err. Read holds one page at a time.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) error {
 	_, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, each)
 	return err
 }
 
-// readFrom returns where the next read goes on.
+// readFrom is Read from a place in the stream. It returns where the next read continues.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
 	f.Key = f.key()
 	words := f.words()
@@ -185,15 +190,17 @@ func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(E
 	return from, nil
 }
 
-// How a follower looks: soon after it heard that something was published, which may be a moment before that is stored, and
-// now and then in any case.
+// A follower reads soon after a message was published, which may be a moment before the message is
+// stored, and every nowAndThen in any case.
 const (
 	soon       = 50 * time.Millisecond
 	nowAndThen = 2 * time.Second
 )
 
-// Follow is Read that goes on with what is stored later, until ctx ends, and then returns nil. What it hears is only when to
-// look: each line comes out of the stream, once and in order, through lost connections too. Until is not heeded.
+// Follow is Read that continues with lines that are stored later, until ctx ends, and then returns
+// nil. A published message only wakes it: each line is read from the stream, once and in order,
+// through lost connections too. Follow ignores Until. It retries every error after the first read
+// except a terminal one (bus.IsTerminal).
 func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
 	news := make(chan struct{}, 1)
 	nudge := func() {

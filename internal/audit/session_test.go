@@ -18,11 +18,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// turn is a batch of the session s that comes to its end.
+// turn is a batch of the session s that ends.
 type turn struct {
 	id   string
 	seq  uint64
-	at   time.Duration // when it was accepted
+	at   time.Duration // when it was accepted, after accepted
 	who  string
 	many int
 	size int
@@ -47,7 +47,7 @@ func (l *Log) put(t *testing.T, b turn) {
 	}
 }
 
-// tally is how many lines each writer has, by batch.
+// tally counts the lines of each writer, by batch.
 func (l *Log) tally(t *testing.T) map[string]int {
 	t.Helper()
 	tally := map[string]int{}
@@ -57,8 +57,8 @@ func (l *Log) tally(t *testing.T) map[string]int {
 	return tally
 }
 
-// Batches of a session come one after another, and each is put on record by several at once. Those that were accepted in the
-// same ten minutes share a subject.
+// Batches of a session end one after another, and several writers store the lines of each at once.
+// Batches that were accepted in the same ten minutes share a subject.
 func TestASessionHasOneSubject(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -93,8 +93,8 @@ func TestASessionHasOneSubject(t *testing.T) {
 	}
 }
 
-// A writer that is held up until its session is three batches further has nothing to write: others have, before the batch
-// left the log.
+// A writer that is delayed until its session is three batches further has nothing to write: other
+// writers have, before the batch left the log.
 func TestAWriterThatComesLate(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	late := turn{id: "b1", seq: 1, who: "late"}
@@ -110,8 +110,9 @@ func TestAWriterThatComesLate(t *testing.T) {
 	}
 }
 
-// A batch left the log before all of it was on record, and later ones of its session are. Whoever still knows of it adds what is
-// missing, once, and nobody takes those that come for late.
+// A batch left the log before all its lines were stored, and later batches of its session have
+// theirs. A writer that still knows the batch adds what is missing, once, and the next batches are
+// not mistaken for late ones.
 func TestWhatALaterBatchHides(t *testing.T) {
 	for name, parts := range map[string]int{"nothing is stored": 0, "one part is stored": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +157,8 @@ func TestWhatALaterBatchHides(t *testing.T) {
 	}
 }
 
-// An id that was used again is on record at the same subject as what is missing of the batch that had it before.
+// A batch whose id was used again has its lines at the same subject as the missing lines of the
+// earlier batch with that id.
 func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	again := turn{id: "b", seq: 5, at: 5 * time.Second, who: "again"}
@@ -175,11 +177,12 @@ func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	}
 }
 
-// Writers put the head of the log on record, or come late, or are let go in the middle: every line is there once.
+// Writers store the head of the log, or come late, or are cancelled in the middle: every line is
+// there once.
 func TestWritersInAnyOrder(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	const batches, many = 8, 30
-	var on atomic.Int64 // the last batch that has left the log
+	var on atomic.Int64 // the newest batch that has left the log
 	var writers sync.WaitGroup
 	for w := range 6 {
 		l := open(t, connect(t, srv), Config{})
@@ -216,7 +219,7 @@ func TestWritersInAnyOrder(t *testing.T) {
 	}
 }
 
-// What is old is not looked at: a session that comes back after a while has another subject.
+// A session that comes back after a while has another subject, so its old lines are not read.
 func TestASessionComesBack(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -239,7 +242,8 @@ func TestASessionComesBack(t *testing.T) {
 	}
 }
 
-// Workers may write lines about calls. What they say there of an end, whoever's it is, is no line of the record.
+// Workers may write lines about open calls. A line there about an end, of any batch, is not part of
+// the audit log.
 func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -276,7 +280,8 @@ func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	}
 }
 
-// A writer is killed between two of its parts, and the next one after its first, and the third knows what both have stored.
+// A writer stops between two of its parts, the next one after its first part, and the third knows
+// what both have stored.
 func TestPartsOfSeveralWriters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -322,8 +327,8 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 	}
 }
 
-// A log that was made anew gives its places out again, from its first or from any other. What is on record of the same
-// session, and even of the same id, is of the log that was there before.
+// A recreated log gives out its sequences again, from the first or from any other. Lines of the
+// same session, and even of the same id, belong to the log before it.
 func TestALogThatWasMadeAnew(t *testing.T) {
 	for name, seq := range map[string]uint64{"smaller": 2, "equal": 7, "larger": 9} {
 		t.Run(name, func(t *testing.T) {
@@ -335,7 +340,7 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 			}
 			l.put(t, anew)
 			l.put(t, turn{id: "c", seq: seq + 1, at: 2 * time.Hour, who: "after"})
-			l.put(t, anew) // which is late now
+			l.put(t, anew) // late by now
 			if diff := cmp.Diff(map[string]int{"b by before": 3, "b by after": 3, "c by after": 3}, l.tally(t)); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
@@ -343,7 +348,8 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 	}
 }
 
-// The log's leader has changed, and the clock of the next one is behind: what comes later in the log was accepted before.
+// The log's leader has changed and the clock of the next one is behind: a later batch has an
+// earlier time.
 func TestClocksOfTwoLeaders(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	l.put(t, turn{id: "one", seq: 1, at: 5 * time.Millisecond, who: "w"})
@@ -355,7 +361,7 @@ func TestClocksOfTwoLeaders(t *testing.T) {
 	}
 }
 
-// What nobody can read is no batch's: it holds nothing up, and hides nothing.
+// A message that cannot be read belongs to no batch: it blocks nothing and hides nothing.
 func TestForeignBytesInTheRecord(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -378,7 +384,8 @@ func TestForeignBytesInTheRecord(t *testing.T) {
 	}
 }
 
-// A batch that is refused out of turn is on record once, and says nothing of those of its session that are not yet.
+// A batch that is refused out of turn is stored once, and says nothing about the batches of its
+// session that are not stored yet.
 func TestOutOfTurn(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	aside := func(seq uint64) {
@@ -402,7 +409,7 @@ func TestOutOfTurn(t *testing.T) {
 	}
 }
 
-// Messages of a store from before sessions had a subject are still read.
+// Messages from before sessions had a subject are still read.
 func TestAnOldRecordIsRead(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -415,7 +422,7 @@ func TestAnOldRecordIsRead(t *testing.T) {
 	}
 }
 
-// Whoever cannot wait any more is let go, and comes back to a record that takes up where it was.
+// A writer whose context ends stops, and its next Append continues where it was.
 func TestAppendHeedsItsContext(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	ctx, cancel := context.WithCancel(t.Context())

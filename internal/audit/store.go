@@ -12,29 +12,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Include is the fields of arguments that this record shows.
+// Include returns the argument fields that the lines of this log show.
 func (l *Log) Include() Include { return l.include }
 
-// headroom is what a message may need beside its lines: headers, the subject, the envelope. In bytes.
+// headroom is what a message may need besides its lines, in bytes: headers, the subject, the
+// envelope.
 const headroom = 64 << 10
 
-// Append stores the lines of a batch that has come to its end, and returns when each of its calls has one that is stored:
-// ours, or that of another who was faster. seq is the place of the batch in the log. The batches of a session come to their
-// end one after another, in the order of the log, and leave it only when they are on record: so the newest message of the
-// session's subject tells how far its record is. Where it tells of a later batch, what is missing of this one goes aside.
+// Append stores the lines of a batch that has ended, and returns when each of its calls has a
+// stored line: ours, or that of a faster writer. seq is the place of the batch in the log. The
+// batches of a session end one after another, in the order of the log, and leave it only when their
+// lines are stored, so the newest message of the session's subject shows how far the session's
+// lines go. When that message is of a later batch, Append stores what is missing at the aside
+// subject.
 func (l *Log) Append(ctx context.Context, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
 	return l.append(ctx, l.inTurn, key, seq, all)
 }
 
-// AppendAside is Append for a batch that is refused without waiting for those before it in its session. It has a subject
-// with those of its id, of which the log holds one at a time.
+// AppendAside is Append for a batch that is refused without waiting for the earlier batches of its
+// session. It shares a subject with the batches of the same id, of which the log holds one at a
+// time.
 func (l *Log) AppendAside(ctx context.Context, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
 	return l.append(ctx, l.aside, key, seq, all)
 }
 
-// look finds out what is stored of a batch.
+// look finds what is stored of a batch.
 type look func(context.Context, messages.BatchKey, place) (recorded, error)
 
+// append stores the missing lines, one message at a time, each behind the newest message that look
+// has found. After a conflict it looks again: the other writer may have stored all of them.
 func (l *Log) append(ctx context.Context, look look, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at := placeOf(all)
@@ -47,14 +53,15 @@ func (l *Log) append(ctx context.Context, look look, key messages.BatchKey, seq 
 		some, body := fitting(all, l.conn.MaxPayload()-headroom)
 		found.newest, err = l.conn.CompareAndSet(ctx, found.subject, nil, body, found.newest)
 		found.has = stored(some)
-		if errors.Is(err, bus.ErrConflict) { // somebody else has stored something, and that may be all
+		if errors.Is(err, bus.ErrConflict) { // another writer stored something
 			found, err = look(ctx, key, at)
 		}
 	}
 	return fmt.Errorf("put the calls of batch %s on record: %w", key, err)
 }
 
-// Written reports whether the lines of a batch that was accepted then are stored, with those of its first calls.
+// Written reports whether all lines of a batch are stored, including those of its first calls.
+// accepted is when the batch was stored in the log.
 func (l *Log) Written(ctx context.Context, key messages.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
 	found, err := l.inTurn(ctx, key, place{seq, accepted})
 	if err != nil {
@@ -67,8 +74,8 @@ func (l *Log) Written(ctx context.Context, key messages.BatchKey, seq uint64, ac
 	return all, nil
 }
 
-// place is where a batch stands in the log, and since when. A log that was made anew gives its places out again, so that a
-// place alone names no batch, and neither does a moment.
+// place is where and when a batch was stored in the log. A recreated log gives out its sequences
+// again, so neither the sequence nor the time alone identifies a batch.
 type place struct {
 	seq      uint64
 	accepted time.Time
@@ -78,24 +85,25 @@ func placeOf(part messages.AuditLines) place { return place{part.Seq, part.About
 
 func (p place) is(other place) bool { return p.seq == other.seq && p.accepted.Equal(other.accepted) }
 
-// follows reports whether p came after another for certain: where place and time do not agree, the log was made anew in
-// between, or its leader changed and the clock of the next one is behind.
+// follows reports whether p certainly came after other. Sequence and time disagree when the log was
+// recreated in between, or when its leader changed and the clock of the next one is behind.
 func (p place) follows(other place) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }
 
-// recorded is what is stored of a batch, and where the rest of it goes.
+// recorded is what is stored of a batch, and where the missing lines go.
 type recorded struct {
 	subject string
 	newest  uint64 // the sequence of the subject's newest message; 0: there is none
-	has     []int  // the lines of the batch that are stored
-	last    bool   // no part of them follows
-	missed  bool   // the newest message is of a batch that came later, or may have
+	has     []int  // the indices of the stored lines of the batch
+	last    bool   // the newest part of the batch is its last
+	missed  bool   // the newest message is, or may be, of a later batch
 }
 
-// inTurn is what is stored of a batch at its session's subject. Where a message of that does not come before it for certain
-// the batch has missed its turn: then it is looked for among all, and the rest of it goes aside, because the newest message of a
-// session's subject never goes back.
+// inTurn finds what is stored of a batch at its session's subject. If the newest message there may
+// belong to a later batch, the batch has missed its turn. The missing lines then go to the aside
+// subject, because the newest message of a session's subject must never go back to an earlier
+// batch.
 func (l *Log) inTurn(ctx context.Context, key messages.BatchKey, at place) (recorded, error) {
 	found, err := l.lookAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.follows)
 	if err != nil || !found.missed {
@@ -106,17 +114,19 @@ func (l *Log) inTurn(ctx context.Context, key messages.BatchKey, at place) (reco
 	return aside, err
 }
 
-// aside is what is stored of a batch at the subject of its id, where nothing has a turn.
+// aside finds what is stored of a batch at the subject of its id, where batches have no order.
 func (l *Log) aside(ctx context.Context, key messages.BatchKey, at place) (recorded, error) {
 	return l.lookAt(ctx, l.names.Aside(key), at, func(place) bool { return false })
 }
 
-// clocks is how much those of two servers may differ.
+// clocks is how far apart the clocks of two servers may be.
 const clocks = time.Minute
 
-// lookAt reads the newest message of a subject. It tells all that is stored there of the batch when it is of that batch, or of
-// one that comes before it; one that nobody can read is of nobody, and must not hold up those that come. Else what is stored of
-// the batch, if anything, lies further back.
+// lookAt reads the newest message of a subject. If that message is of the batch, it lists all
+// stored lines of the batch; if it is of an earlier batch, none are stored. A message that cannot
+// be read belongs to no batch and must not block later ones. In any other case the lines of the
+// batch, if there are any, lie further back: lookAt scans for them and sets missed. comesAfter
+// reports whether the batch certainly came after the given place.
 func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter func(place) bool) (recorded, error) {
 	found := recorded{subject: subject}
 	newest, err := l.conn.Last(ctx, l.names.Stream(bus.Audit), subject)
@@ -145,12 +155,14 @@ func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter f
 	return found, err
 }
 
+// partOf decodes a message of the audit stream.
 func partOf(msg bus.Msg) (part messages.AuditLines, err error) {
 	err = json.Unmarshal(msg.Data, &part)
 	return part, err
 }
 
-// add takes in what a part says to be stored of a batch, if it is of that batch.
+// add takes over the stored lines that a part lists, and reports whether the part is of the batch
+// at.
 func (r *recorded) add(part messages.AuditLines, at place) bool {
 	own := at.is(placeOf(part))
 	if own {
@@ -159,7 +171,7 @@ func (r *recorded) add(part messages.AuditLines, at place) bool {
 	return own
 }
 
-// stored is the lines that are stored once a part is.
+// stored returns the indices of the lines that are stored once this part is.
 func stored(part messages.AuditLines) []int {
 	has := slices.Clone(part.Earlier)
 	for _, line := range part.Lines {
@@ -168,12 +180,13 @@ func stored(part messages.AuditLines) []int {
 	return has
 }
 
-// without is the lines of those calls that are not stored. Another writer may have put fewer or more into its part.
+// without returns the lines that are not stored. Another writer may have split its parts elsewhere.
 func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord {
 	return slices.DeleteFunc(slices.Clone(lines), func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })
 }
 
-// fitting is as many of the first lines as fit into a message, and at least one. One that is larger by itself is bare.
+// fitting returns as many of the first lines as fit into limit bytes, and at least one. A first
+// line that does not fit by itself becomes bare.
 func fitting(all messages.AuditLines, limit int) (messages.AuditLines, []byte) {
 	all.Last = true
 	body := messages.MustMarshal(all)
