@@ -1,17 +1,19 @@
-// Package approval is a question to people and their signed answers: what a decision is bound to, whose word counts,
-// what becomes of a question by a decision, and the one line that a person reads of a call.
+// Package approval holds a question to people and their signed answers: what a decision is bound
+// to, which approvers count, what a decision does to a question, and the one line that a person
+// reads about a call.
 //
 //	q := the question          ID(q) names it: a digest of all that is asked
 //	d := Answer(q, Approve, "alice"); d.At = now; d, err = key.Sign(d)
 //	q, state, refusal := approvers.Take(q, d, now)     the coordinator, before it stores q
 //	err := approvers.Holds(q, now)                     the worker, right before it runs the call
 //
-// A decision is good for one question and once. It repeats what it is bound to, the signature covers all of it, and
-// every part is held against the question. Single use is a matter of the question's state: one that has its answer
-// takes no other, and whoever stores the state compares and sets it.
+// A decision is good for one question, once. It repeats what it is bound to, the signature covers
+// all of it, and every part is checked against the question. The state of the question makes it
+// single-use: an answered question takes no other decision, and the caller stores the new state by
+// compare-and-set.
 //
-// The package is pure but for [ReadKey] and [Key.Write], and the chance in [NewKey] and in a nonce. Where questions
-// are kept and how decisions travel is left to others.
+// The package is pure except for [ReadKey] and [Key.Write], and for the random numbers in [NewKey]
+// and in a nonce. It leaves to others where questions are kept and how decisions travel.
 package approval
 
 import (
@@ -21,12 +23,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// StartWithin is how long after a question's expiry a call that was granted in time may still start: it waits for a
-// worker, and for its turn. After it the grant does not hold any more.
+// StartWithin is how long after a question's expiry a call that was granted in time may still
+// start, because it waits for a worker and for its turn. After that the grant no longer holds.
 const StartWithin = 5 * time.Minute
 
-// ID names a question: the hex digest of everything in it but the id itself and the decisions. The arguments are in
-// it by their hash. It is set last, once Asked and Expires are known.
+// ID names a question: the hex digest of everything in it except the id itself and the decisions.
+// The arguments enter by their hash. Set it last, once Asked and Expires are known.
 func ID(q messages.Approval) string {
 	q.ID, q.Decisions, q.Input = "", nil, nil
 	q.Asked, q.Expires = q.Asked.UTC(), q.Expires.UTC()
@@ -36,8 +38,8 @@ func ID(q messages.Approval) string {
 	return messages.Digest(append([]byte("toolfleet question v1\n"), messages.MustMarshal(q)...))
 }
 
-// Answer is a decision on the question, bound to it. Its time, its reason, ticket or new input, and the signature are
-// the caller's to add.
+// Answer returns a decision that is bound to the question. The caller adds the time, the reason,
+// the ticket or the new input, and the signature.
 func Answer(q messages.Approval, v messages.Verdict, by string) messages.Decision {
 	return messages.Decision{
 		V: messages.Version, Approval: q.ID, Tenant: q.Tenant, Session: q.Session, Batch: q.Batch, Index: q.Index, CallID: q.CallID, Tool: q.Tool,
@@ -45,7 +47,7 @@ func Answer(q messages.Approval, v messages.Verdict, by string) messages.Decisio
 	}
 }
 
-// hash is the hash of an input, and why it is no input.
+// hash returns the hash of an input, or why it is no input.
 func hash(input []byte) (string, error) {
 	if err := messages.Check(input); err != nil {
 		return "", err
@@ -57,7 +59,7 @@ func hash(input []byte) (string, error) {
 	return messages.Digest(canonical), err
 }
 
-// intact reports whether a question is what its id says, and its arguments what their hash says.
+// intact reports whether a question matches its id, and its arguments match their hashes.
 func intact(q messages.Approval) bool {
 	return q.ID == ID(q) && fits(q.Input, q.ArgsHash) && (q.Original == nil || fits(q.Original.Input, q.Original.ArgsHash))
 }
@@ -67,7 +69,7 @@ func fits(input []byte, want string) bool {
 	return err == nil && sum == want
 }
 
-// decided reports whether a question has its answer.
+// decided reports whether a question is answered: one denial, or enough agreements.
 func decided(q messages.Approval) bool {
 	for _, d := range q.Decisions {
 		if d.Verdict == messages.Deny {
@@ -77,7 +79,7 @@ func decided(q messages.Approval) bool {
 	return len(q.Decisions) >= people(q)
 }
 
-// people is how many have to agree: as many as the question says, and never fewer than its tier asks for.
+// people is how many have to agree: as many as the question says, and at least what its tier needs.
 func people(q messages.Approval) int {
 	if q.Tier == messages.Critical {
 		return max(q.Approvers, 2)
@@ -85,7 +87,7 @@ func people(q messages.Approval) int {
 	return max(q.Approvers, 1)
 }
 
-// ticketed reports whether the decisions name a ticket where the question wants one.
+// ticketed reports whether a decision names a ticket, or the question needs none.
 func ticketed(q messages.Approval, decisions ...messages.Decision) bool {
 	for _, d := range decisions {
 		if strings.TrimSpace(d.Ticket) != "" {

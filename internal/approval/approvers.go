@@ -15,19 +15,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on what a person writes, in characters.
+// Bounds on the texts that a person writes, in characters.
 const (
 	MaxReason = 2000
 	MaxTicket = 200
 )
 
-// Approvers is the people whose decisions count. The zero value is nobody. Safe for concurrent use.
+// Approvers are the people whose decisions count. The zero value holds none. Safe for concurrent
+// use.
 type Approvers struct{ byName map[string]messages.Approver }
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
-// NewApprovers checks the people that a policy names. No two may share a name, letter case aside, or a key: each is a
-// person, and two have to agree to what is critical. The error joins everything that is wrong.
+// NewApprovers checks the approvers that a policy names. No two may share a name (letter case
+// aside) or a key: each is a person, and a critical call needs two people. The error joins
+// everything that is wrong.
 func NewApprovers(list []messages.Approver) (Approvers, error) {
 	var errs []error
 	a := Approvers{make(map[string]messages.Approver, len(list))}
@@ -56,10 +58,10 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 	return a, nil
 }
 
-// Len is how many there are.
+// Len returns the number of approvers.
 func (a Approvers) Len() int { return len(a.byName) }
 
-// Decode reads a decision that arrived.
+// Decode reads a decision from a message.
 func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	var d messages.Decision
 	err := messages.Check(raw)
@@ -72,11 +74,12 @@ func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	return d, nil
 }
 
-// Take is what a decision makes of a question at this time, by the server's clock: granted, waiting for another
-// person, or denied, and the question as it then stands. A decision that is refused changes nothing.
+// Take applies a decision to a question at now, by the server's clock. It returns the new question
+// and its state: granted, waiting for another person, or denied. A refused decision changes
+// nothing.
 //
-// One person is enough to deny. An edit replaces the arguments, so it starts the count anew with whoever made it:
-// earlier approvals were of other arguments, and the question has another id from then on.
+// One person is enough to deny. An edit replaces the arguments, so the count starts again with its
+// author: earlier approvals were for other arguments, and the question has another id from then on.
 func (a Approvers) Take(q messages.Approval, d messages.Decision, now time.Time) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	if r := a.refusal(q, d, now); r != nil {
 		return q, "", r
@@ -96,7 +99,8 @@ func (a Approvers) Take(q messages.Approval, d messages.Decision, now time.Time)
 	return q, messages.DecisionGranted, nil
 }
 
-// refusal says why a decision is not taken. Who it is from comes first: nobody else learns how a question stands.
+// refusal says why a decision is not taken. It checks the author first: only an approver learns how
+// a question stands.
 func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Time) *messages.Refusal {
 	if r := readable(d); r != nil {
 		return r
@@ -123,7 +127,8 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.SameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	case d.Verdict != messages.Deny && len(counted) >= people(q) && !ticketed(q, counted...): // the last one may bring it
+	// The last decision may bring the ticket.
+	case d.Verdict != messages.Deny && len(counted) >= people(q) && !ticketed(q, counted...):
 		return refuse(messages.TicketMissing, "A call of this tier needs a ticket, and nobody has named one.")
 	}
 	if d.Verdict == messages.Edit {
@@ -136,8 +141,9 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	return nil
 }
 
-// Holds checks a granted question again, by the server's clock: that it is what its id says, and that enough people
-// whose word counts now have signed for these very arguments, in time to start. The error is a [*messages.Refusal].
+// Holds checks a granted question again, by the server's clock: the question matches its id, and
+// enough people who are approvers now have signed for these very arguments, in time to start. The
+// error is a [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	if !intact(q) {
 		return refuse(messages.ApprovalMismatch, "The question is not what its id says.")
@@ -171,8 +177,8 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	return nil
 }
 
-// agrees reports whether a decision that was taken is for the arguments as they are now. An edit, always the first,
-// is bound to the question before it and brings them itself.
+// agrees reports whether decision i, already taken, is for the current arguments. An edit is always
+// the first decision: it is bound to the question before it and brings these arguments.
 func agrees(q messages.Approval, d messages.Decision, i int) bool {
 	if d.Verdict == messages.Edit {
 		return i == 0 && q.Original != nil && fits(d.Input, q.ArgsHash)
@@ -180,20 +186,20 @@ func agrees(q messages.Approval, d messages.Decision, i int) bool {
 	return d.Approval == q.ID && d.ArgsHash == q.ArgsHash
 }
 
-// edited is the question about other arguments.
+// edited returns the question with the new arguments of d, and d as its only decision.
 func edited(q messages.Approval, d messages.Decision) messages.Approval {
 	if q.Original == nil {
 		q.Original = &messages.Arguments{Input: q.Input, ArgsHash: q.ArgsHash}
 	}
 	q.Input = slices.Clone(d.Input)
-	q.ArgsHash, _ = hash(d.Input) // a refusal has come before
+	q.ArgsHash, _ = hash(d.Input) // refusal has checked the input
 	q.Line = Line(q.Tool, q.Input)
 	q.Decisions = []messages.Decision{d}
 	q.ID = ID(q)
 	return q
 }
 
-// readable says what is wrong with the form of a decision.
+// readable checks the form of a decision.
 func readable(d messages.Decision) *messages.Refusal {
 	_, err := messages.Marshal(d)
 	switch {
@@ -211,7 +217,8 @@ func readable(d messages.Decision) *messages.Refusal {
 	return nil
 }
 
-// verify says why a decision is nobody's whose word counts. It does not tell which part is wrong.
+// verify checks that a decision is signed with the key of the approver that it names. The refusal
+// does not say which part is wrong.
 func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	if p, known := a.byName[d.By]; known && p.Key == d.Key && verified(d, p.Key) {
 		return nil
@@ -219,19 +226,20 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	return refuse(messages.BadSignature, "The decision is not signed with the key of an approver of this name.")
 }
 
-// own reports whether a decision is by the one who asks: of that name, or said to be behind that principal.
+// own reports whether a decision is by the requester: the approver has that name or acts as that
+// principal, letter case aside.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	same := func(principal string) bool { return strings.EqualFold(principal, q.Requester) }
 	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
 }
 
-// sameCall holds what stays the same through edits.
+// sameCall compares the parts of a decision that stay the same through edits.
 func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID &&
 		d.Tool == q.Tool && d.ToolDigest == q.ToolDigest && d.Policy == q.Policy && d.Expires.Equal(q.Expires)
 }
 
-// distinct reports whether each decision is another person's.
+// distinct reports whether no two decisions share a name or a key.
 func distinct(decisions []messages.Decision) bool {
 	names, keys := map[string]bool{}, map[string]bool{}
 	for _, d := range decisions {

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// desk is a question, the people whose word counts, and their keys.
+// desk is a question, the approvers and their keys.
 type desk struct {
 	t    testing.TB
 	keys map[string]Key
@@ -61,7 +61,7 @@ func question(tier messages.Tier) messages.Approval {
 	return q
 }
 
-// says is a signed decision on the question, changed before it is signed.
+// says returns a signed decision on the question, changed before it is signed.
 func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ...func(*messages.Decision)) messages.Decision {
 	d.t.Helper()
 	a := Answer(q, v, by)
@@ -76,7 +76,7 @@ func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ..
 	return wire(d.t, a)
 }
 
-// take has to succeed.
+// take applies a decision that must be taken.
 func (d desk) take(q messages.Approval, a messages.Decision, want messages.DecisionState) messages.Approval {
 	d.t.Helper()
 	got, state, refusal := d.Take(q, a, asked.Add(time.Minute))
@@ -86,7 +86,7 @@ func (d desk) take(q messages.Approval, a messages.Decision, want messages.Decis
 	return wire(d.t, got)
 }
 
-// wire is the value as it comes out of a message.
+// wire returns the value after an encoding and decoding.
 func wire[T any](t testing.TB, v T) (out T) {
 	t.Helper()
 	if err := json.Unmarshal(messages.MustMarshal(v), &out); err != nil {
@@ -129,7 +129,7 @@ func TestTake(t *testing.T) {
 	if err := d.Holds(denied, asked); err == nil {
 		t.Error("a denied question holds")
 	}
-	// Somebody who has agreed may have second thoughts while there is time.
+	// An approver who has agreed may still deny while there is time.
 	d.take(first, d.says(first, messages.Deny, "alice"), messages.DecisionDenied)
 }
 
@@ -151,7 +151,8 @@ func TestTakeAnEdit(t *testing.T) {
 		t.Error("other arguments, and the same id")
 	}
 
-	// Where two have to agree, an edit starts the count anew, and the next one edits or agrees to that.
+	// When two have to agree, an edit starts the count again, and the next approver edits or agrees
+	// to the edit.
 	critical := question(messages.Critical)
 	first := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
 	second := d.take(first, d.says(first, messages.Edit, "bob", ticket, input(`{"amount":100}`)), messages.DecisionWaiting)
@@ -283,8 +284,8 @@ func TestTakeRefuses(t *testing.T) {
 	}
 }
 
-// A signed decision and its question fit only as they are: any part of either that is changed is refused, also by the
-// check before the call runs.
+// A signed decision and its question belong together as they are: a change to any part of either is
+// refused, also by the check before the call runs.
 func TestEveryPartIsBound(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.Critical)
@@ -314,7 +315,7 @@ func TestEveryPartIsBound(t *testing.T) {
 		if _, state, refusal := d.Take(changed, yes, asked); refusal == nil && name != "Decisions" {
 			t.Errorf("question with another %s: %s", name, state)
 		}
-		// The same by somebody who knows how an id is made.
+		// The same, by an attacker who recomputes the id.
 		if changed.ID = ID(changed); name != "Decisions" && name != "ID" {
 			if _, state, refusal := d.Take(changed, yes, asked); refusal == nil {
 				t.Errorf("question with another %s, and its id: %s", name, state)
@@ -328,7 +329,7 @@ func TestEveryPartIsBound(t *testing.T) {
 	}
 }
 
-// changes is the value with each of its fields changed, one at a time.
+// changes returns copies of the value, each with one field changed.
 func changes[T any](t *testing.T, v T) map[string]T {
 	t.Helper()
 	all := map[string]T{}
@@ -407,7 +408,7 @@ func TestHolds(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	// Whoever is no approver any more, or has another key now, was not asked.
+	// An approver who was removed, or has another key now, does not count.
 	others := newDesk(t)
 	if err := others.Holds(granted, asked); err == nil {
 		t.Error("a decision with a key that was replaced holds")
@@ -472,7 +473,7 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(string(messages.MustMarshal(a)), string(messages.MustMarshal(again))); diff != "" {
 			t.Errorf("%q: %s", raw, diff)
 		}
-		// Only what alice has signed is taken, however it is spelt.
+		// Only what alice has signed is taken, however it is spelled.
 		if _, state, refusal := d.Take(q, a, asked); refusal == nil {
 			if got, _ := a.Signed(); string(got) != string(signed) {
 				t.Errorf("%s by %s on %s", state, a.By, raw)

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// docsExample is what docs/approvals.md shows of a signature.
+// docsExample is the signature example of docs/approvals.md.
 type docsExample struct {
 	seed, commands string
 	decision       messages.Decision
@@ -43,7 +43,7 @@ func readExample(t *testing.T) (e docsExample) {
 	return e
 }
 
-// The key, the bytes and the signature in docs/approvals.md fit one another by this package.
+// The key, the bytes and the signature in docs/approvals.md match by this package.
 func TestTheExampleInTheDocs(t *testing.T) {
 	e := readExample(t)
 	if signed, err := e.decision.Signed(); err != nil || string(signed) != string(e.signed) {
@@ -68,8 +68,8 @@ func TestTheExampleInTheDocs(t *testing.T) {
 	}
 }
 
-// The same by programs that share no code with this one: the commands of the page, and node. Each
-// also refuses other bytes.
+// The same with programs that share no code with this one: the commands of the page, and node. Each
+// of them also refuses other bytes.
 func TestTheExampleInTheDocsByOthers(t *testing.T) {
 	e := readExample(t)
 	verifiers := map[string]*exec.Cmd{}
@@ -108,8 +108,8 @@ const key = crypto.createPublicKey({key: Buffer.from(der, "hex"), format: "der",
 process.exit(crypto.verify(null, fs.readFileSync("signed.txt"), key, Buffer.from(sig, "base64url")) ? 0 : 1);
 `
 
-// hasOpenSSL reports whether the commands of the page can run here. LibreSSL and versions before 3
-// do not know them.
+// hasOpenSSL reports whether the commands of the page can run here. LibreSSL and OpenSSL before 3
+// do not have them.
 func hasOpenSSL() bool {
 	for _, program := range []string{"sh", "base32", "base64"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -120,7 +120,7 @@ func hasOpenSSL() bool {
 	return err == nil && regexp.MustCompile(`^OpenSSL ([3-9]|\d\d)`).Match(version)
 }
 
-// publicDER is a public nkey in the form that other programs read, in hex. It takes the nkey apart
+// publicDER returns a public nkey in the form that other programs read, in hex. It decodes the nkey
 // as the page says.
 func publicDER(t *testing.T, nkey string) string {
 	t.Helper()

@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Key is an approver's own: an nkey of a user, the same kind that a NATS identity has. Its zero value signs nothing.
+// Key is the key of an approver: an nkey of a user, the same kind as that of a NATS identity. The
+// zero value signs nothing.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
@@ -29,9 +30,9 @@ func NewKey() (Key, error) {
 	return keyOf(pair)
 }
 
-// ReadKey reads a key from its file, which holds the seed (SU...) and nothing else. As with ssh, a file that the group
-// or others may read, write or run is not taken: whoever has the seed decides in its owner's name. What a Windows
-// file's mode says of others is not known there, and not asked.
+// ReadKey reads a key from its file, which holds only the seed (SU...). As with ssh, it refuses a
+// file that the group or others may read, write or run: a process with the seed can decide in its
+// owner's name. On Windows the file mode says nothing about others and is not checked.
 func ReadKey(path string) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -68,8 +69,8 @@ func keyOf(pair nkeys.KeyPair) (Key, error) {
 // Public is the key's public half (U...), which the policy names.
 func (k Key) Public() string { return k.public }
 
-// Write stores the key in a new file that only its owner may read. A file that is there already is left alone: it
-// may hold another key, and nothing brings that back.
+// Write stores the key in a new file that only its owner may read. It never replaces a file: that
+// file may hold another key, which could not be recovered.
 func (k Key) Write(path string) error {
 	if k.pair == nil {
 		return errors.New("write the key: there is none")
@@ -89,7 +90,7 @@ func (k Key) Write(path string) error {
 	return nil
 }
 
-// Sign signs a decision: its key, a new nonce and the signature are filled in.
+// Sign signs a decision: it fills in the key, a new nonce and the signature.
 func (k Key) Sign(d messages.Decision) (messages.Decision, error) {
 	if k.pair == nil {
 		return d, errors.New("sign the decision: there is no key")

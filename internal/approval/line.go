@@ -14,27 +14,29 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds of a line, in characters. What is beyond them is left out in the middle, and the line says how much; that
-// comes on top.
+// Bounds of a line, in characters. What does not fit is left out in the middle. The note that says
+// how much is left out comes on top.
 const (
-	maxText  = 160  // of one string, number or name
-	maxValue = 240  // of one argument, where there is room
-	minValue = 48   // of one argument, where there are many
-	maxLine  = 1600 // of the whole
+	maxText  = 160  // one string, number or name
+	maxValue = 240  // one argument, when there are few
+	minValue = 48   // one argument, when there are many
+	maxLine  = 1600 // the whole line
 	shared   = 1000 // what the arguments share evenly
-	maxDepth = 6    // of lists and objects in one another: below, each is read once more for every one around it
+	maxDepth = 6    // nesting: each level is decoded again for every level around it
 )
 
-// Line is a call on one line for people: the tool's name, and each argument in the order of its name with its value as
-// compact JSON. It is made of those alone; nothing that the model says about the call is in it.
+// Line returns a call as one line for people: the tool's name, and the arguments in the order of
+// their names, with values as compact JSON. It uses nothing else: nothing that the model says about
+// the call is in it.
 //
 //	issue_refund amount=149.99 note="two lines\nof text" order="A-1001"
 //
-// No argument can look like something else. Whatever is not plainly printable is written as an escape of JSON: control
-// characters, those that turn the direction of text, those that nobody sees, and those that look like a quotation
-// mark. What is left out is told outside of the quotes, where no argument can write. A name that is no plain word is
-// quoted, and its first character escaped unless it is a letter from a to z: a name so starts from left to right,
-// whatever the direction of the text before it.
+// No argument can look like something else. A character that is not plainly printable is written as
+// a JSON escape: control characters, those that change the direction of text, invisible ones, and
+// those that look like a quotation mark. The note about left-out text stands outside of the quotes,
+// where no argument can write. A name that is no plain word is quoted, and its first character is
+// escaped unless it is a letter from a to z: so a name starts from left to right, whatever the
+// direction of the text before it.
 func Line(tool string, input json.RawMessage) string {
 	line := pieces{name(tool, plainTool)}
 	members, err := messages.Object(input)
@@ -54,7 +56,7 @@ var (
 	plainKey  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 )
 
-// name is a name as it is where it is plain, and else a quoted one that starts with a Latin letter or an escape.
+// name returns a plain name as it is, and any other quoted, with a Latin letter or an escape first.
 func name(s string, plain *regexp.Regexp) string {
 	if plain != nil && plain.MatchString(s) {
 		return s
@@ -66,10 +68,10 @@ func name(s string, plain *regexp.Regexp) string {
 	return shorten(chars, `"`)
 }
 
-// pieces is a text in parts that are kept or left out whole.
+// pieces is a text in parts, each of which is kept or left out as a whole.
 type pieces []string
 
-// value adds the parts of a JSON value: each string, number and mark is one.
+// value adds the parts of a JSON value: each string, number and punctuation mark is one part.
 func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	kind := messages.TypeOf(raw)
 	if depth == maxDepth && (kind == "an object" || kind == "an array") {
@@ -77,7 +79,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	}
 	switch kind {
 	case "an object":
-		members, _ := messages.Object(raw) // Check has seen it
+		members, _ := messages.Object(raw) // messages.Check has accepted it
 		p = append(p, "{")
 		for i, key := range messages.SortedKeys(members) {
 			if i > 0 {
@@ -88,7 +90,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 		return append(p, "}")
 	case "an array":
 		var items []json.RawMessage
-		_ = json.Unmarshal(raw, &items) // Check has seen it
+		_ = json.Unmarshal(raw, &items) // messages.Check has accepted it
 		p = append(p, "[")
 		for i, item := range items {
 			if i > 0 {
@@ -103,8 +105,8 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	return append(p, shorten(runes(strings.TrimSpace(string(raw))), ""))
 }
 
-// cut is the parts as one text, without those in the middle where all have more characters than there is room for.
-// One that alone is too long stays: it has been shortened already.
+// cut joins the parts. When they have more than room characters together, it leaves out parts in
+// the middle. A single part that is too long stays, because it was shortened already.
 func (p pieces) cut(room int) (all []byte) {
 	size := 0
 	for _, s := range p {
@@ -130,13 +132,13 @@ func (p pieces) cut(room int) (all []byte) {
 
 func leftOut(n int) string { return fmt.Sprintf("...(%d characters left out)...", n) }
 
-// runes is the characters of a text as they are written in a line.
+// runes returns the characters of a text as a line shows them.
 func runes(s string) []string {
 	var out []string
-	marks := maxMarks // none may come first
+	marks := maxMarks // no mark may come first
 	for i, r := range s {
 		if _, size := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
-			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // no UTF-8, so no JSON either
+			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // not UTF-8, so not JSON either
 			continue
 		}
 		out, marks = appendRune(out, r, marks)
@@ -144,8 +146,8 @@ func runes(s string) []string {
 	return out
 }
 
-// text is a JSON string as it is written in a line. It reads the literal itself: half of a surrogate pair is kept as
-// it came, where decoding would make all such halves equal.
+// text returns a JSON string as a line shows it. It reads the literal itself, because decoding
+// would make all unpaired surrogates equal.
 func text(raw json.RawMessage) string {
 	s := strings.TrimSpace(string(raw))
 	s = s[1 : len(s)-1]
@@ -162,7 +164,8 @@ func text(raw json.RawMessage) string {
 	return shorten(out, `"`)
 }
 
-// unescape reads the escape at the start of a JSON string's rest. Half of a pair is its own code point.
+// unescape reads the escape at the start of s, a rest of a JSON string. An unpaired surrogate is
+// its own code point.
 func unescape(s string) (r rune, size int) {
 	if s[1] != 'u' {
 		return map[byte]rune{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '/': '/'}[s[1]], 2
@@ -184,11 +187,12 @@ func unescape(s string) (r rune, size int) {
 	return r, 6
 }
 
-// maxMarks is how many combining marks a letter may carry. More of them, or one on a quotation mark or a digit, hide
-// or change what they are drawn over.
+// maxMarks is how many combining marks a letter may carry. More marks, or a mark on a quotation
+// mark or a digit, hide or change the character below.
 const maxMarks = 3
 
-// appendRune adds a character to those of a line. Marks counts the combining marks since the last letter.
+// appendRune adds a character to those of a line. marks counts the combining marks since the last
+// letter.
 func appendRune(out []string, r rune, marks int) ([]string, int) {
 	switch {
 	case unicode.IsMark(r) && marks < maxMarks && plain(r):
@@ -201,17 +205,17 @@ func appendRune(out []string, r rune, marks int) ([]string, int) {
 	return append(out, string(r)), maxMarks
 }
 
-// plain reports whether a person sees a character, and sees it for what it is.
+// plain reports whether a person sees a character and takes it for what it is.
 func plain(r rune) bool {
 	return unicode.IsPrint(r) && r != utf8.RuneError && r != '"' && r != '\\' && !strings.ContainsRune(lookalikes, r) &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// lookalikes is what could be taken for a quotation mark or for an equals sign, and blanks that are no space.
+// lookalikes could be taken for a quotation mark, an equals sign or a space.
 const lookalikes = "\u02ba\u02dd\u02ee\u05f2\u05f4\u201c\u201d\u201e\u201f\u2033\u2036\u275d\u275e\u3003\u301d\u301e\u301f\uff02" +
 	"\ua78a\uff1d\u2550\u30a0\u2e40\u2800\u180e\ufffc"
 
-// escape is a character as JSON writes it in ASCII.
+// escape returns a character as JSON writes it in ASCII.
 func escape(r rune) string {
 	if short, ok := map[rune]string{'\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`, '"': `\"`, '\\': `\\`}[r]; ok {
 		return short
@@ -226,8 +230,8 @@ func escapeUnit(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// shorten is characters, as they are written, in one text between quotes. Where they need too much room, both ends
-// are kept, each between quotes of its own, with the number of those left out between them.
+// shorten joins characters into one text between quotes. If they are more than maxText, it keeps
+// both ends, each in its own quotes, with the number of left-out characters between them.
 func shorten(chars []string, quote string) string {
 	head := fit(chars, maxText)
 	if head == len(chars) {
@@ -240,7 +244,7 @@ func shorten(chars []string, quote string) string {
 	return quote + strings.Join(chars[:head], "") + quote + leftOut(tail-head) + quote + strings.Join(chars[tail:], "") + quote
 }
 
-// fit is how many of the characters fit into the room, from the first.
+// fit returns how many of the first characters fit into the room.
 func fit(chars []string, room int) int {
 	for i, c := range chars {
 		if room -= utf8.RuneCountInString(c); room < 0 {

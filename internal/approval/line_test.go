@@ -43,7 +43,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// What is left out is told outside of the quotes, so no text can pretend that something was.
+// The note about left-out text stands outside of the quotes, so no text can fake it.
 func TestLineLeavesOutTheMiddle(t *testing.T) {
 	long := strings.Repeat("a", 500) + "END"
 	got := Line("t", messages.MustMarshal(map[string]any{"s": long, "z": 1}))
@@ -101,7 +101,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// outside is a line without what stands between quotation marks.
+// outside returns a line without what stands between quotation marks.
 func outside(line string) string {
 	var b strings.Builder
 	in := false
@@ -118,7 +118,7 @@ func outside(line string) string {
 	return b.String()
 }
 
-// A megabyte that is as hard to read as one can be.
+// A megabyte of input that is as hard to show as possible.
 func BenchmarkLine(b *testing.B) {
 	for name, input := range map[string]string{
 		"small": `{"order":"A-1001","amount":149.99}`,

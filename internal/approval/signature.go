@@ -11,7 +11,8 @@ import (
 var signatures = base64.RawURLEncoding.Strict()
 
 // verified reports whether the signature of a decision is by this public key. Nothing else in this
-// module checks one: the coordinator comes here by [Approvers.Take], the worker by [Approvers.Holds].
+// module checks a signature: the coordinator gets here by [Approvers.Take], the worker by
+// [Approvers.Holds].
 func verified(d messages.Decision, key string) bool {
 	public, err := nkeys.FromPublicKey(key)
 	if err != nil {
@@ -29,10 +30,10 @@ func verified(d messages.Decision, key string) bool {
 	return false
 }
 
-// signedWithEmptySig is the signed bytes in the form of the previous version, with "sig":"" among
-// the members. The journal may hold such decisions, and an older CLI makes them, so this version
-// reads both forms; the next version removes this one. Both bind the same members, and no bytes of
-// one form are those of any decision in the other, which differs in having a sig.
+// signedWithEmptySig returns the signed bytes in the form of the previous version, with "sig":""
+// among the members. The journal may hold such decisions, and an older CLI makes them, so this
+// version reads both forms; the next version removes this one. Both forms bind the same members. No
+// bytes of one form are those of a decision in the other, because only one has a sig.
 func signedWithEmptySig(d messages.Decision) ([]byte, error) {
 	d.Sig = ""
 	raw, err := messages.Marshal(d)

@@ -15,9 +15,9 @@ func TestSignedBytes(t *testing.T) {
 	const at = "2026-11-21T09:01:00Z"
 	for _, row := range []struct {
 		name                  string
-		sent                  string // members of the decision that is sent, beside those below
-		input, reason, ticket string // these members as they are signed
-		at, signedAt          string // the time as it is sent and as it is signed
+		sent                  string // members of the sent decision, besides those below
+		input, reason, ticket string // these members in the signed bytes
+		at, signedAt          string // the time in the sent decision and in the signed bytes
 	}{
 		{name: "nothing optional"},
 		{name: "an empty reason and an empty ticket", sent: `,"reason":"","ticket":""`},
@@ -55,7 +55,7 @@ func TestSignedBytes(t *testing.T) {
 	}
 }
 
-// Both forms cover every member: a signature fits no decision that differs in one, or lacks it.
+// Both forms cover every member: a signature matches no decision that differs in one or lacks it.
 func TestEveryFieldIsSigned(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.High)
@@ -99,8 +99,8 @@ func TestEveryFieldIsSigned(t *testing.T) {
 	}
 }
 
-// A decision that the CLI of the previous version has signed is taken, and it holds. That version
-// wrote the file.
+// A decision that the CLI of the previous version has signed is taken, and it holds. The file was
+// written by that version.
 func TestADecisionOfThePreviousVersion(t *testing.T) {
 	raw, err := os.ReadFile("testdata/empty-sig.json")
 	if err != nil {
