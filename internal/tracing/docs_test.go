@@ -37,7 +37,7 @@ func TestThePageHasEveryName(t *testing.T) {
 	}
 }
 
-// declared is the attributes of names.go, and the names of spans and reasons of links.
+// declared returns the attributes of names.go, and the names of spans and the reasons of links.
 func declared(t *testing.T) (keys, names []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, 0)

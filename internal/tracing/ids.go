@@ -8,19 +8,20 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// IDs gives a trace that begins with a [Seed] the id that follows from it, and everything else random ids. It is the
-// id generator of our tracer providers.
+// IDs is the id generator of our tracer providers. A trace that begins with a [Seed] gets the id
+// that follows from the seed; all other ids are random.
 type IDs struct{}
 
 type seedKey struct{}
 
-// Seed has a trace that begins in ctx take its id from a text, so that whoever begins it a second time, in another process,
-// continues the same one. A batch whose agent brings no context is one trace that way, whoever drives it.
+// Seed makes a trace that begins in ctx take its id from a text, so that another process with the
+// same text continues the same trace. A batch whose agent sends no trace context is one trace that
+// way, whichever coordinators drive it.
 func Seed(ctx context.Context, text string) context.Context {
 	return context.WithValue(ctx, seedKey{}, text)
 }
 
-// NewIDs is the ids of a span that begins a trace.
+// NewIDs returns the ids of a span that begins a trace.
 func (IDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	var id trace.TraceID
 	if seed, ok := ctx.Value(seedKey{}).(string); ok {
@@ -33,7 +34,7 @@ func (IDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	return id, newSpanID()
 }
 
-// NewSpanID is the id of any other span.
+// NewSpanID returns the id of any other span.
 func (IDs) NewSpanID(context.Context, trace.TraceID) trace.SpanID { return newSpanID() }
 
 func newSpanID() (id trace.SpanID) {

@@ -2,23 +2,26 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// The conventions that the names below follow. They are ours to pin: the GenAI conventions are in development and have renamed
-// attributes before, and a package that followed them would rename ours. See docs/traces.md.
+// The conventions that the names below follow. We pin them here: the GenAI conventions are in
+// development and have renamed attributes before, and a package that followed them would rename
+// ours. See docs/traces.md.
 const (
-	// SchemaURL is the version of OpenTelemetry's semantic conventions that error.type, server.* and messaging.* are taken from.
+	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type, server.* and
+	// messaging.*.
 	SchemaURL = "https://opentelemetry.io/schemas/1.43.0"
-	// GenAI is the state of the GenAI conventions (execute-tool.md) that gen_ai.* is taken from.
+	// GenAI is the state of the GenAI conventions (execute-tool.md) for gen_ai.*.
 	GenAI = "semantic-conventions-genai 2b38207, execute_tool"
 )
 
-// Names of spans. None holds an id, a subject of a tenant or anything of the arguments; a tool that nobody knows is folded.
+// Names of spans. None holds an id, a tenant's subject or any part of the arguments; the names of
+// unknown tools are folded into one.
 const (
 	SendBatch    = "send toolfleet.batch"
 	ProcessBatch = "process toolfleet.batch"
 	Stage        = "stage"
 	SendCall     = "send toolfleet.call"
 	ProcessCall  = "process toolfleet.call"
-	EndCall      = "end toolfleet.call" // by a coordinator, of a call that no worker has brought to its end
+	EndCall      = "end toolfleet.call" // by a coordinator, for a call that no worker has ended
 	Decide       = "process toolfleet.approval.decide"
 	ExecuteTool  = "execute_tool" // and the tool's name
 )
@@ -53,8 +56,8 @@ const (
 	BatchStatus   = attribute.Key("toolfleet.batch.status")
 	Stages        = attribute.Key("toolfleet.batch.stages")
 	Round         = attribute.Key("toolfleet.batch.round")
-	Resumed       = attribute.Key("toolfleet.batch.resumed") // somebody drove it before
-	Rested        = attribute.Key("toolfleet.batch.rested")  // this drive ended because only people are waited for
+	Resumed       = attribute.Key("toolfleet.batch.resumed") // the batch was driven before
+	Rested        = attribute.Key("toolfleet.batch.rested")  // suspended: only people are waited for
 	StageIndex    = attribute.Key("toolfleet.stage.index")
 	StageCalls    = attribute.Key("toolfleet.stage.calls")
 	Concurrent    = attribute.Key("toolfleet.stage.concurrent")
@@ -80,15 +83,15 @@ const (
 	PermTier      = attribute.Key("toolfleet.permission.tier")
 	Approval      = attribute.Key("toolfleet.approval.id")
 	Verdict       = attribute.Key("toolfleet.approval.verdict")
-	LinkReason    = attribute.Key("toolfleet.link") // see the reasons below
+	LinkReason    = attribute.Key("toolfleet.link") // one of the reasons below
 )
 
-// Why a span links to another.
+// Reasons for a link to another span.
 const (
-	Redelivered = "redelivery" // the message was delivered before, to whoever did not end it
-	Retried     = "retry"      // an attempt before failed and was given up
-	TakenOver   = "takeover"   // an attempt before was lost with its worker
+	Redelivered = "redelivery" // the message was delivered before, and not settled
+	Retried     = "retry"      // an earlier attempt failed and was given up
+	TakenOver   = "takeover"   // an earlier attempt was lost with its worker
 	Parked      = "parked"     // the attempt that asked people
-	Driven      = "driven"     // an attempt of a call that was made while the batch was driven before
+	Driven      = "driven"     // an attempt that was sent while the batch was driven before
 	Asked       = "asked"      // the attempt whose question is answered
 )

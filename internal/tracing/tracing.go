@@ -1,23 +1,28 @@
-// Package tracing is what both halves, the agent's client and the commands say about a batch to an OpenTelemetry backend: the
-// names of spans and attributes, and how the context of a trace travels.
+// Package tracing defines what coordinators, workers, the agent's client and the commands report
+// about a batch to an OpenTelemetry backend: the names of spans and attributes, and how trace
+// context travels.
 //
 //	agent        send toolfleet.batch             CLIENT
-//	coordinator   process toolfleet.batch         CONSUMER   one for each drive: a batch that rests or is taken over has several
+//	coordinator   process toolfleet.batch         CONSUMER   one for each time the batch is driven:
+//	                                                         several when it is suspended or taken over
 //	               stage                          INTERNAL
 //	                send toolfleet.call           PRODUCER
-//	worker           process toolfleet.call       CONSUMER   one for each attempt; linked to the one before it
+//	worker           process toolfleet.call       CONSUMER   one for each attempt; linked to the last
 //	                  execute_tool {name}         INTERNAL
 //	                   validate, semantic, pre-hooks, permissions, execute, post-hooks
-//	coordinator     end toolfleet.call            INTERNAL   of a call that no worker has ended, in the place of the above
+//	coordinator     end toolfleet.call            INTERNAL   instead of the above, for a call that no
+//	                                                         worker has ended
 //
-// A trace is for people: nothing decides by it, nothing waits for it, and it may be lost. It holds no arguments, no results and
-// no words of tools, unless the operator asks for them (trace_content). A failure marks the span in which it happened, and
-// the call that it ended; a batch whose calls failed was still driven well.
+// Traces are for people: no code decides by a trace or waits for one, and a trace may be lost. It
+// holds no arguments, no results and no text of tools, unless the operator asks for them
+// (trace_content). A failure marks the span in which it happened, and the call that it ended; a
+// batch whose calls failed was still driven well.
 //
-// Context travels as W3C trace context, in headers that are written in lower case and read in any case; baggage does not travel,
-// for what an agent puts there is nobody's business. Where no tracer is configured the context of the agent is handed on untouched.
+// Trace context travels as W3C trace context, in headers that are written in lower case and read in
+// any case. Baggage does not travel, because it is private to the agent. Without a tracer, the
+// agent's context is passed on unchanged.
 //
-// Building a tracer, and sending what it makes, is left to internal/telemetry.
+// Package telemetry builds the tracer and sends its spans.
 package tracing
 
 import (
@@ -34,7 +39,7 @@ import (
 // Scope is the instrumentation scope of our spans.
 const Scope = "github.com/toolfleet/toolfleet"
 
-// OrSilent is the tracer, or one that makes nothing and hands on the context that it is given.
+// OrSilent returns t, or for nil a tracer that makes no spans and passes on the context it gets.
 func OrSilent(t trace.Tracer) trace.Tracer {
 	if t == nil {
 		return noop.NewTracerProvider().Tracer(Scope)
@@ -42,18 +47,19 @@ func OrSilent(t trace.Tracer) trace.Tracer {
 	return t
 }
 
-// Header is where context travels: it is read in any case and written as given.
+// Header carries trace context: names are read in any case and written as given.
 type Header interface {
 	Get(name string) string
 	Set(name, value string)
 }
 
-// carrier is a header as a propagator wants it.
+// carrier adapts a Header to a propagator.
 type carrier struct{ Header }
 
 func (carrier) Keys() []string { return nil }
 
-// longestState bounds the tracestate that is handed on, with every call of a batch: the specification asks for this much.
+// longestState bounds the tracestate, in bytes, since it goes along with every call of a batch. The
+// specification asks for at least this much. A longer one is dropped.
 const longestState = 512
 
 func (c carrier) Get(name string) string {
@@ -66,15 +72,16 @@ func (c carrier) Get(name string) string {
 
 var w3c = propagation.TraceContext{}
 
-// Extract is ctx with the remote context that a header holds, if it holds one that can be read.
+// Extract returns ctx with the remote span context of a header, or with none if the header has none
+// that can be read.
 func Extract(ctx context.Context, h Header) context.Context {
 	return w3c.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier{h})
 }
 
-// Inject writes the context of ctx into a header, if there is one.
+// Inject writes the span context of ctx, if there is one, into a header.
 func Inject(ctx context.Context, h Header) { w3c.Inject(ctx, carrier{h}) }
 
-// ID is the id of the trace that ctx belongs to, as hex; "" when it belongs to none.
+// ID returns the id of the trace of ctx, as hex; "" when there is none.
 func ID(ctx context.Context) string {
 	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
 		return sc.TraceID().String()
@@ -82,7 +89,7 @@ func ID(ctx context.Context) string {
 	return ""
 }
 
-// SampledID is ID for a trace that is being recorded: what an exemplar may point to.
+// SampledID is ID for a sampled trace, to which an exemplar may point; "" for any other.
 func SampledID(ctx context.Context) string {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		return ID(ctx)
@@ -90,7 +97,7 @@ func SampledID(ctx context.Context) string {
 	return ""
 }
 
-// pair is a header with room for what Inject writes.
+// pair is a header that holds what Inject writes and nothing else.
 type pair struct{ parent, state string }
 
 func (p *pair) Get(name string) string {
@@ -112,7 +119,8 @@ func (p *pair) Set(name, value string) {
 	}
 }
 
-// Parent is the span of ctx as a traceparent, to be noted down for a later [Link]; "" when there is none or it is not recorded.
+// Parent returns the span of ctx as a traceparent, to be stored for a later [Link]; "" when there
+// is none or it is not sampled.
 func Parent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ""
@@ -122,14 +130,16 @@ func Parent(ctx context.Context) string {
 	return p.parent
 }
 
-// Link makes a link to a span that was noted down, with the reason for it. Not ok: there is nothing to link to.
+// Link returns a link to a stored span, with the reason for it. ok is false if parent is no
+// traceparent.
 func Link(parent, reason string) (link trace.Link, ok bool) {
 	sc := trace.SpanContextFromContext(Extract(context.Background(), &pair{parent: parent}))
 	return trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{LinkReason.String(reason)}}, sc.IsValid()
 }
 
-// Environ is the context of ctx as variables for a program: TRACEPARENT and TRACESTATE, as OpenTelemetry's specification
-// of environment variables as carriers names them. None when there is no context.
+// Environ returns the trace context of ctx as environment variables for a program: TRACEPARENT and
+// TRACESTATE, named by OpenTelemetry's specification of environment variables as carriers. It
+// returns none when there is no context.
 func Environ(ctx context.Context) []string {
 	var p pair
 	Inject(ctx, &p)
@@ -143,7 +153,7 @@ func Environ(ctx context.Context) []string {
 	return env
 }
 
-// Fail marks a span as the place of a failure of this type: a status or code of ours, never a text.
+// Fail marks a span as failed with an error type: a status or code of ours, never a free text.
 func Fail(span trace.Span, errorType string) {
 	span.SetStatus(codes.Error, errorType)
 	span.SetAttributes(ErrorType.String(errorType))

@@ -16,7 +16,7 @@ import (
 
 const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// tracer is one of a process of its own.
+// tracer returns the tracer of a separate process.
 func tracer(options ...sdktrace.TracerProviderOption) trace.Tracer {
 	options = append(options, sdktrace.WithSpanProcessor(tracetest.NewSpanRecorder()), sdktrace.WithIDGenerator(tracing.IDs{}))
 	return sdktrace.NewTracerProvider(options...).Tracer(tracing.Scope)
@@ -70,7 +70,7 @@ func TestAnOversizedStateIsDropped(t *testing.T) {
 	}
 }
 
-// TestASeedIsOneTrace begins the same batch in two processes.
+// TestASeedIsOneTrace starts the same batch in two processes.
 func TestASeedIsOneTrace(t *testing.T) {
 	begin := func(seed string) trace.SpanContext {
 		_, span := tracer().Start(tracing.Seed(t.Context(), seed), tracing.ProcessBatch)
@@ -113,7 +113,7 @@ func TestEnviron(t *testing.T) {
 	if diff := cmp.Diff([]string{"TRACEPARENT=" + parent, "TRACESTATE=a=b"}, tracing.Environ(ctx)); diff != "" {
 		t.Error(diff)
 	}
-	// A silent tracer hands on the context that it is given.
+	// A silent tracer passes on the context that it gets.
 	ctx, _ = tracing.OrSilent(nil).Start(ctx, tracing.ExecuteTool)
 	if got := tracing.Environ(ctx); got[0] != "TRACEPARENT="+parent {
 		t.Errorf("with tracing off a tool gets %q", got)
