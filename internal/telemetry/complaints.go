@@ -18,20 +18,21 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// complainEvery is the time between two lines about traces that are not sent.
+// complainEvery is the least time between two log lines about traces that are not sent.
 const complainEvery = time.Minute
 
-// complaints is an exporter whose failures are logged once in a while: a collector that is away fails with every batch of spans.
+// complaints is an exporter that limits the log lines about its failures: without a collector,
+// every batch of spans fails.
 type complaints struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
 
 	mu     sync.Mutex
 	last   time.Time // guarded by mu
-	missed int       // guarded by mu; since the last line
+	missed int       // failures since the last line; guarded by mu
 }
 
-// ExportSpans leaves nothing to complain of to the SDK, whose words hold those of the collector.
+// ExportSpans never returns an error: the SDK would log it, and its text quotes the collector.
 func (c *complaints) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := c.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		c.complain(err)
@@ -56,9 +57,10 @@ var (
 		`ResourceExhausted|FailedPrecondition|Aborted|OutOfRange|Unimplemented|Internal|Unavailable|DataLoss|Unauthenticated) desc = `)
 )
 
-// whatHappened is an error of an exporter in words of ours. Its own words are never shown: they hold what the collector said,
-// which may be the credentials it was sent, and the whole address, which may hold a token. The exporters have no types
-// for most of what happens to them, so it is their text that tells.
+// whatHappened describes an exporter's error in our own words. The error text is never shown: it
+// quotes the collector, which may repeat the credentials it was sent, and the whole address, which
+// may hold a token. The exporters have no types for most errors, so whatHappened matches their
+// text.
 func whatHappened(err error) string {
 	text := err.Error()
 	var network net.Error
@@ -89,8 +91,8 @@ func whatHappened(err error) string {
 	return "connection or answer broken"
 }
 
-// destination is what a line says of where traces go to: the variable that names the collector, and its host. The path may hold
-// a token.
+// destination returns log attributes for where traces go: the variable that names the collector,
+// and its host. It leaves out the path, which may hold a token.
 func destination() []any {
 	variable := otlp + "ENDPOINT"
 	if given(otlp+"TRACES_ENDPOINT") != "" {

@@ -30,7 +30,7 @@ func TestComplaintsAreRare(t *testing.T) {
 	})
 }
 
-// TestWhatHappened: whatever the collector says, the words are ours.
+// TestWhatHappened: whatever the collector answers, the log has our words only.
 func TestWhatHappened(t *testing.T) {
 	for text, want := range map[string]string{
 		"traces export: failed to send to http://host/token-canary: 401 Unauthorized canary (body: canary)":                  "HTTP status 401",

@@ -1,6 +1,6 @@
-// Package telemetry builds what a process shows of itself: its logger, its metrics, and the small HTTP server
-// that serves them with its health. Only cmd imports it; every other package takes a *slog.Logger and a
-// prometheus.Registerer.
+// Package telemetry builds what a process shows of itself: its logger, its metrics, its tracer, and
+// the small HTTP server for metrics and health. Only cmd imports it; every other package takes a
+// *slog.Logger, a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Logger writes what is at least as important as level (debug, info, warn, error), one line each, as text
-// or as JSON. Format auto is text on a terminal and JSON elsewhere.
+// Logger writes records of at least the given level (debug, info, warn, error), one line each, as
+// text or as JSON. The format auto is text on a terminal and JSON elsewhere.
 func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
@@ -36,8 +36,8 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }
 
-// readable writes durations with their unit and times in UTC, so that the lines of several machines sort. For a terminal it
-// leaves all but the local time of day out: whoever looks at one knows the rest.
+// readable writes durations with their unit and times in UTC, so that the lines of several machines
+// sort. With clockOnly, for a terminal, it writes only the local time of day.
 func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	return func(groups []string, a slog.Attr) slog.Attr {
 		switch {
@@ -52,7 +52,8 @@ func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	}
 }
 
-// Registry holds the metrics of this process: those of Go and the operating system, and which build it is.
+// Registry returns the metrics of this process: those of Go and the operating system, and which
+// build it is.
 func Registry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -64,12 +65,12 @@ func Registry(version string) *prometheus.Registry {
 	return reg
 }
 
-// readyIn bounds how long a look at the readiness may take.
+// readyIn bounds how long one readiness check may take.
 const readyIn = 2 * time.Second
 
-// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers, and never that NATS
-// does: an outage there must not restart the fleet as well. Ready means that ready returns nil; its error
-// is shown.
+// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers, whatever
+// the state of NATS: an outage of NATS must not make the fleet restart too. Ready means that ready
+// returns nil; otherwise the answer is a 503 with its error.
 func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
@@ -90,13 +91,13 @@ func say(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text+"\n") // who asked may be gone
+	_, _ = io.WriteString(w, text+"\n") // the client may be gone
 }
 
-// closeIn bounds how long answers that are under way may take when the server ends.
+// closeIn bounds how long open requests may take when the server ends.
 const closeIn = 3 * time.Second
 
-// Serve answers at a listener until ctx ends.
+// Serve answers on a listener until ctx ends, and then returns nil.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,

@@ -20,14 +20,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// flushIn bounds how long spans that are not sent yet may hold up the end of the process, whatever the collector does. Tests change it.
+// flushIn bounds how long unsent spans may delay the end of the process, whatever the collector
+// does. Tests change it.
 var flushIn = 2 * time.Second
 
-// Traces builds the tracer of this process from the OTEL_* variables of OpenTelemetry's specification, and the function that
-// sends what is left at its end. Where none of them asks for traces there is no tracer: nil, and silence. An error is about a
-// variable and names it.
+// Traces builds the tracer of this process from the OTEL_* variables of OpenTelemetry's
+// specification, and a function that sends the remaining spans at its end. If no variable asks for
+// traces, the tracer is nil. An error is about a variable and names it.
 //
-// Spans wait in a queue of bounded length and are dropped when it is full: whoever ends one never waits for the collector.
+// Spans wait in a bounded queue and are dropped when it is full: code that ends a span never waits
+// for the collector.
 func Traces(ctx context.Context, service, version string, log *slog.Logger) (tracer trace.Tracer, flush func(), err error) {
 	if on, err := wanted(); err != nil || !on {
 		return nil, func() {}, err
@@ -35,7 +37,7 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	if err := checkVariables(); err != nil {
 		return nil, func() {}, err
 	}
-	// Left to itself the SDK writes to stderr, the values of variables included.
+	// By default the SDK writes to stderr, including the values of variables.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("OpenTelemetry complains", "err", err) }))
 	for _, doubt := range doubts() {
@@ -47,7 +49,9 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version), attribute.String("service.instance.id", newUUID())),
-		resource.WithFromEnv()) // last: what the operator says holds. Never the process's own detectors: command lines hold secrets
+		// WithFromEnv comes last, so that the operator's values win. Never add the SDK's process
+		// detectors: command lines hold secrets.
+		resource.WithFromEnv())
 	if err != nil {
 		log.Debug("the description of this process in traces is not complete", "err", err)
 	}
@@ -63,7 +67,8 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	}, nil
 }
 
-// newExporter is the one that the variables name. What is meant for the console goes to stderr: stdout is data.
+// newExporter returns the exporter that the variables name. Console output goes to stderr, because
+// stdout is for data.
 func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	if os.Getenv("OTEL_TRACES_EXPORTER") == "console" {
 		return stdouttrace.New(stdouttrace.WithWriter(os.Stderr))
@@ -71,7 +76,7 @@ func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	return autoexport.NewSpanExporter(ctx)
 }
 
-// newUUID is a random one, as the conventions want it for an instance of a service.
+// newUUID returns a random UUID, which the conventions want as the id of a service instance.
 func newUUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

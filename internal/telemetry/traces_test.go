@@ -39,7 +39,7 @@ func setenv(t *testing.T, pairs ...string) {
 	}
 }
 
-// words is a log that can be read while it is written.
+// words is a log buffer that can be read while it is written.
 type words struct {
 	mu  sync.Mutex
 	log strings.Builder // guarded by mu
@@ -132,7 +132,7 @@ func TestAWrongVariableIsNamed(t *testing.T) {
 	}
 }
 
-// sink takes spans as a collector does, and keeps what it was sent.
+// sink is a collector that keeps the spans it gets.
 type sink struct {
 	mu       sync.Mutex
 	requests []*collector.ExportTraceServiceRequest // guarded by mu
@@ -148,7 +148,7 @@ func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sizes is how many spans each request had.
+// sizes returns how many spans each request had.
 func (s *sink) sizes() (sizes []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *sink) sizes() (sizes []int) {
 	return sizes
 }
 
-// resource is what the process said of itself.
+// resource returns the attributes by which the process described itself.
 func (s *sink) resource() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,10 +211,10 @@ func TestTheProcessInTraces(t *testing.T) {
 	}
 }
 
-// bad are collectors that take nothing, each in its way.
+// bad returns collectors that take nothing, each in its own way.
 func bad(t *testing.T) map[string]string {
 	t.Helper()
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, no process answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,8 @@ func bad(t *testing.T) map[string]string {
 		<-ended
 	}))
 	t.Cleanup(never.Close)
-	t.Cleanup(func() { close(ended) }) // first: Close waits for what is under way
+	// Runs before never.Close, which waits for open requests.
+	t.Cleanup(func() { close(ended) })
 	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	t.Cleanup(away.Close)
 	killed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -240,12 +241,12 @@ func bad(t *testing.T) map[string]string {
 	}
 }
 
-// TestABadCollectorHoldsNobodyUp ends far more spans than the queue holds, and then the process.
+// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then the process.
 func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 	for name, url := range bad(t) {
 		for _, protocol := range []string{"http/protobuf", "grpc"} {
 			if protocol == "grpc" && name != "refused" && name != "black hole" {
-				continue // to gRPC they are one and the same
+				continue // gRPC sees no difference between these
 			}
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
@@ -266,7 +267,8 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 				}()
 				select {
 				case <-flushed:
-				case <-time.After(20 * time.Second): // far above the bound of 2 s, for machines under load
+				// Far above the bound of 2 s, for machines under load.
+				case <-time.After(20 * time.Second):
 					t.Fatal("the flush does not end")
 				}
 				if lines := strings.Count(said.String(), "\n"); lines < 1 || lines > 2 {
@@ -306,7 +308,7 @@ func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 	}
 }
 
-// TestFlushAfterTheEnd flushes with a context that has ended: that is when a process does.
+// TestFlushAfterTheEnd flushes with a context that has ended, as a process does at its end.
 func TestFlushAfterTheEnd(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	got := &sink{}
@@ -327,7 +329,7 @@ func TestFlushAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestComplaintsHoldNoSecrets has a collector that says what it was sent, in every way it can.
+// TestComplaintsHoldNoSecrets has a collector that repeats what it was sent, in every way it can.
 func TestComplaintsHoldNoSecrets(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -360,7 +362,8 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// TestVariablesThatStopNobody: what the specification allows starts, and where it cannot be done the log names it once.
+// TestVariablesThatStopNobody: a process starts with anything that the specification allows. If the
+// SDK cannot do it, the log names the variable once.
 func TestVariablesThatStopNobody(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	const to = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
@@ -394,7 +397,7 @@ func TestVariablesThatStopNobody(t *testing.T) {
 	}
 }
 
-// TestTheSDKHasNoWordsOfItsOwn: it would write plain lines among ours, and values with them.
+// TestTheSDKHasNoWordsOfItsOwn: the SDK would write plain lines between ours, with values in them.
 func TestTheSDKHasNoWordsOfItsOwn(t *testing.T) {
 	var plain words
 	log.SetOutput(&plain)

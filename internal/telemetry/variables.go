@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// otlp begins the names of the variables about the exporter.
+// otlp is the prefix of the variables about the exporter.
 const otlp = "OTEL_EXPORTER_OTLP_"
 
-// wanted reports whether somebody wants traces. The exporters' own default is a collector on this machine, which would have
-// everybody without one read of failed exports.
+// wanted reports whether the variables ask for traces. The exporters' own default is a collector on
+// this machine: without one, every user would see failed exports.
 func wanted() (bool, error) {
 	disabled := given("OTEL_SDK_DISABLED")
 	if err := isBool(disabled); disabled != "" && err != nil {
@@ -31,15 +31,15 @@ func wanted() (bool, error) {
 	return exporter != "" || given(otlp+"ENDPOINT") != "" || given(otlp+"TRACES_ENDPOINT") != "", nil
 }
 
-// given is the value of a variable as the SDK takes most of them; blanks are none.
+// given returns a variable as the SDK reads most of them: without surrounding blanks.
 func given(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
-// variable is what can be wrong with one. The SDK itself takes its default in the place of a value that it cannot read, and
-// some it writes to stderr with the value, secrets included.
+// variable is an environment variable and its check. The SDK silently takes its default in place of
+// a value that it cannot read, and writes some of them to stderr, secrets included.
 type variable struct {
 	name  string
 	check func(value string) error
-	exact bool // blanks around the value are a part of it to the SDK
+	exact bool // the SDK keeps blanks around the value
 }
 
 func variables() []variable {
@@ -63,13 +63,14 @@ func variables() []variable {
 			variable{of + "CLIENT_CERTIFICATE", keyPair(of), false}, variable{of + "CLIENT_KEY", keyPair(of), false},
 		)
 	}
-	return slices.DeleteFunc(list, func(v variable) bool { // what is for other signals is theirs
+	// A general OTLP variable does not matter when the one for traces is set.
+	return slices.DeleteFunc(list, func(v variable) bool {
 		what, general := strings.CutPrefix(v.name, otlp)
 		return general && given(otlp+"TRACES_"+what) != ""
 	})
 }
 
-// doubtful is variables in whose place the SDK takes its default, which does no harm to the traces.
+// doubtful lists variables for which the SDK may take its default without harm to the traces.
 func doubtful() []variable {
 	list := []variable{{"OTEL_TRACES_SAMPLER", isHere, false}}
 	for _, what := range []string{"SPAN_ATTRIBUTE_VALUE_LENGTH", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_COUNT", "ATTRIBUTE_COUNT", "SPAN_EVENT_COUNT",
@@ -79,10 +80,11 @@ func doubtful() []variable {
 	return list
 }
 
-// checkVariables joins everything that is wrong with the variables about traces. No value that may be a secret is quoted.
+// checkVariables joins everything that is wrong with the variables about traces. It quotes no value
+// that may be a secret.
 func checkVariables() error { return errors.Join(check(variables())...) }
 
-// doubts is what is wrong with variables that hold nobody up.
+// doubts lists what is wrong with variables that do not prevent a start.
 func doubts() []error { return check(doubtful()) }
 
 func check(list []variable) (errs []error) {
@@ -114,7 +116,7 @@ func isBool(value string) error { return isOneOf("true", "false")(strings.ToLowe
 
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
-// remoteSamplers are those of the specification that the SDK does not have.
+// remoteSamplers are samplers of the specification that the SDK does not have.
 var remoteSamplers = []string{"jaeger_remote", "parentbased_jaeger_remote", "xray"}
 
 func isHere(sampler string) error {
@@ -133,7 +135,7 @@ func isInteger(value string) error {
 
 func isSamplerArgument(value string) error {
 	if !strings.HasSuffix(given("OTEL_TRACES_SAMPLER"), "traceidratio") {
-		return nil // no other takes one
+		return nil // no other sampler takes an argument
 	}
 	if share, err := strconv.ParseFloat(value, 64); err != nil || !(share >= 0 && share <= 1) {
 		return fmt.Errorf("%.40q is not a share of the traces between 0 and 1, such as 0.05", value)
@@ -141,7 +143,8 @@ func isSamplerArgument(value string) error {
 	return nil
 }
 
-// isCount takes numbers of spans and of milliseconds. The bound keeps a slip of the finger from taking all memory.
+// isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. The bound keeps a
+// typing error from taking all memory.
 func isCount(value string) error {
 	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 1<<22 {
 		return fmt.Errorf("%.40q is not a whole number from 1 to %d", value, 1<<22)
@@ -149,7 +152,7 @@ func isCount(value string) error {
 	return nil
 }
 
-// isEndpoint takes what the exporters understand: a URL, and for gRPC also host:port.
+// isEndpoint accepts what the exporters understand: a URL, and for gRPC also host:port.
 func isEndpoint(value string) error {
 	u, err := url.Parse(value)
 	switch {
@@ -161,7 +164,7 @@ func isEndpoint(value string) error {
 	return errors.New("want a URL such as http://collector:4318")
 }
 
-// protocol is how traces are to be sent; "": not said.
+// protocol returns the protocol for traces; "" when no variable names one.
 func protocol() string {
 	return cmp.Or(os.Getenv(otlp+"TRACES_PROTOCOL"), os.Getenv(otlp+"PROTOCOL"))
 }
@@ -194,7 +197,7 @@ func isCertificates(file string) error {
 	return err
 }
 
-// keyPair checks a certificate of ours with its key: they belong together.
+// keyPair checks that the client certificate and its key are both given and belong together.
 func keyPair(of string) func(string) error {
 	return func(string) error {
 		certificate, key := os.Getenv(of+"CLIENT_CERTIFICATE"), os.Getenv(of+"CLIENT_KEY")
