@@ -9,17 +9,19 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Said is what a nats-server configuration file says about what Options say too. What it does not say is zero.
+// Said holds the settings of a nats-server configuration file that Options have too. A setting that
+// the file does not have is zero.
 type Said struct {
 	Listen     string // host:port
 	DataDir    string
-	Sync       bool // it says how often: SyncInterval, 0 being always
+	Sync       bool // the file sets SyncInterval; then 0 means always
 	MaxPayload int32
 
 	SyncInterval time.Duration
 }
 
-// ReadConfig reads what the file says, so that its reader may choose between that and Options of their own.
+// ReadConfig reads a configuration file, so that the caller can choose between its settings and its
+// own Options.
 func ReadConfig(file string) (Said, error) {
 	opts, err := read(file)
 	if err != nil {
@@ -35,7 +37,8 @@ func ReadConfig(file string) (Said, error) {
 	return s, nil
 }
 
-// portOf is the port of a file, which writes -1 for a free one, where 0 stands for the usual one.
+// portOf translates the port of a file. A file writes -1 for any free port, and leaves out the
+// default port (0).
 func portOf(port int) int {
 	switch port {
 	case 0:

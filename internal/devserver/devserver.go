@@ -1,16 +1,19 @@
-// Package devserver is a NATS server inside our own process: for `toolfleet dev` and `toolfleet nats`, and
-// for every test that needs one.
+// Package devserver is a NATS server inside our own process: for `toolfleet dev` and `toolfleet
+// nats`, and for every test that needs a server.
 //
-// What it acknowledges survives a power loss: each stored message is synced to the disk before its
-// acknowledgement, which is not the server's default (that one lost 80 % of acknowledged messages when
-// the power went). A longer [Options.SyncInterval] buys speed with exactly that.
+// What the server acknowledges survives a power loss: it syncs each stored message to the disk
+// before its acknowledgement. This is not the server's default, which lost 80 % of acknowledged
+// messages when the power went. A longer [Options.SyncInterval] is faster and gives up that promise
+// for the messages of the interval.
 //
-// A data directory belongs to one server at a time, and a lock in it says so. Nothing listens unless asked
-// to, there is no monitoring port (it has no authentication), and signals stay the program's. The server
-// keeps a quarter of the free disk out of JetStream's reach, unless a configuration file bounds JetStream itself.
+// A data directory belongs to one server at a time, which holds a lock in it. The server listens
+// only if asked to, has no monitoring port (which would have no authentication), and leaves signals
+// to the program. It keeps a quarter of the free disk out of JetStream's reach, unless a
+// configuration file bounds JetStream itself.
 //
-// Unless [Options.Config] names some, it has no users and no passwords: whoever can connect may do everything. A
-// fleet that others can reach wants a NATS server of its own, with accounts and TLS.
+// Unless [Options.Config] names some, the server has no users and no passwords: any client that can
+// connect may do everything. A fleet that others can reach needs a NATS server of its own, with
+// accounts and TLS.
 package devserver
 
 import (
@@ -30,43 +33,45 @@ import (
 // Options say where the server listens and where it keeps its data. The zero value is a server that
 // only this process can reach, over a temporary folder.
 type Options struct {
-	// Listen is host:port for clients, for example 127.0.0.1:4222; port 0 takes a free one. "" = no port:
-	// only InProcessConn reaches the server.
+	// Listen is host:port for clients, for example 127.0.0.1:4222; port 0 takes a free one. "" = no
+	// port: only InProcessConn reaches the server.
 	Listen string
 	// DataDir is where streams are stored; created with mode 0700. "" = a temporary folder that
 	// Shutdown removes.
 	DataDir string
-	// SyncInterval is how long an acknowledged message may be lost to a power failure. 0 = never: sync
-	// before every acknowledgement.
+	// SyncInterval is the time between two syncs to the disk: a power failure may lose messages
+	// that were acknowledged in that time. 0 = sync before every acknowledgement.
 	SyncInterval time.Duration
 	// MaxPayload is the largest message in bytes, headers included. 0 = 1 MiB.
 	MaxPayload int32
-	// Config is a nats-server configuration file, for its accounts and users. What is said here holds whatever it says:
-	// see ReadConfig. There is no monitoring port either way. It is read at every start, and by Reload. "" = none.
+	// Config is a nats-server configuration file, for its accounts and users. The options here
+	// replace what it says about the same settings: see ReadConfig. Its monitoring port is not
+	// opened. It is read at every start and by Reload. "" = none.
 	Config string
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
 }
 
-// readyIn bounds how long a start may take, recovery of the stored streams included.
+// readyIn bounds how long a start may take, including the recovery of the stored streams.
 const readyIn = 2 * time.Minute
 
-// errDown is what InProcessConn answers between Stop and Restart.
+// errDown is the error of InProcessConn and Reload while the server is stopped.
 var errDown = errors.New("the embedded NATS server is stopped")
 
-// Server is a running server. Its methods may be used by any goroutine.
+// Server is an embedded server, running or stopped. Safe for concurrent use.
 type Server struct {
 	opts      Options
-	temporary bool // DataDir is ours to remove
+	temporary bool // DataDir is ours, and removed by Shutdown
 	unlock    func() error
 
-	mu   sync.Mutex
-	srv  *server.Server // guarded by mu; nil while stopped
-	addr string         // guarded by mu; where it listens, so that a restart takes the same port
+	mu  sync.Mutex
+	srv *server.Server // guarded by mu; nil while stopped
+	// Where the server listens; kept, so that a restart takes the same port. Guarded by mu.
+	addr string
 }
 
-// Start returns when the server is ready for clients. An error says what is in the way (a port in use, a
-// directory that another server holds) and what to do about it.
+// Start returns when the server is ready for clients. An error says what is in the way (a port in
+// use, a directory that another server holds) and what to do about it.
 func Start(o Options) (*Server, error) {
 	s := &Server{opts: o, addr: o.Listen}
 	if err := s.claimDataDir(); err != nil {
@@ -79,7 +84,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// URL is what clients connect to; "" when the server does not listen.
+// URL returns the address for clients; "" when the server does not listen.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,21 +105,22 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return srv.InProcessConn()
 }
 
-// DataDir is where the streams are stored.
+// DataDir returns the directory of the streams.
 func (s *Server) DataDir() string { return s.opts.DataDir }
 
 // SyncAlways reports whether every stored message is on the disk before it is acknowledged.
 func (s *Server) SyncAlways() bool { return s.opts.SyncInterval == 0 }
 
-// Stop takes the server down and waits until it is gone. The data directory stays locked and in place:
-// Restart brings the server back over it.
+// Stop takes the server down and waits until it is gone. The data directory stays locked and in
+// place, and Restart brings the server back over it.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stop()
 }
 
-// Restart brings the server up over the same data and on the same address, taking it down first if it is up.
+// Restart starts the server over the same data and on the same address, and stops it first if it
+// runs.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +133,8 @@ func (s *Server) Restart() error {
 	return nil
 }
 
-// Reload reads [Options.Config] again while the server runs. Whoever is no user any more is cut off.
+// Reload reads [Options.Config] again while the server runs. It disconnects users that were
+// removed.
 func (s *Server) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +151,8 @@ func (s *Server) Reload() error {
 	return nil
 }
 
-// Shutdown takes the server down for good, waits until it is gone, and gives up the data directory. A second
-// call does nothing.
+// Shutdown stops the server for good, waits until it is gone, and releases the data directory. A
+// second call does nothing.
 func (s *Server) Shutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +160,7 @@ func (s *Server) Shutdown() {
 	s.releaseDataDir()
 }
 
-// stop needs mu.
+// stop stops the server if it runs. The caller holds mu.
 func (s *Server) stop() {
 	if s.srv == nil {
 		return
@@ -184,7 +191,7 @@ func run(o Options, addr string) (*server.Server, string, error) {
 		srv.WaitForShutdown()
 		return nil, "", fmt.Errorf("start the embedded NATS server over %s: %w", o.DataDir, log.cause())
 	}
-	if o.Config == "" { // else that says who may see what
+	if o.Config == "" { // else the file decides who may see what
 		err = shareSettings(srv)
 	}
 	if err != nil {
@@ -198,7 +205,7 @@ func run(o Options, addr string) (*server.Server, string, error) {
 	return srv, addr, nil
 }
 
-// settings are those that RELIABILITY asks of an embedded server.
+// settings returns the server options for Options and the address addr ("" = no port).
 func settings(o Options, addr string) (*server.Options, error) {
 	opts, err := read(o.Config)
 	if err != nil {
@@ -209,7 +216,7 @@ func settings(o Options, addr string) (*server.Options, error) {
 	return opts, listen(opts, addr)
 }
 
-// read is a configuration file in the server's words; "" is an empty one.
+// read parses a configuration file; "" stands for an empty one.
 func read(file string) (*server.Options, error) {
 	if file == "" {
 		return &server.Options{}, nil
@@ -221,7 +228,7 @@ func read(file string) (*server.Options, error) {
 	return opts, nil
 }
 
-// fill sets what is ours to say, whatever a configuration file says.
+// fill sets the options that a configuration file may not change.
 func fill(opts *server.Options, o Options) {
 	opts.ServerName = cmp.Or(opts.ServerName, "toolfleet")
 	opts.JetStream, opts.StoreDir = true, o.DataDir
@@ -234,7 +241,7 @@ func fill(opts *server.Options, o Options) {
 	opts.NoSigs = true
 }
 
-// listen sets host and port, where there are any.
+// listen sets host and port, if there is an address.
 func listen(opts *server.Options, addr string) error {
 	if addr == "" {
 		opts.Host, opts.Port = "", 0
@@ -256,7 +263,7 @@ func listen(opts *server.Options, addr string) error {
 	return nil
 }
 
-// portIsFree asks before the server does: the server would only log the reason.
+// portIsFree checks the port before the server does: the server would only log the reason.
 func portIsFree(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -266,8 +273,9 @@ func portIsFree(addr string) error {
 	return l.Close()
 }
 
-// shareSettings lets clients of the one account ask for the server's JetStream settings, which otherwise only
-// the system account sees: so a coordinator can tell whether what it stores is synced.
+// shareSettings lets clients of the one account ask for the server's JetStream settings, which
+// otherwise only the system account sees. A coordinator reads there whether what it stores is
+// synced.
 func shareSettings(srv *server.Server) error {
 	const subject = "$SYS.REQ.SERVER.PING.JSZ"
 	if err := srv.SystemAccount().AddServiceExport(subject, nil); err != nil {
@@ -279,7 +287,7 @@ func shareSettings(srv *server.Server) error {
 	return nil
 }
 
-// claimDataDir makes the data directory and locks it.
+// claimDataDir creates the data directory and locks it.
 func (s *Server) claimDataDir() (err error) {
 	if s.opts.DataDir == "" {
 		s.temporary = true
@@ -294,7 +302,8 @@ func (s *Server) claimDataDir() (err error) {
 	return err
 }
 
-// releaseDataDir may be called again.
+// releaseDataDir unlocks the data directory, and removes it if it is temporary. A second call does
+// nothing.
 func (s *Server) releaseDataDir() {
 	if s.unlock == nil {
 		return

@@ -24,7 +24,7 @@ func start(t *testing.T, o devserver.Options) *devserver.Server {
 	return srv
 }
 
-// dial connects, to the port where there is one.
+// dial connects, through the port if there is one.
 func dial(t *testing.T, srv *devserver.Server) *nats.Conn {
 	t.Helper()
 	options := []nats.Option{nats.Timeout(time.Minute)}
@@ -47,7 +47,7 @@ func TestStoredMessagesSurviveARestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.Listen == "" { // the first of the two
+		if o.Listen == "" { // the first round
 			if _, err := js.AddStream(&nats.StreamConfig{Name: "KEPT", Subjects: []string{"kept"}}); err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestStoredMessagesSurviveARestart(t *testing.T) {
 			t.Errorf("%+v, %v; want one message", info, err)
 		}
 		srv.Shutdown()
-		srv.Shutdown() // again: nothing
+		srv.Shutdown() // a second call does nothing
 	}
 	mode, err := os.Stat(dir)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestMaxPayload(t *testing.T) {
 	}
 }
 
-// What nats-server says goes to our log, its notices as debug.
+// The log of nats-server goes to ours, its notices as debug lines.
 func TestTheLogIsOurs(t *testing.T) {
 	var out strings.Builder
 	srv := start(t, devserver.Options{SyncInterval: time.Minute, Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})

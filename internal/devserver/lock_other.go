@@ -2,5 +2,5 @@
 
 package devserver
 
-// lock has no advisory lock to take here: keeping a second server off dir is up to its user.
+// lock does nothing: there is no advisory lock here, so the user must keep a second server off dir.
 func lock(string) (unlock func() error, err error) { return func() error { return nil }, nil }

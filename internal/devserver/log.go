@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// logAdapter writes the server's log to ours, and remembers the last error for whoever waits for a start
-// that never comes. The server's notices are our debug: they tell of normal life.
+// logAdapter writes the server's log to ours. It remembers the last error, for the case that a
+// start fails. The server's notices are debug lines here, because they tell of normal operation.
 type logAdapter struct {
 	out *slog.Logger
 
@@ -27,7 +27,7 @@ func (l *logAdapter) Errorf(format string, v ...any) {
 	l.write(slog.LevelError, format, v)
 }
 
-// Fatalf does not end the process: Start reports what was said here.
+// Fatalf does not end the process. Start returns its text as an error.
 func (l *logAdapter) Fatalf(format string, v ...any) {
 	l.remember(format, v)
 	l.write(slog.LevelError, format, v)
@@ -45,7 +45,7 @@ func (l *logAdapter) remember(format string, v []any) {
 	l.last = fmt.Sprintf(format, v...)
 }
 
-// cause is why the server did not come up.
+// cause returns why the server did not start.
 func (l *logAdapter) cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
