@@ -34,8 +34,8 @@ const (
 	ToolCallID     = attribute.Key("gen_ai.tool.call.id")
 	ConversationID = attribute.Key("gen_ai.conversation.id") // the session
 	Provider       = attribute.Key("gen_ai.provider.name")
-	CallArguments  = attribute.Key("gen_ai.tool.call.arguments") // only where the operator asks for content
-	CallResult     = attribute.Key("gen_ai.tool.call.result")    // only where the operator asks for content
+	CallArguments  = attribute.Key("gen_ai.tool.call.arguments") // if the operator asks for it
+	CallResult     = attribute.Key("gen_ai.tool.call.result")    // if the operator asks for it
 	ErrorType      = attribute.Key("error.type")                 // a Status or Code of ours
 )
 
@@ -57,7 +57,7 @@ const (
 	Stages        = attribute.Key("toolfleet.batch.stages")
 	Round         = attribute.Key("toolfleet.batch.round")
 	Resumed       = attribute.Key("toolfleet.batch.resumed") // the batch was driven before
-	Rested        = attribute.Key("toolfleet.batch.rested")  // suspended: only people are waited for
+	Rested        = attribute.Key("toolfleet.batch.rested")  // suspended: waits for people only
 	StageIndex    = attribute.Key("toolfleet.stage.index")
 	StageCalls    = attribute.Key("toolfleet.stage.calls")
 	Concurrent    = attribute.Key("toolfleet.stage.concurrent")
@@ -78,12 +78,13 @@ const (
 	DeliveryCount = attribute.Key("toolfleet.delivery_count")
 	Fence         = attribute.Key("toolfleet.fence")
 	PermEffect    = attribute.Key("toolfleet.permission.effect") // allow, ask, deny
-	PermSource    = attribute.Key("toolfleet.permission.source") // rule, tier, hook, default, person
-	PermRule      = attribute.Key("toolfleet.permission.rule")
-	PermTier      = attribute.Key("toolfleet.permission.tier")
-	Approval      = attribute.Key("toolfleet.approval.id")
-	Verdict       = attribute.Key("toolfleet.approval.verdict")
-	LinkReason    = attribute.Key("toolfleet.link") // one of the reasons below
+	// rule, tier, hook, default or person
+	PermSource = attribute.Key("toolfleet.permission.source")
+	PermRule   = attribute.Key("toolfleet.permission.rule")
+	PermTier   = attribute.Key("toolfleet.permission.tier")
+	Approval   = attribute.Key("toolfleet.approval.id")
+	Verdict    = attribute.Key("toolfleet.approval.verdict")
+	LinkReason = attribute.Key("toolfleet.link") // one of the reasons below
 )
 
 // Reasons for a link to another span.

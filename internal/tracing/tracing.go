@@ -3,15 +3,16 @@
 // context travels.
 //
 //	agent        send toolfleet.batch             CLIENT
-//	coordinator   process toolfleet.batch         CONSUMER   one for each time the batch is driven:
-//	                                                         several when it is suspended or taken over
+//	coordinator   process toolfleet.batch         CONSUMER   one for each time the batch is
+//	                                                         driven: several when it is suspended
+//	                                                         or taken over
 //	               stage                          INTERNAL
 //	                send toolfleet.call           PRODUCER
-//	worker           process toolfleet.call       CONSUMER   one for each attempt; linked to the last
+//	worker           process toolfleet.call       CONSUMER   one per attempt; linked to the last
 //	                  execute_tool {name}         INTERNAL
 //	                   validate, semantic, pre-hooks, permissions, execute, post-hooks
-//	coordinator     end toolfleet.call            INTERNAL   instead of the above, for a call that no
-//	                                                         worker has ended
+//	coordinator     end toolfleet.call            INTERNAL   in place of the above, for a call
+//	                                                         that no worker has ended
 //
 // Traces are for people: no code decides by a trace or waits for one, and a trace may be lost. It
 // holds no arguments, no results and no text of tools, unless the operator asks for them
