@@ -2,8 +2,10 @@ package natstest
 
 import "testing"
 
-// FreeAddr is an address on the loopback interface that is this test's until it ends: for a server in another process, or one
-// that goes down and comes back. Nobody else who asks the system for any port is given it, not even while nothing listens there.
+// FreeAddr returns an address on the loopback interface that belongs to the test until it ends: for
+// a server in another process, or one that stops and restarts. On Linux no other program that asks
+// the system for any free port gets it, even while no server listens there; elsewhere it was free a
+// moment ago.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	addr, release, err := HoldAddr()

@@ -9,8 +9,9 @@ import (
 
 // HoldAddr is [FreeAddr] for a program: the address is the caller's until it is released.
 //
-// A socket holds it that is bound to it and does not listen. Linux lets others who name the port listen on it, as long as both
-// allow the address to be used again, which Go does for every listener; a port that somebody is bound to is none that it chooses itself.
+// A socket that is bound to the address and does not listen holds it. Linux lets other programs
+// listen on this port if they name it and both sides allow the reuse of addresses, as Go does for
+// every listener. It does not choose a bound port for a program that asks for any free one.
 func HoldAddr() (addr string, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

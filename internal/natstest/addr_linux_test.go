@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// An address that is held is listened on again and again by who names it, and is given to nobody who asks for any.
+// A program that names a held address can listen on it again and again, and no program that asks
+// for any free port gets it.
 func TestAHeldAddressIsNobodyElses(t *testing.T) {
 	held, release, err := HoldAddr()
 	if err != nil {
@@ -44,10 +45,12 @@ func TestAHeldAddressIsNobodyElses(t *testing.T) {
 	_ = l.Close()
 }
 
-// anyPortOf listens on any port that the system has, of which there is one only: that of addr.
+// anyPortOf listens on any port of a system that has one port only: that of addr.
 func anyPortOf(t *testing.T, addr string) (net.Listener, error) {
 	t.Helper()
-	const localPortRange = 51 // IP_LOCAL_PORT_RANGE of linux/in.h, since Linux 6.3: the lowest port, and the highest above it
+	// IP_LOCAL_PORT_RANGE of linux/in.h, since Linux 6.3: the lowest port, and the highest above
+	// it.
+	const localPortRange = 51
 	_, text, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)

@@ -11,16 +11,18 @@ import (
 )
 
 // Lifetime is how much simulated time a bubble may take. A server's tickers keep the clock moving, so
-// synctest does not notice a lost wake-up; without this end such a test would spin until go test kills it.
+// synctest does not notice a lost wake-up; without this bound such a test would spin until go test
+// kills it.
 const Lifetime = 7 * 24 * time.Hour
 
-// Bubble runs test with a real server inside a testing/synctest bubble: time passes when everybody waits.
+// Bubble runs test with a real server inside a testing/synctest bubble, where time passes only
+// while every goroutine waits.
 //
 //   - No t.Parallel: one bubble at a time per process, and no other NATS client beside it.
 //   - No sockets: connect through srv.InProcessConn, and use net.Pipe for the rest.
 //   - The clock stands still while a subprocess runs, and while a mutex is held across a sleep.
-//   - Everything that was started must be shut down before test returns or in t.Cleanup; a goroutine that is
-//     left behind fails the test, which makes every bubble a test for leaks.
+//   - Shut down everything that was started before test returns, or in t.Cleanup. A left-over
+//     goroutine fails the test, so every bubble is a test for leaks.
 //   - Put a deadline on every wait.
 //
 // The server ends after test and its cleanups.
@@ -41,8 +43,8 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 	})
 }
 
-// emptyPools lets go of the used timers that nats.go keeps: one that was made in a bubble is fatal outside
-// of it, and the other way round. A sync.Pool is empty after two collections.
+// emptyPools drops the used timers that nats.go keeps: a timer from inside a bubble is fatal
+// outside of it, and the other way round. A sync.Pool is empty after two collections.
 func emptyPools() {
 	runtime.GC()
 	runtime.GC()

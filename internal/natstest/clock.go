@@ -9,13 +9,14 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
-// nats-server keeps one rough clock per process, in its package ats, and expires stored messages by it. The goroutine
-// behind it waits on a channel made outside of every bubble: started inside one it would hold the bubble's
-// time still, and left outside it would tell a bubble the real time, so that everything in a stream with a MaxAge
-// expires at the first look. So this package registers for the clock once, stops that goroutine, and
-// keeps the clock itself: by real time outside of bubbles, by simulated time inside one.
+// nats-server keeps one rough clock per process, in its package ats, and expires stored messages by
+// it. The goroutine behind it waits on a channel. If it were started inside a bubble, it would stop
+// the bubble's time. Outside of bubbles it gives the real time to a bubble, so that every message
+// in a stream with a MaxAge expires at the first check. So this package registers for the clock
+// once, stops that goroutine, and sets the clock itself: by real time outside of bubbles, by
+// simulated time inside one.
 //
-// A rename in the server shows as a link error here; TestBubbleExpires shows the rest.
+// A rename in the server is a link error here; TestBubbleExpires finds any other change.
 //
 //go:linkname serverTime github.com/nats-io/nats-server/v2/server/ats.utime
 var serverTime atomic.Int64
@@ -24,25 +25,27 @@ var serverTime atomic.Int64
 var serverClockDone chan struct{}
 
 const (
-	realTick   = ats.TickInterval
-	bubbleTick = time.Second // simulated days go by: rougher is faster
+	realTick = ats.TickInterval
+	// Simulated days go by in a test: a rougher tick is faster.
+	bubbleTick = time.Second
 )
 
-// realClock keeps the real time while no bubble runs.
+// realClock sets the server's clock to the real time while no bubble runs.
 var realClock struct {
 	once sync.Once
 	mu   sync.Mutex
 	stop func() // guarded by mu; nil while a bubble runs
 }
 
-// startClock lets real time rule.
+// startClock sets the server's clock to the real time until stopClock.
 func startClock() {
 	realClock.mu.Lock()
 	defer realClock.mu.Unlock()
 	realClock.stop = keepClock(realTick)
 }
 
-// stopClock ends the rule of real time. A second bubble at the same time is its test's fault.
+// stopClock hands the clock over to a bubble. It panics when another bubble runs: a test called
+// t.Parallel.
 func stopClock() {
 	realClock.once.Do(func() {
 		ats.Register()
@@ -58,7 +61,8 @@ func stopClock() {
 	realClock.stop = nil
 }
 
-// keepClock sets the server's clock to the time of the caller's world, now and at every tick, until stop.
+// keepClock sets the server's clock to the caller's time (real or simulated), now and at every
+// tick, until stop.
 func keepClock(tick time.Duration) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	serverTime.Store(time.Now().UnixNano())

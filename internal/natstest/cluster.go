@@ -18,11 +18,12 @@ import (
 // Nodes is how many servers a [Cluster] has: as many as a stream has replicas.
 const Nodes = 3
 
-// within bounds every wait for a cluster: for a leader, for a node that is back.
+// within bounds every wait for a cluster: for a leader, or for a node that restarts.
 const within = time.Minute
 
-// Cluster is three servers in this process that replicate streams over real routes on the loopback interface, each
-// over a folder of its own. It needs real time: not inside a bubble. Its methods are for one goroutine at a time.
+// Cluster is three servers in this process that replicate streams over real routes on the loopback
+// interface, each with a folder of its own. It needs real time, so it cannot be used inside a
+// bubble. Its methods are for one goroutine at a time.
 type Cluster struct {
 	tb    testing.TB
 	nodes [Nodes]*node
@@ -34,10 +35,11 @@ type node struct {
 	log  *lastError // of srv
 }
 
-// lastError is the log of a server, as far as it says why that does not come up.
+// lastError is a server's log that keeps only the last error, to explain a failed start.
 type lastError struct {
-	server.Logger // what nobody asks for: left nil
-	last          atomic.Pointer[string]
+	// Left nil: the server calls no other method than those below.
+	server.Logger
+	last atomic.Pointer[string]
 }
 
 func (l *lastError) Noticef(string, ...any) {}
@@ -55,7 +57,7 @@ func (l *lastError) String() string {
 	return "it reports no error"
 }
 
-// StartCluster starts a cluster that ends with the test and has a leader.
+// StartCluster starts a cluster that ends with the test, and returns once it has a leader.
 func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	tb.Helper()
 	var o devserver.Options
@@ -93,7 +95,7 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	return c
 }
 
-// freePort is a port that stays the test's: a node that comes back is where it was.
+// freePort returns a port that stays the test's, so that a restarted node keeps its address.
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	addr, err := net.ResolveTCPAddr("tcp", FreeAddr(tb))
@@ -122,7 +124,7 @@ func (c *Cluster) ready(i int) {
 	}
 }
 
-// URL is every node, for a client that does not mind which.
+// URL returns the addresses of all nodes, for a client that can use any.
 func (c *Cluster) URL() string {
 	all := make([]string, Nodes)
 	for i := range all {
@@ -131,10 +133,11 @@ func (c *Cluster) URL() string {
 	return strings.Join(all, ",")
 }
 
-// URLOf is one node. A client learns of the others once it is connected, and goes to them when this one goes.
+// URLOf returns the address of one node. A connected client learns the others, and moves to them
+// when this node stops.
 func (c *Cluster) URLOf(i int) string { return fmt.Sprint("nats://127.0.0.1:", c.nodes[i].opts.Port) }
 
-// Leader is the node that leads a stream, once there is one.
+// Leader returns the node that leads a stream, and waits until there is one.
 func (c *Cluster) Leader(stream string) int {
 	c.tb.Helper()
 	leader := -1
@@ -145,7 +148,7 @@ func (c *Cluster) Leader(stream string) int {
 	return leader
 }
 
-// leader is the node that leads a stream at this moment; -1: none does.
+// leader returns the node that leads a stream at this moment; -1: none does.
 func (c *Cluster) leader(stream string) int {
 	for i, n := range c.nodes {
 		if n.srv != nil && n.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
@@ -155,7 +158,7 @@ func (c *Cluster) leader(stream string) int {
 	return -1
 }
 
-// Follower is a node that holds a stream and does not lead it.
+// Follower returns a running node that does not lead the stream.
 func (c *Cluster) Follower(stream string) int {
 	c.tb.Helper()
 	leader := c.Leader(stream)
@@ -168,8 +171,9 @@ func (c *Cluster) Follower(stream string) int {
 	return -1
 }
 
-// StepDown makes the leader of a stream give up, and returns when another node leads it. One that is voted back at once, because
-// the others were behind, is asked again. It tells which node led before.
+// StepDown makes the leader of a stream step down, and returns when another node leads. If the old
+// leader is elected again at once, because the others are behind, it must step down again. It
+// returns the node that led before.
 func (c *Cluster) StepDown(stream string) (leader int) {
 	c.tb.Helper()
 	leader = c.Leader(stream)
@@ -180,7 +184,8 @@ func (c *Cluster) StepDown(stream string) (leader int) {
 	defer nc.Close()
 	c.until(fmt.Sprintf("another node than %d leads stream %s", leader, stream), func() bool {
 		now := c.leader(stream)
-		if now == leader { // who answers, and what, does not matter: it is seen in who leads
+		// The answer does not matter: the loop looks at which node leads.
+		if now == leader {
 			_, _ = nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, time.Second)
 		}
 		return now >= 0 && now != leader
@@ -199,8 +204,8 @@ func (c *Cluster) Stop(i int) {
 	n.srv = nil
 }
 
-// Restart brings a node back over its folder and on its address, taking it down first if it is up. It may still
-// be behind then: see [Cluster.Current].
+// Restart starts a node again over its folder and on its address, and stops it first if it runs. It
+// may still be behind when Restart returns: see [Cluster.Current].
 func (c *Cluster) Restart(i int) {
 	c.tb.Helper()
 	c.Stop(i)

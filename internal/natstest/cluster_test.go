@@ -32,7 +32,7 @@ func TestCluster(t *testing.T) {
 	var stored uint64
 	publish := func() {
 		t.Helper()
-		for { // while nobody leads, nobody answers
+		for { // no node answers until one leads
 			ack, err := js.Publish(ctx, "s", nil, jetstream.WithRetryAttempts(0))
 			if err == nil {
 				stored = ack.Sequence

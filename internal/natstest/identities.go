@@ -12,19 +12,19 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Tenants are the tenants of agents that a server with [Identities] has. The first is the one of deploy/nats; the other is made
-// of it as that file says.
+// Tenants are the agent tenants of a server with [Identities]. The first is that of deploy/nats;
+// the other is made from it as that file says.
 var Tenants = []string{"acme", "globex"}
 
-// Identities are those of deploy/nats/identities.conf, each with a fresh key.
+// Identities are the identities of deploy/nats/identities.conf, each with a fresh key.
 type Identities struct {
 	tb    testing.TB
 	dir   string // holds a copy of deploy/nats, and the seeds
 	seeds map[string]string
 }
 
-// NewIdentities makes the keys and puts the public ones in the environment, where the server looks for them. Not for
-// parallel tests.
+// NewIdentities makes the keys and puts the public ones into the environment, where the server
+// looks for them. Not for parallel tests.
 func NewIdentities(tb testing.TB) *Identities {
 	tb.Helper()
 	ids := &Identities{tb: tb, dir: tb.TempDir(), seeds: map[string]string{}}
@@ -41,7 +41,7 @@ func NewIdentities(tb testing.TB) *Identities {
 	return ids
 }
 
-// deployed is the folder deploy/nats of this module.
+// deployed returns the folder deploy/nats of this module.
 func deployed(tb testing.TB) string {
 	dir, err := os.Getwd()
 	for ; err == nil && filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
@@ -58,7 +58,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// edit writes a file of the copy, made of another or itself.
+// edit writes a file of the copy from another file or from itself, with replacements.
 func (ids *Identities) edit(to, from string, oldnew ...string) {
 	ids.tb.Helper()
 	text, err := os.ReadFile(filepath.Join(ids.dir, from))
@@ -75,7 +75,7 @@ func (ids *Identities) Option(o *devserver.Options) {
 	o.Config = filepath.Join(ids.dir, "identities.conf")
 }
 
-// Renew gives an identity another key. After the next reload of the server the one it had is worth nothing.
+// Renew gives an identity a new key. The old key is refused after the next Reload of the server.
 func (ids *Identities) Renew(who string) {
 	ids.tb.Helper()
 	key, err := nkeys.CreateUser()
@@ -98,7 +98,8 @@ func (ids *Identities) Renew(who string) {
 	ids.seeds[who] = file
 }
 
-// Seed is the file with an identity's key: coordinator, worker, operator, approver, or a tenant's name for its agent.
+// Seed returns the file with an identity's key: coordinator, worker, operator, approver, or a
+// tenant's name for its agent.
 func (ids *Identities) Seed(who string) string {
 	ids.tb.Helper()
 	if ids.seeds[who] == "" {
@@ -107,7 +108,7 @@ func (ids *Identities) Seed(who string) string {
 	return ids.seeds[who]
 }
 
-// Inbox is where an identity may get its answers.
+// Inbox returns the prefix of the reply subjects that an identity may use.
 func (ids *Identities) Inbox(who string) string {
 	for _, tenant := range Tenants {
 		if who == tenant {
@@ -117,7 +118,8 @@ func (ids *Identities) Inbox(who string) string {
 	return "_INBOX." + who
 }
 
-// May is what an identity of the fleet's own account, or an approver, may publish and subscribe to.
+// May returns what an identity of the fleet's own account, or an approver, may publish and
+// subscribe to.
 func (ids *Identities) May(who string) (publish, subscribe []string) {
 	ids.tb.Helper()
 	opts, err := server.ProcessConfigFile(filepath.Join(ids.dir, "identities.conf"))
@@ -133,5 +135,5 @@ func (ids *Identities) May(who string) (publish, subscribe []string) {
 	return nil, nil
 }
 
-// variable is where the configuration looks for an identity's public key.
+// variable returns the environment variable of an identity's public key.
 func variable(who string) string { return "TOOLFLEET_" + strings.ToUpper(who) + "_NKEY" }

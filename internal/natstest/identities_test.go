@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Whatever an account of agents imports, the exports give it its own tenant's and nothing about approvals: the server does not
-// take such a file.
+// The exports give an account of agents its own tenant's subjects only, and none about approvals.
+// The server refuses a configuration file that imports anything else.
 func TestExportsAreForTheirOwn(t *testing.T) {
 	for _, wanted := range []string{
 		`{ service: { account: FLEET, subject: "toolfleet.approval.decide.*.*.*.*" } }`, `{ service: { account: FLEET, subject: "toolfleet.approval.show.*.*.*.*" } }`,

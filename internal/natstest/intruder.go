@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Intruder is a plain NATS client with the key of an identity, which does what our own code never would: any subject, any
-// reply subject, any header. It ends with the test.
+// Intruder is a plain NATS client with the key of an identity. It does what our own code never
+// would: it uses any subject, any reply subject, any header. It ends with the test.
 type Intruder struct {
 	tb    testing.TB
 	nc    *nats.Conn
@@ -23,7 +23,7 @@ type Intruder struct {
 	refused int         // guarded by mu
 }
 
-// Overheard is a message that an intruder got.
+// Overheard is a message that an intruder received.
 type Overheard struct {
 	Subscription, Subject string
 	Data                  []byte
@@ -49,15 +49,16 @@ func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
 	return i
 }
 
-// Inbox is a reply subject at which the intruder may listen.
+// Inbox returns a reply subject to which the intruder may subscribe.
 func (i *Intruder) Inbox() string { return i.inbox + ".any" }
 
-// Say publishes. What the client itself refuses is dropped.
+// Say publishes a message. A message that the client itself refuses is dropped.
 func (i *Intruder) Say(subject, reply string, header map[string][]string, data []byte) {
 	_ = i.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Header: header, Data: data})
 }
 
-// Hear listens, where the server lets it. What is no pattern at all is left out: the server ends the connection for it.
+// Hear subscribes, if the server allows it. It skips a subject with ">" in the middle: the server
+// would close the connection.
 func (i *Intruder) Hear(subject string) {
 	if strings.Contains(subject, ">.") {
 		return
@@ -69,7 +70,7 @@ func (i *Intruder) Hear(subject string) {
 	})
 }
 
-// Flush returns when the server has seen everything that was said.
+// Flush returns when the server has seen everything that was published.
 func (i *Intruder) Flush() {
 	i.tb.Helper()
 	if err := i.nc.FlushTimeout(time.Minute); err != nil {
@@ -77,13 +78,14 @@ func (i *Intruder) Flush() {
 	}
 }
 
-// Heard is what the intruder got, and Refused how often the server refused it something.
+// Heard returns what the intruder received.
 func (i *Intruder) Heard() []Overheard {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return append([]Overheard(nil), i.heard...)
 }
 
+// Refused returns how often the server refused the intruder something.
 func (i *Intruder) Refused() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package natstest gives a test a real NATS server in its own process: in real time ([Server]) or inside a
-// testing/synctest bubble ([Bubble]), where ten seconds of waiting take a few milliseconds.
+// Package natstest gives a test a real NATS server in its own process: in real time ([Server]) or
+// inside a testing/synctest bubble ([Bubble]), where ten seconds of waiting take a few milliseconds.
 //
-// There is no mock of JetStream. A server starts in about 4 ms, needs no port and no container, and its
-// data is gone with the test.
+// There is no mock of JetStream. A server starts in about 4 ms, needs no port and no container, and
+// its data is gone with the test.
 package natstest
 
 import (
@@ -21,7 +21,7 @@ func Server(tb testing.TB, options ...Option) *devserver.Server {
 		set(&o)
 	}
 	if o.Listen == anyPort {
-		o.Listen = FreeAddr(tb) // a server that comes back finds it free
+		o.Listen = FreeAddr(tb) // still free after a restart of the server
 	}
 	srv, err := devserver.Start(o)
 	if err != nil {
@@ -34,11 +34,12 @@ func Server(tb testing.TB, options ...Option) *devserver.Server {
 // Option changes the server of a test.
 type Option func(*devserver.Options)
 
-// Fast leaves syncing to the operating system. For tests with many thousand messages, whose subject is not
-// what a crash leaves behind.
+// Fast leaves syncing to the operating system. Use it for tests with many thousand messages that
+// are not about what survives a crash.
 func Fast(o *devserver.Options) { o.SyncInterval = time.Hour }
 
-// Listening opens a port on the loopback interface: for tests with subprocesses. Not inside a bubble.
+// Listening opens a port on the loopback interface, for tests with subprocesses. Do not use it inside
+// a bubble.
 func Listening(o *devserver.Options) { o.Listen = anyPort }
 
 const anyPort = "127.0.0.1:0"

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A bubble leans on details of nats-server and nats.go. When an upgrade breaks one of them, this is the test that
-// says so, before every other one hangs.
+// A bubble depends on details of nats-server and nats.go. When an upgrade breaks one of them, this
+// test says so before every other one hangs.
 func TestBubbleAdvances(t *testing.T) {
 	real := time.Now()
 	advanced := make(chan struct{})
@@ -76,7 +76,7 @@ func TestBubbleRestartsOverTheSameStore(t *testing.T) {
 	})
 }
 
-// A stream with a MaxAge forgets by simulated time: not earlier, not later.
+// A stream with a MaxAge forgets by simulated time, neither earlier nor later.
 func TestBubbleExpires(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
