@@ -11,22 +11,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What people are shown of the calls that wait for them. The truth about a question is the newest record of its call;
-// the bucket of open questions is an index that makes a list of them cheap. It may be behind, and is made again from
-// the journal.
+// The index of the calls that wait for people. The truth about a question is the newest record of
+// its call. The index is a bucket of open questions that makes it cheap to list them. It may be
+// behind, and can be rebuilt from the journal.
 
-// NoQuestion says that a call does not wait for a person: it has no question, or that one has its answer.
+// NoQuestion means that a call does not wait for a person: it has no question, or its question is
+// answered.
 type NoQuestion struct {
 	Key    messages.CallKey
-	Newest CallEntry // of the call; Seq is 0 when it has no record
+	Newest CallEntry // newest record of the call; Seq is 0 when it has none
 }
 
 func (n *NoQuestion) Error() string {
 	return fmt.Sprintf("call %s waits for nobody's decision", n.Key)
 }
 
-// Question is the record of a call that waits for a person, as the leader has it: whatever follows is written behind it.
-// The error is a *NoQuestion when the call does not wait.
+// Question returns the record of a call that waits for a person, from the stream's leader, so that
+// a decision can be written behind it. The error is a *NoQuestion when the call does not wait.
 func (j *Journal) Question(ctx context.Context, key messages.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
 	if err != nil {
@@ -38,8 +39,8 @@ func (j *Journal) Question(ctx context.Context, key messages.CallKey) (CallEntry
 	return entry, nil
 }
 
-// Ask puts a question into the index, or brings its entry up to date. It reports whether the question is new there; of
-// those who ask at the same time one hears so.
+// Ask puts a question into the index, or updates its entry. fresh reports that the question is new
+// there; when several coordinators ask at the same time, it is true for one of them.
 func (j *Journal) Ask(ctx context.Context, key messages.CallKey, question messages.Approval) (fresh bool, err error) {
 	entry := messages.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
@@ -51,7 +52,8 @@ func (j *Journal) Ask(ctx context.Context, key messages.CallKey, question messag
 	}
 	_, err = j.conn.CompareAndSet(ctx, j.listing(key.String()), nil, entry, last)
 	switch {
-	case errors.Is(err, bus.ErrConflict): // by another who asks the same, or takes it off the list
+	// Another coordinator asked the same, or took the question off the index.
+	case errors.Is(err, bus.ErrConflict):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("list the question of call %s: %w", key, err)
@@ -59,7 +61,7 @@ func (j *Journal) Ask(ctx context.Context, key messages.CallKey, question messag
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget takes the question of a call off the index, and reports whether it was there.
+// Forget takes the question of a call off the index. found reports whether this call removed it.
 func (j *Journal) Forget(ctx context.Context, key messages.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
@@ -77,7 +79,8 @@ func (j *Journal) Forget(ctx context.Context, key messages.CallKey) (was message
 	return was, true, nil
 }
 
-// Pending is the open questions of a tenant, the oldest first: those that have not expired by the server's clock.
+// Pending returns the open questions of a tenant, the oldest first. It leaves out those that have
+// expired by the server's clock. It may be behind.
 func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pending, error) {
 	msgs, err := j.conn.Glance(ctx, j.index(), j.listing(tenant+".>"))
 	if err != nil {
@@ -94,7 +97,7 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 	return open, nil
 }
 
-// listed is the entry of a call, and the sequence behind which the next is written.
+// listed returns the index entry of a call, and the sequence behind which to write the next one.
 func (j *Journal) listed(ctx context.Context, key messages.CallKey) (entry messages.Pending, found bool, last uint64, err error) {
 	msg, err := j.conn.Last(ctx, j.index(), j.listing(key.String()))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -104,10 +107,10 @@ func (j *Journal) listed(ctx context.Context, key messages.CallKey) (entry messa
 	return entry, found, msg.Seq, err
 }
 
-// operation marks an entry of a bucket that stands for nothing, as a bucket's own clients write it.
+// operation is the header that a bucket's clients set on an entry that deletes a key.
 const operation = "KV-Operation"
 
-// pending reads an entry. One that marks a deletion, or cannot be read, is none.
+// pending decodes an index entry. It is not ok for a deletion, or for an entry that cannot be read.
 func pending(msg bus.Msg) (entry messages.Pending, ok bool) {
 	if msg.Header.Get(operation) != "" || len(msg.Data) == 0 {
 		return entry, false
@@ -115,8 +118,10 @@ func pending(msg bus.Msg) (entry messages.Pending, ok bool) {
 	return entry, json.Unmarshal(msg.Data, &entry) == nil
 }
 
+// index is the stream of the bucket.
 func (j *Journal) index() string { return "KV_" + j.names.Stream(bus.BucketApprovals) }
 
+// listing is the subject of a key in the bucket.
 func (j *Journal) listing(key string) string {
 	return "$KV." + j.names.Stream(bus.BucketApprovals) + "." + key
 }

@@ -18,10 +18,12 @@ type ControlEntry struct {
 	Record messages.ControlRecord
 }
 
-// Controls is what was said to a session, in order. What cannot be read is left out.
+// Controls returns the control records of a session, in order. It leaves out those that cannot be
+// read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
 	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(messages.VerbCtl, tenant, session)
-	_, err := j.conn.Last(ctx, stream, subject) // mostly nothing was said, and this is the cheaper question
+	// Most sessions have no controls, and this request is the cheaper one.
+	_, err := j.conn.Last(ctx, stream, subject)
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil, nil
 	}
@@ -42,8 +44,8 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	return entries, nil
 }
 
-// WriteControl stores what was said to a session. It reaches the batches that are in the log at this moment, and an
-// abort by id also a batch that comes later.
+// WriteControl stores a control of a session. It applies to the batches that are in the log at this
+// moment; an abort by id also applies to a batch that comes later.
 func (j *Journal) WriteControl(ctx context.Context, tenant, session string, control messages.Control) (seq uint64, err error) {
 	record := messages.ControlRecord{Control: control}
 	record.V = messages.Version
@@ -59,8 +61,8 @@ func (j *Journal) WriteControl(ctx context.Context, tenant, session string, cont
 	return seq, nil
 }
 
-// TakeSteering marks every steering message of the session up to the record at sequence last as taken along by
-// the reply of a batch. bus.ErrConflict: more was said meanwhile.
+// TakeSteering marks every steering message of the session up to the record at sequence last as
+// taken by the reply of a batch. bus.ErrConflict means that newer controls were stored meanwhile.
 func (j *Journal) TakeSteering(ctx context.Context, key messages.BatchKey, last uint64) error {
 	record := messages.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(messages.VerbCtl, key.Tenant, key.Session), nil, messages.MustMarshal(record), last)
@@ -70,8 +72,9 @@ func (j *Journal) TakeSteering(ctx context.Context, key messages.BatchKey, last 
 	return nil
 }
 
-// Steering is the messages that the reply of a batch takes along, and the sequence of the newest record when some
-// are still to be taken (else 0). What a reply took before is in no other.
+// Steering returns the steering messages that belong in the reply of a batch, and the sequence of
+// the newest control record if some of the messages are not marked as taken yet (else 0). A message
+// that an earlier reply has taken belongs in no other.
 func Steering(entries []ControlEntry, batch string) (messages []json.RawMessage, untaken uint64) {
 	var waiting []json.RawMessage
 	for _, e := range entries {

@@ -11,16 +11,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// DeadEntry is a message that was set aside. One that is no [messages.Buried], because somebody else wrote it,
-// is shown as it is: its own subject and body, and the reason that it cannot be read.
+// DeadEntry is a dead letter. A message that is no [messages.Buried], because another program wrote
+// it, keeps its own subject and body; its Reason says why it cannot be read.
 type DeadEntry struct {
 	Seq    uint64
-	Stored time.Time // when it was set aside
+	Stored time.Time // when it was dead-lettered
 	Buried messages.Buried
 }
 
-// Dead is the newest messages that were set aside, newest first, at most as many. It goes backwards one by one, so
-// that neither their number nor their sizes matter.
+// Dead returns the newest dead letters, newest first, at most as many as most, without their
+// bodies. It reads backwards one by one, so their number and sizes do not matter.
 func (j *Journal) Dead(ctx context.Context, most int) ([]DeadEntry, error) {
 	stream := j.names.Stream(bus.Dead)
 	first, err := j.conn.First(ctx, stream, ">")
@@ -37,7 +37,7 @@ func (j *Journal) Dead(ctx context.Context, most int) ([]DeadEntry, error) {
 		if e, err = j.DeadAt(ctx, seq); err == nil {
 			e.Buried.Body = nil
 			entries = append(entries, e)
-		} else if errors.Is(err, bus.ErrNotFound) { // dropped
+		} else if errors.Is(err, bus.ErrNotFound) { // dropped meanwhile
 			err = nil
 		}
 	}
@@ -47,7 +47,7 @@ func (j *Journal) Dead(ctx context.Context, most int) ([]DeadEntry, error) {
 	return entries, nil
 }
 
-// DeadAt is the message that was set aside at a place. bus.ErrNotFound when there is none.
+// DeadAt returns the dead letter at a sequence; bus.ErrNotFound when there is none.
 func (j *Journal) DeadAt(ctx context.Context, seq uint64) (DeadEntry, error) {
 	msg, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq)
 	if err != nil {
@@ -62,7 +62,7 @@ func (j *Journal) DeadAt(ctx context.Context, seq uint64) (DeadEntry, error) {
 	return e, nil
 }
 
-// DropDead forgets a message that was set aside. bus.ErrNotFound when there is none.
+// DropDead deletes the dead letter at a sequence; bus.ErrNotFound when there is none.
 func (j *Journal) DropDead(ctx context.Context, seq uint64) error {
 	if _, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq); err != nil {
 		return err

@@ -1,24 +1,28 @@
-// Package journal is the durable truth about batches and calls: what was claimed, what ended how, what
-// was planned, what was replied. Deliveries, leases of the broker and notices are hints; this is what
-// decides.
+// Package journal is the durable truth about batches and calls: what was claimed, how each call
+// ended, what was planned, what was replied. It decides; deliveries, leases of the broker and
+// notices are only hints.
 //
-//	call.<t>.<s>.<b>.<i>    the states of one call that claims     CALLS    compare-and-set on the newest
-//	plan.<t>.<s>.<b>        what a batch's calls are, and the      CALLS    the same
+//	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
+//	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
 //	                        reads that a write builds on
-//	hand.<t>.<s>.<b>.<i>    a call that must run alone after all   CALLS    the first wins
-//	ctl.<t>.<s>             aborts and steering of a session       CALLS    in the order they came
-//	result.<t>.<s>.<b>.<i>  the result of a call that does not     RESULTS  the first wins
-//	final.<t>.<s>.<b>       the reply                              REPLIES  the first wins
+//	hand.<t>.<s>.<b>.<i>    a call that must run alone after all CALLS    the first wins
+//	ctl.<t>.<s>             aborts and steering of a session     CALLS    in the order of arrival
+//	result.<t>.<s>.<b>.<i>  the result of a call that does not   RESULTS  the first wins
+//	                        claim
+//	final.<t>.<s>.<b>       the reply                            REPLIES  the first wins
 //
-// Calls that wait for a person are listed in a bucket of their own (approvals.go), which is made again from these.
+// Calls that wait for a person are listed in a bucket of their own (approvals.go), which can be
+// rebuilt from these subjects.
 //
-// Every write is a compare-and-set on its own subject and carries a nonce. When it is not acknowledged the
-// newest record is read, and package outcome decides: own, and the write happened; another's, and that one
-// counts. Callers see those two outcomes, and errors. [bus.IsTerminal] is true only of errors that no retry
-// cures: a conflict whose newest record could not be read is not one of them.
+// Every write is a compare-and-set on its own subject, except that controls and dead letters are
+// appended. When a call record, a result, a plan or a reply is not acknowledged, the newest record
+// of the subject is read and package outcome decides: if it is our own (a call record has a nonce
+// for this), the write happened; if it is another writer's, that record counts. Callers see these
+// two outcomes, and errors. [bus.IsTerminal] is true only of errors that no retry cures. A conflict
+// whose newest record could not be read is not such an error.
 //
-// The log of what is accepted and not finished (the BATCHES stream) is read here too: the oldest batch of
-// a session is its head, and only heads are driven.
+// This package also reads the log of accepted, unfinished batches (the BATCHES stream). The oldest
+// batch of a session is its head, and only heads are driven.
 package journal
 
 import (
@@ -42,13 +46,13 @@ type Journal struct {
 	names messages.Names
 }
 
-// New is the journal behind a connection.
+// New returns the journal behind a connection.
 func New(conn *bus.Conn) *Journal { return &Journal{conn, conn.Names()} }
 
 // CallEntry is a stored record of a call.
 type CallEntry struct {
 	Key    messages.CallKey
-	Seq    uint64 // of a claim: the fencing token
+	Seq    uint64 // for a claim: the fencing token
 	Stored time.Time
 	Record messages.CallRecord
 }
@@ -59,18 +63,18 @@ type PlanEntry struct {
 	Record messages.PlanRecord
 }
 
-// Unreadable is the state of a record that cannot be read. Nobody writes it.
+// Unreadable is the state of a record that cannot be read. No record is stored with it.
 const Unreadable messages.CallState = "unreadable"
 
-// Lost says that another writer's record is the newest, and what it is.
+// Lost means that another writer's record is the newest of the call.
 type Lost struct{ Newest CallEntry }
 
 func (l *Lost) Error() string {
 	return fmt.Sprintf("call %s: another record is the newest: %s at %d", l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
 }
 
-// Write appends a record to a call's journal behind the one at sequence last (0: as the first). The
-// error is a *Lost when another writer was faster.
+// Write appends a record to a call's journal behind the record at sequence last (0: as the first),
+// and returns its sequence. The error is a *Lost when another writer was faster.
 func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.CallRecord, last uint64) (seq uint64, err error) {
 	rec.V = messages.Version
 	began := time.Now()
@@ -92,7 +96,7 @@ func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.
 	return 0, fmt.Errorf("write %s record of call %s: %w", rec.State, key, undecided(err, readErr))
 }
 
-// answerTo is the answer to a write that ended with err.
+// answerTo classifies the error of a write.
 func answerTo(err error) outcome.Answer {
 	switch {
 	case err == nil:
@@ -105,8 +109,9 @@ func answerTo(err error) outcome.Answer {
 	return outcome.Unknown
 }
 
-// undecided is the error of a write that may be stored or not, with what the write and the read after it
-// said. A conflict is told as text only: an error chain that holds it would end the caller's retries.
+// undecided returns the error of a write that may or may not be stored, with the errors of the
+// write and of the read after it. It keeps a conflict as text only: a bus.ErrConflict in the chain
+// would end the caller's retries.
 func undecided(write, read error) error {
 	if errors.Is(write, bus.ErrConflict) {
 		write = errors.New(write.Error())
@@ -114,13 +119,14 @@ func undecided(write, read error) error {
 	return errors.Join(write, read)
 }
 
-// afterwards is a context for finding out what became of a write, also when the time for the write is up: it takes no
-// longer than the write took.
+// afterwards returns a context for the read that decides a write, even when ctx has ended. The read
+// may take as long as the write took, but at least 500 ms and at most 5 s.
 func afterwards(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
-// Newest is the newest record of a call, from the stream's leader. One that cannot be read is an error.
+// Newest returns the newest record of a call, from the stream's leader. A record that cannot be
+// read is an error.
 func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
 	entry, found, err := j.newest(ctx, key)
 	if err == nil && entry.Record.State == Unreadable {
@@ -129,7 +135,7 @@ func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, 
 	return entry, found, err
 }
 
-// newest is Newest, where a record that cannot be read is [Unreadable].
+// newest is Newest, but returns a record that cannot be read as [Unreadable].
 func (j *Journal) newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -157,8 +163,8 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 	return entry, nil
 }
 
-// WriteResult stores the result of a call that does not claim, and returns the one that is stored: the
-// given one, or another's that was first.
+// WriteResult stores the result of a call that does not claim, and returns the stored result: the
+// given one, or that of the writer that was first.
 func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(messages.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, messages.MustMarshal(result), 0)
@@ -173,8 +179,8 @@ func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result 
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether a write as the first of its subject is decided by what a read found there.
-// Whose it is makes no difference: the first one counts.
+// firstWins reports whether a read after the write has decided it: the subject has a first record.
+// It does not matter which writer stored that record, because the first one counts.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -183,7 +189,7 @@ func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	return found && outcome.Of(answer, 0, newest) == outcome.Overtaken
 }
 
-// Result is the stored result of a call that does not claim.
+// Result returns the stored result of a call that does not claim.
 func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Result, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Results), j.names.OfCall(messages.VerbResult, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -199,8 +205,8 @@ func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Re
 	return result, true, nil
 }
 
-// WritePlan appends a plan record behind the one at sequence last and returns every record that the
-// batch then has after last: the given one, or those of a coordinator that was faster.
+// WritePlan appends a plan record behind the record at sequence last. It returns every plan record
+// of the batch after last: the given one, or those of a coordinator that was faster.
 func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec messages.PlanRecord, last uint64) ([]PlanEntry, error) {
 	if err := j.shrinkPlan(ctx, &rec); err != nil {
 		return nil, err
@@ -216,13 +222,14 @@ func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec mess
 	if newer >= 0 {
 		newest.Seq = all[newer].Seq
 	}
-	if outcome.Of(answer, last, newest) == outcome.Overtaken { // also by an earlier try of ours: its record is in the list
+	// An earlier try of ours may have overtaken this one: then our record is in the list.
+	if outcome.Of(answer, last, newest) == outcome.Overtaken {
 		return all[newer:], nil
 	}
 	return nil, fmt.Errorf("store plan of batch %s: %w", key, undecided(err, readErr))
 }
 
-// Plans is every plan record of a batch, in order.
+// Plans returns every plan record of a batch, in order.
 func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbPlan, key))
 	if err != nil {
@@ -247,9 +254,9 @@ type ResultEntry struct {
 	Result messages.Result
 }
 
-// Known is what the journal holds about calls of a batch: the newest record of those that claim, the result of
-// those that do not, and which were handed back. Unread says what is there and cannot be read; a record of which that
-// is so is [Unreadable].
+// Known is what the journal holds about calls of a batch: the newest record of those that claim,
+// the result of those that do not, and which calls were handed back. Unread holds the errors of the
+// messages that cannot be read; a call record among them is in Records as [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
@@ -257,7 +264,8 @@ type Known struct {
 	Unread  []error
 }
 
-// Calls is what the journal holds now about all calls of a batch, or about those at the given indices.
+// Calls returns what the journal holds about all calls of a batch, or about those at the given
+// indices. With indices it may be behind.
 func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...int) (Known, error) {
 	filters := func(verbs ...messages.Verb) []string {
 		var filters []string
@@ -272,7 +280,8 @@ func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...i
 		return filters
 	}
 	each := j.conn.LastOfEach
-	if len(indices) > 0 { // a poll, which looks again: what it misses now it finds then
+	// A poll may ask any replica: what it misses now it finds the next time.
+	if len(indices) > 0 {
 		each = j.conn.Glance
 	}
 	var known Known
@@ -292,7 +301,7 @@ func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...i
 	return known, nil
 }
 
-// know adds one message to what is known.
+// know adds one message to known.
 func (j *Journal) know(known *Known, msg bus.Msg) error {
 	verb, key, err := j.names.Call(msg.Subject)
 	if err != nil {
@@ -309,7 +318,8 @@ func (j *Journal) know(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		if err != nil { // it is there all the same, and whoever ends the call does so behind it
+		// The record still has its sequence: the record that ends the call is written behind it.
+		if err != nil {
 			entry = unreadable(key, msg)
 		}
 		known.Records = append(known.Records, entry)
@@ -322,7 +332,8 @@ func unreadable(key messages.CallKey, msg bus.Msg) CallEntry {
 	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: messages.CallRecord{State: Unreadable}}
 }
 
-// WriteHandBack notes that the frozen input of a call is stricter than its plan. The first note counts.
+// WriteHandBack records that the frozen input of a call is stricter than its plan. The first record
+// counts.
 func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back messages.HandBack) error {
 	back.V = messages.Version
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbHand, key), nil, messages.MustMarshal(back), 0)
@@ -332,15 +343,18 @@ func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back 
 	return nil
 }
 
-// acceptedHeader of a stored reply is the place in the log of the batch that it answers, and when that was stored there. One
-// that is submitted again later has another place, and in a log that was made anew another time.
+// acceptedHeader on a stored reply holds the sequence and the time in the log of the batch that it
+// answers. A batch that is submitted again has another sequence, and in a recreated log another
+// time.
 const acceptedHeader = "Toolfleet-Accepted"
 
+// mark is the value of acceptedHeader for a batch.
 func (a Accepted) mark() string {
 	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
 }
 
-// answered is the place and the time of the batch that a stored reply answers.
+// answered returns the sequence and the time of the batch that a stored reply answers; zero if the
+// reply does not say.
 func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
 	seq, err := strconv.ParseUint(place, 10, 64)
@@ -353,8 +367,9 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	return seq, stored
 }
 
-// WriteReply stores the reply of a batch and returns what is stored: these bytes, or the ones that were
-// first. The server publishes them on the reply subject by itself.
+// WriteReply stores the reply of a batch and returns the stored bytes: these, or those that were
+// first. The server itself publishes them on the reply subject. A reply that is too large for a
+// message goes to the object store, and the stored reply refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
 	key, body := a.Key, messages.MustMarshal(reply)
 	if len(body) > j.inline() {
@@ -378,7 +393,8 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 	return nil, fmt.Errorf("store the reply of batch %s: %w", key, undecided(err, readErr))
 }
 
-// Reply is the stored reply of a batch as it was published; a large one is a ref.
+// Reply returns the stored reply of a batch as it was published. A large reply has only a ref to
+// its body.
 func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, bool, error) {
 	stored, found, err := j.replyTo(ctx, key)
 	return stored.Data, found, err
@@ -408,7 +424,7 @@ func (j *Journal) replyTo(ctx context.Context, key messages.BatchKey) (bus.Msg, 
 	return msg, true, nil
 }
 
-// FullReply is the reply with a ref followed to the body.
+// FullReply returns the whole body of a stored reply, also if that holds only a ref.
 func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
@@ -426,16 +442,17 @@ type Accepted struct {
 	Body   []byte
 }
 
-// Head is the oldest unfinished batch of a session: the only one that may be driven.
+// Head returns the oldest unfinished batch of a session, the only one that may be driven.
 func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
 	return j.first(ctx, j.names.OfSession(messages.VerbBatch, tenant, session)+".*")
 }
 
-// Open is the batch itself while it is not finished.
+// Open returns a batch while it is not finished.
 func (j *Journal) Open(ctx context.Context, key messages.BatchKey) (Accepted, bool, error) {
 	return j.first(ctx, j.names.Of(messages.VerbBatch, key))
 }
 
+// first returns the oldest batch in the log that matches filter.
 func (j *Journal) first(ctx context.Context, filter string) (Accepted, bool, error) {
 	msg, err := j.conn.First(ctx, j.names.Stream(bus.Batches), filter)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -448,14 +465,14 @@ func (j *Journal) first(ctx context.Context, filter string) (Accepted, bool, err
 	return a, err == nil, err
 }
 
-// Accepted reads a message of the log. The error means that its subject holds no address.
+// Accepted decodes a message of the log. It fails if the subject holds no address.
 func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 	_, key, err := j.names.Batch(msg.Subject)
 	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
 }
 
-// Remove takes a finished batch out of the log. After a restart the server can give the place of a batch that
-// has left the log to a new one, so the place is looked at first.
+// Remove takes a finished batch out of the log. A restarted server may reuse the sequence of a
+// removed batch for a new one, so Remove first checks which batch is stored there.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	there, err := j.conn.NewestAt(ctx, j.names.Stream(bus.Batches), a.Seq)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -465,7 +482,7 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
 	}
 	if there.Subject != j.names.Of(messages.VerbBatch, a.Key) || !there.Time.Equal(a.Stored) {
-		return nil // it has left the log
+		return nil // it has left the log already
 	}
 	if err := j.conn.Delete(ctx, j.names.Stream(bus.Batches), a.Seq); err != nil {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
@@ -473,8 +490,8 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// Bury sets aside a message that nobody can process, with the reason. It is kept for people to look at, as
-// much of it as fits into a message.
+// Bury dead-letters a message that cannot be processed, with the reason. The dead letter keeps as
+// much of the message as fits, for people to inspect.
 func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
 	buried := messages.Buried{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
@@ -490,7 +507,8 @@ func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
 	return nil
 }
 
-// Records is every record of a call, the oldest first.
+// Records returns every record of a call, the oldest first. A record that cannot be read is
+// [Unreadable].
 func (j *Journal) Records(ctx context.Context, key messages.CallKey) ([]CallEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
 	if err != nil {
@@ -505,8 +523,8 @@ func (j *Journal) Records(ctx context.Context, key messages.CallKey) ([]CallEntr
 	return entries, nil
 }
 
-// Input is the arguments with a hash that the records of a call hold, where they are not those that were sent; nil when no
-// record holds them.
+// Input returns the arguments with this hash from the records of a call, which hold them if they
+// differ from those that were sent. It returns nil when no record holds them.
 func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// blind is a user that may write to the journal and read nothing: for it every read is like one that a
-// server does not answer.
+// users has a user blind, which may write to the journal and read nothing: every read of that user
+// is like one without an answer from the server.
 const users = `
 accounts {
   A {
@@ -49,7 +49,8 @@ func connect(t *testing.T, srv *devserver.Server, user string) *bus.Conn {
 
 var key = messages.BatchKey{Tenant: "_", Session: "s", Batch: "b"}
 
-// eachWrite is every kind of write of the journal, each as the first record of its subject.
+// eachWrite holds each kind of write that package outcome decides, as the first record of its
+// subject.
 var eachWrite = map[string]func(context.Context, *journal.Journal, string) error{
 	"call record": func(ctx context.Context, j *journal.Journal, nonce string) error {
 		_, err := j.Write(ctx, key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: nonce}, 0)
@@ -69,8 +70,9 @@ var eachWrite = map[string]func(context.Context, *journal.Journal, string) error
 	},
 }
 
-// TestAConflictWhoseReadFailsIsTriedAgain: the record in the way may be the writer's own, from a try whose
-// acknowledgement was lost. An error that ends the caller's retries would give up a batch or a claim for it.
+// TestAConflictWhoseReadFailsIsTriedAgain: the record in the way may be the writer's own, from a
+// try whose acknowledgement was lost. An error that ends the caller's retries would give up a batch
+// or a claim for nothing.
 func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		all, blind := connect(t, srv, "all"), connect(t, srv, "blind")
@@ -98,7 +100,7 @@ func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	}, withUsers(t))
 }
 
-// TestTheFirstOfTwoWritersCounts: the second one learns what the first one stored.
+// TestTheFirstOfTwoWritersCounts: the second writer gets what the first one stored.
 func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()
@@ -135,7 +137,7 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	}, withUsers(t))
 }
 
-// TestARecordThatCannotBeReadIsAnothers: it is not the writer's own, so it decides.
+// TestARecordThatCannotBeReadIsAnothers: such a record is not the writer's own, so it decides.
 func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()

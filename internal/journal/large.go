@@ -10,16 +10,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// headroom is what a record may need beyond its results: fields, headers, the subject.
+// headroom is what a record may need besides its results, in bytes: fields, headers, the subject.
 const headroom = 64 << 10
 
-// MaxInline is how large an outcome may be before it goes to the object store, in bytes.
+// MaxInline is the largest outcome that is stored in a record, in bytes. A larger one goes to the
+// object store.
 const MaxInline = 256 << 10
 
-// inline is the largest body that fits into one message.
+// inline returns the size of the largest body that fits into one message.
 func (j *Journal) inline() int { return j.conn.MaxPayload() - headroom }
 
-// Offload puts an outcome that is too large for a record into the object store and leaves its ref.
+// Offload moves an outcome that is too large for a record to the object store, and leaves its ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	limit := min(MaxInline, j.inline())
 	if len(result.Output) <= limit && len(messages.MustMarshal(result.Outcome)) <= limit {
@@ -28,6 +29,7 @@ func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	return j.offload(ctx, result)
 }
 
+// offload moves an outcome to the object store, whatever its size.
 func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
 	ref, err := j.conn.PutObject(ctx, messages.MustMarshal(result.Outcome))
 	if err != nil {
@@ -37,7 +39,8 @@ func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
 	return nil
 }
 
-// shrink offloads the largest outcomes until the record that holds them fits into a message.
+// shrink offloads the largest outcomes until the record that holds them fits into a message. The
+// error is bus.ErrTooLarge if the record is too large even without outcomes.
 func (j *Journal) shrink(ctx context.Context, results []messages.Result, size func() int) error {
 	for size() > j.inline() {
 		largest := -1
@@ -56,7 +59,8 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 	return nil
 }
 
-// shrinkPlan offloads outcomes, and the calls where even that is not enough.
+// shrinkPlan offloads the planned calls if they need more than half of a message, and then outcomes
+// until the plan record fits.
 func (j *Journal) shrinkPlan(ctx context.Context, rec *messages.PlanRecord) error {
 	size := func() int { return len(messages.MustMarshal(rec)) }
 	if calls := messages.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
@@ -69,7 +73,7 @@ func (j *Journal) shrinkPlan(ctx context.Context, rec *messages.PlanRecord) erro
 	return j.shrink(ctx, rec.Results, size)
 }
 
-// wholePlan brings back calls that were offloaded.
+// wholePlan loads planned calls that were offloaded.
 func (j *Journal) wholePlan(ctx context.Context, rec *messages.PlanRecord) error {
 	if rec.CallsRef == nil {
 		return nil
@@ -87,7 +91,7 @@ func (j *Journal) wholePlan(ctx context.Context, rec *messages.PlanRecord) error
 	return nil
 }
 
-// Resolve brings back an outcome that was offloaded.
+// Resolve loads an outcome that was offloaded. The result keeps its ref.
 func (j *Journal) Resolve(ctx context.Context, result *messages.Result) error {
 	if result.Ref == nil {
 		return nil

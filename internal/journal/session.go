@@ -11,20 +11,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The replies of a session are stored in the order of the log, since its batches run one at a time. So a place among the
-// replies says what has ended since, whatever the clocks say.
+// The batches of a session run one at a time, so their replies are stored in the order of the log.
+// A place (a sequence in the stream of replies) therefore tells which batches have ended since,
+// whatever the clocks say.
 
-// Replied is a batch that has ended, as far as its stored reply tells without its results.
+// Replied is a batch that has ended, with what its stored reply tells without the results.
 type Replied struct {
 	Key    messages.BatchKey
-	Place  uint64 // among all replies
+	Place  uint64 // sequence among all replies
 	Stored time.Time
-	Size   int              // of what was read
+	Size   int              // bytes that were read for it
 	Batch  messages.BatchID // "": the reply cannot be read
 	Status messages.ReplyStatus
 }
 
-// LastReplied is the batch of a session that has ended last, as far as its reply is kept.
+// LastReplied returns the batch of a session that has ended last and whose reply is still kept.
 func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Replied, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.OfSession(messages.VerbFinal, tenant, session)+".*")
 	if errors.Is(err, bus.ErrNotFound) {
@@ -36,8 +37,9 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 	return j.readReplied(msg), true, nil
 }
 
-// EachReplied calls each for every batch of a session that has ended since, the oldest first, until each says that it needs no
-// more. It holds a page of replies at a time, and may be behind.
+// EachReplied calls each for every batch of a session whose reply is stored at or after from, the
+// oldest first, until each returns false. It holds a page of replies at a time. The server that
+// answers may be behind, so the newest replies may be missing.
 func (j *Journal) EachReplied(ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool)) error {
 	filter := j.names.OfSession(messages.VerbFinal, tenant, session) + ".*"
 	return j.conn.Scan(ctx, j.names.Stream(bus.Replies), filter, from, func(msg bus.Msg) bool { return each(j.readReplied(msg)) })

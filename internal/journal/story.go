@@ -11,17 +11,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Story is everything that the journal still holds of a batch, for people, but arguments and outputs. Nothing decides by it.
+// Story is everything that the journal still holds of a batch, except arguments and outputs. It is
+// for people: no code decides by it.
 type Story struct {
-	Accepted Accepted // the batch itself, while it is in the log; its Seq is 0 afterwards
+	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
 	Records  []CallEntry         // every record of every call, the oldest first
-	Results  []StoredResult      // of calls that do not claim, while there is no reply that holds them
-	Reply    *messages.Reply     // whole; nil while there is none
-	Replied  time.Time           // when it was stored
-	Lines    messages.AuditLines // about the calls, from the record for people
+	Results  []StoredResult      // of calls that do not claim, unless the reply holds them
+	Reply    *messages.Reply     // without its reinjection; nil: there is no reply
+	Replied  time.Time           // when the reply was stored
+	Lines    messages.AuditLines // the lines about the calls in the audit log
 
-	answers Accepted // the batch in the log that the reply is to, of which place and time are known
+	// The log entry that the reply answers: only its sequence and time are set.
+	answers Accepted
 }
 
 // StoredResult is the result of a call that does not claim.
@@ -31,9 +33,11 @@ type StoredResult struct {
 	Result messages.Result
 }
 
-// Story is what became of a batch so far; bus.ErrNotFound when nobody knows of it. A record that cannot be read is left out.
+// Story returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves out
+// call records and results that cannot be read.
 func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, err error) {
-	// The log first: a batch leaves it only after its reply is stored, so between the two looks nothing is missed.
+	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
+	// between the two reads.
 	accepted, open, err := j.Open(ctx, key)
 	if err != nil {
 		return s, err
@@ -80,13 +84,14 @@ func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, er
 	return s, nil
 }
 
-// lighten drops what is not told of a result, and may be large.
+// lighten drops the parts of a result that a history does not show and that may be large.
 func lighten(r *messages.Result) {
 	if r != nil {
 		r.Output, r.Content = nil, nil
 	}
 }
 
+// storyResults adds the stored results of the calls that do not claim.
 func (j *Journal) storyResults(ctx context.Context, key messages.BatchKey, s *Story) error {
 	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
 	if err != nil {
@@ -103,11 +108,13 @@ func (j *Journal) storyResults(ctx context.Context, key messages.BatchKey, s *St
 	return nil
 }
 
-// skipped is a field that is passed over.
+// skipped is a JSON member that is not decoded.
 type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
+// storyReply adds the reply, if there is one. If the object with its results cannot be read, the
+// reply is added without them.
 func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Story) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -122,7 +129,8 @@ func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Stor
 	}
 	var reply struct {
 		messages.Reply
-		Reinjection skipped `json:"reinjection"` // which is the outputs of all calls
+		// The reinjection repeats the outputs of all calls.
+		Reinjection skipped `json:"reinjection"`
 	}
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return fmt.Errorf("stored reply of batch %s: %w", key, err)
@@ -132,11 +140,12 @@ func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Stor
 	return nil
 }
 
-// clocks is how much those of two servers may differ.
+// clocks is how far apart the clocks of two servers may be.
 const clocks = time.Minute
 
-// storyLines finds the lines about the batch that a stored reply answers: among those of its session, or what was put aside of
-// them. All were stored after the batch was, however long before the reply.
+// storyLines adds the audit lines about the batch that the stored reply answers. It looks among the
+// lines of the session and then at the aside subject. All of them were stored after the batch was
+// accepted, however long before the reply.
 func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Story) error {
 	if s.answers.Seq == 0 {
 		return nil
