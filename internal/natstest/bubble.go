@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Lifetime is how much simulated time a bubble may take. A server's tickers keep the clock moving, so
-// synctest does not notice a lost wake-up; without this bound such a test would spin until go test
-// kills it.
+// Lifetime is how much simulated time a bubble may take. A server's tickers keep the clock moving,
+// so synctest does not notice a lost wake-up; without this bound such a test would spin until
+// go test kills it.
 const Lifetime = 7 * 24 * time.Hour
 
 // Bubble runs test with a real server inside a testing/synctest bubble, where time passes only

@@ -1,5 +1,5 @@
 // Package natstest gives a test a real NATS server in its own process: in real time ([Server]) or
-// inside a testing/synctest bubble ([Bubble]), where ten seconds of waiting take a few milliseconds.
+// in a testing/synctest bubble ([Bubble]), where ten seconds of waiting take a few milliseconds.
 //
 // There is no mock of JetStream. A server starts in about 4 ms, needs no port and no container, and
 // its data is gone with the test.
@@ -38,7 +38,7 @@ type Option func(*devserver.Options)
 // are not about what survives a crash.
 func Fast(o *devserver.Options) { o.SyncInterval = time.Hour }
 
-// Listening opens a port on the loopback interface, for tests with subprocesses. Do not use it inside
+// Listening opens a port on the loopback interface, for tests with subprocesses. Do not use it in
 // a bubble.
 func Listening(o *devserver.Options) { o.Listen = anyPort }
 
