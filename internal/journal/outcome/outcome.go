@@ -1,16 +1,17 @@
-// Package outcome decides what became of a write to the journal, and whether the writer tries again.
+// Package outcome decides what became of a write to the journal, and whether the writer tries
+// again.
 //
-// Each write is a compare-and-set behind the record at sequence last. Its acknowledgement can be lost,
-// and the server answers the second try of a write that it has stored with a conflict. So a conflict
-// proves nothing by itself: the newest record of the subject decides, once it can be read.
+// Each write is a compare-and-set behind the record at sequence last. Its acknowledgement can be
+// lost, and the server answers the second try of a write that it has stored with a conflict. So a
+// conflict proves nothing by itself: the newest record of the subject decides, once it can be read.
 //
 //	answer \ newest record   own          newer than last   not newer    cannot be read
 //	Stored                   Won          Won               Won          Won
 //	Conflict, Unknown        Won          Overtaken         Undecided    Undecided
 //	Impossible               Refused      Refused           Refused      Refused
 //
-// A writer repeats an undecided write, with the same nonce, until it is decided. Package journal and the
-// simulation both call this package, so the seeds try the rule that runs.
+// A writer repeats an undecided write, with the same nonce, until it is decided. Package journal
+// and the simulation both call this package, so the seeds try the rule that runs.
 package outcome
 
 // Answer is what the server said to a write.
@@ -20,8 +21,8 @@ type Answer uint8
 const (
 	// Stored: the write was acknowledged.
 	Stored Answer = iota
-	// Conflict: the newest record of the subject is not the expected one. It may be the writer's own,
-	// from an earlier try whose acknowledgement was lost.
+	// Conflict: the newest record of the subject is not the expected one. It may be the writer's
+	// own, from an earlier try whose acknowledgement was lost.
 	Conflict
 	// Unknown: no acknowledgement came, or nothing took the write at this moment.
 	Unknown
@@ -48,7 +49,7 @@ const (
 	Won Outcome = iota
 	// Overtaken: another writer's record is stored in its place, and counts.
 	Overtaken
-	// Undecided: nobody knows yet. The writer tries again.
+	// Undecided: it is not known whether the record is stored. The writer tries again.
 	Undecided
 	// Refused: the record is not stored and never will be.
 	Refused
@@ -57,7 +58,8 @@ const (
 // Final reports whether the outcome ends the writer's tries.
 func (o Outcome) Final() bool { return o != Undecided }
 
-// Of is the outcome of a write behind the record at sequence last (0: as the first of its subject).
+// Of returns the outcome of a write behind the record at sequence last (0: as the first of its
+// subject).
 func Of(answer Answer, last uint64, newest Newest) Outcome {
 	switch {
 	case answer == Stored:

@@ -31,7 +31,8 @@ func TestAConflictNeverEndsAWriteByItself(t *testing.T) {
 	}
 }
 
-// TestARecordThatWentBackDecidesNothing: a server that is behind shows an older record than the expected one.
+// TestARecordThatWentBackDecidesNothing: a server that is behind shows a record that is older than
+// the expected one.
 func TestARecordThatWentBackDecidesNothing(t *testing.T) {
 	for _, seq := range []uint64{0, 3, 7} {
 		if got := Of(Conflict, 7, Newest{Read: true, Seq: seq}); got != Undecided {
