@@ -3,7 +3,8 @@
 //
 //	c, err := client.Connect(ctx, client.Options{URL: "nats://localhost:4222"})
 //	reply, err := c.Run(ctx, messages.Batch{
-//		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message}, nil)
+//		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message,
+//	}, nil)
 //	history = append(history, message, reply.Reinjection)
 //
 // The id of a batch is its idempotency key: whatever happens to the connection or to the program,

@@ -167,10 +167,12 @@ func (f *follower) listed(a answeredList) {
 	p.asking = false
 	var refusal *messages.Refusal
 	switch {
-	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // it is final
+	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // final
 		p.wait = 0
-	case a.err != nil: // an older coordinator answered; another may answer the next request
-		if p.later(now); errors.Is(a.err, errNoLists) || errors.Is(a.err, ErrNoFleet) { // may take long
+	case a.err != nil:
+		// An older coordinator (errNoLists) may have answered, and a newer one may answer next.
+		// The wait for a newer one, or for a fleet, may be long: no batch waits for the list.
+		if p.later(now); errors.Is(a.err, errNoLists) || errors.Is(a.err, ErrNoFleet) {
 			p.until = now
 		}
 	default:
