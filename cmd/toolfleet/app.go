@@ -20,19 +20,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// app is what every command is run with.
+// app is the context, the streams and the settings that every command runs with.
 type app struct {
 	ctx            context.Context        // ends at the first signal
-	hurry          func() <-chan struct{} // closed at the second
+	hurry          func() <-chan struct{} // see signals.patience: closed at the second signal
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	command        string        // as it is typed: "tools export"
 	flags          []config.Flag // the settings that were given as flags
 	file           string        // --config
-	last           func()        // what may take a while, for when everything is said; nil: nothing
+	last           func()        // slow work after all output, such as flushing traces; nil: none
 }
 
-// take picks the settings out of the command line.
+// take collects the command's name and its settings from the command line.
 func (a *app) take(parsed *kong.Context) {
 	for _, node := range parsed.Path {
 		if node.Command != nil {
@@ -50,17 +50,17 @@ func (a *app) take(parsed *kong.Context) {
 	}
 }
 
-// usage is an error in what the user gave: flags, settings, files.
+// usage marks an error in the user's input (flags, settings, files): exit status 2.
 type usage struct{ error }
 
 func (u usage) Unwrap() error { return u.error }
 
 func wrong(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
 
-// errSaid ends a command whose failure has been told already.
+// errSaid ends a command whose failure was printed already: end prints nothing for it.
 var errSaid = errors.New("failed, as was said")
 
-// end is the exit status of a command, whose error it tells.
+// end prints the error of a command, if any, and returns its exit status.
 func (a *app) end(err error) int {
 	if a.last != nil {
 		defer a.last()
@@ -69,7 +69,8 @@ func (a *app) end(err error) int {
 	switch {
 	case err == nil:
 		return done
-	case errors.Is(err, errSaid), errors.Is(err, syscall.EPIPE): // nobody reads on
+	// EPIPE: the reader of our output is gone, which needs no message.
+	case errors.Is(err, errSaid), errors.Is(err, syscall.EPIPE):
 		return failed
 	case errors.As(err, &u):
 		a.say("toolfleet %s: %v", a.command, err)
@@ -79,12 +80,12 @@ func (a *app) end(err error) int {
 	return failed
 }
 
-// say writes a line for people.
+// say writes one line to stderr.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, format+"\n", args...)
 }
 
-// settings is the settings in effect.
+// settings loads the settings in effect. Its errors are usage errors.
 func (a *app) settings() (*config.Config, error) {
 	cfg, err := config.Load(config.Sources{File: a.file, Flags: a.flags})
 	if err != nil {
@@ -93,7 +94,8 @@ func (a *app) settings() (*config.Config, error) {
 	return cfg, nil
 }
 
-// logger writes to stderr, or to what stands before it. quiet is the level where the settings say nothing.
+// logger returns a logger that writes to the given writer: stderr, or a writer in front of it.
+// quiet is the level to use when log.level is not set; "" keeps the default.
 func (a *app) logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logger, error) {
 	level := cfg.Log.Level
 	if !cfg.Given("log.level") && quiet != "" {
@@ -106,7 +108,7 @@ func (a *app) logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logg
 	return log, nil
 }
 
-// load is the settings and a logger for a command that runs until it is told to end.
+// load returns the settings and a logger on stderr for a command that runs until a signal stops it.
 func (a *app) load() (*config.Config, *slog.Logger, error) {
 	cfg, err := a.settings()
 	if err != nil {
@@ -143,13 +145,14 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// isTerminal reports whether a person looks at w.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// colours reports whether w takes them: a terminal, and nobody asked for none.
+// colours reports whether output to w may be coloured: w is a terminal, NO_COLOR is empty and TERM
+// is not dumb.
 func colours(w any) bool {
 	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -29,14 +29,14 @@ func (approvalsCmd) Help() string {
 beginning that no other open question shares. Decisions are signed with the key of an approver whom the policy names.`
 }
 
-// bureau is the flags of every command about approvals.
+// bureau holds the flags that every approvals command has.
 type bureau struct {
 	server
 	shape
 	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"Tenant whose calls wait, if not that of the settings: _ in a fleet with one tenant [$$TOOLFLEET_TENANT]."`
 }
 
-// signs is the flags of those that decide.
+// signs holds the flags of the commands that decide: the approver's key and name.
 type signs struct {
 	Key string `setting:"approver.key" placeholder:"FILE"`
 	As  string `setting:"approver.name" placeholder:"NAME"`
@@ -67,6 +67,7 @@ func (c approvalsLsCmd) Run(a *app) error {
 	})
 }
 
+// pendingRows returns a header and one table row per open question.
 func pendingRows(list []messages.Pending, now time.Time) [][]string {
 	rows := [][]string{{"ID", "TIER", "AGE", "EXPIRES IN", "ASKED BY", "AGREED", "CALL"}}
 	ids := shortIDs(list)
@@ -79,11 +80,12 @@ func pendingRows(list []messages.Pending, now time.Time) [][]string {
 	return rows
 }
 
-// leastLast is how wide the last column of a table has to be so that it says something.
+// leastLast is the least width, in characters, at which the last column is still worth showing.
 const leastLast = 16
 
-// fit makes a table no wider than the screen: a row stays one line. It cuts the last column, and where that would
-// leave nothing of it, it gives up columns, in this order.
+// fit makes a table no wider than the screen, so that a row stays on one line. It cuts the last
+// column. If that would leave fewer than leastLast characters, it first drops the columns named in
+// spare, in that order.
 func fit(rows [][]string, width int, spare ...string) [][]string {
 	last, left := len(rows[0])-1, width
 	for column := range last {
@@ -238,10 +240,12 @@ func (c approvalsEditCmd) Run(a *app) error {
 	})
 }
 
-// leastID is how much of an id has to be given where nobody looks at what it stands for.
+// leastID is the shortest id, in characters, that a command takes when it does not show the
+// question first.
 const leastID = 8
 
-// pick is the question that is meant, and who is to be asked about it: nobody, when they need not be.
+// pick returns the question that an id means, and the person to ask about it. The person is nil if
+// yes is set: then nothing is asked, and the id must have at least leastID characters.
 func (d *desk) pick(id string, yes bool) (messages.Approval, *person, error) {
 	var someone *person
 	if !yes {
@@ -263,7 +267,7 @@ func (d *desk) pick(id string, yes bool) (messages.Approval, *person, error) {
 	return q, someone, err
 }
 
-// agreesTo is the error of a command to which the person did not say yes.
+// agreesTo turns a no into an error, so that the command fails and the question stays open.
 func agreesTo(yes bool, err error) error {
 	if err == nil && !yes {
 		err = errors.New("nothing was decided: the question stays open")
@@ -271,7 +275,7 @@ func agreesTo(yes bool, err error) error {
 	return err
 }
 
-// answer decides, and prints the answer for programs.
+// answer hands in a decision and, with -o json, prints the fleet's answer.
 func (d *desk) answer(q messages.Approval, s said, asJSON bool) error {
 	answer, err := d.decide(d.app.ctx, q, s)
 	if err != nil || !asJSON {

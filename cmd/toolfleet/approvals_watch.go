@@ -39,18 +39,19 @@ func (c approvalsWatchCmd) Run(a *app) error {
 		group, ctx := errgroup.WithContext(watching)
 		w := newWatched()
 		w.each = func(p messages.Pending, shown bool) {
-			if asks && (p.State == "" || shown) { // the person is told by the asking itself
+			if asks && (p.State == "" || shown) { // the prompt shows it
 				return
 			}
 			if err := c.tell(a, p); err != nil {
-				end(err) // nobody reads on
+				end(err) // the reader of our output is gone
 			}
 		}
 		group.Go(func() error { return d.follow(ctx, w) })
 		if asks {
 			group.Go(func() error {
 				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
-					if slices.Contains(q.Pending().Agreed, d.name) { // it is somebody else's turn
+					// This person has agreed; another one has to.
+					if slices.Contains(q.Pending().Agreed, d.name) {
 						return nil
 					}
 					return d.interview(ctx, someone, q, false)
@@ -65,7 +66,7 @@ func (c approvalsWatchCmd) Run(a *app) error {
 	})
 }
 
-// tell prints news.
+// tell prints one change of a question.
 func (c approvalsWatchCmd) tell(a *app, p messages.Pending) error {
 	if c.json() {
 		return a.print(p)
@@ -74,7 +75,7 @@ func (c approvalsWatchCmd) tell(a *app, p messages.Pending) error {
 	return err
 }
 
-// newsLine is a question, or what became of one, on one line.
+// newsLine returns one line about a question: open, agreed to by some of its approvers, or closed.
 func newsLine(p messages.Pending) string {
 	if p.State == "" && len(p.Agreed) > 0 {
 		return fmt.Sprintf("%s  %d of %d agreed (%s), expires in %s  %s", short(p.ID), len(p.Agreed), p.Approvers, clean(strings.Join(p.Agreed, ", "), 80), span(time.Until(p.Expires)), clean(p.Line, 160))
@@ -86,24 +87,28 @@ func newsLine(p messages.Pending) string {
 		clean(p.Requester+"/"+string(p.Session), 40), clean(p.Line, 160))
 }
 
-// watched is what is known of the questions of a tenant.
+// watched tracks the questions of one tenant: their last known states, and which are still to be
+// shown. Its input may repeat or come out of order.
 type watched struct {
-	// each is told of every change, one after another, and whether the question was handed out by next.
+	// each is called for every change, one call at a time and with mu held. shown reports whether
+	// next has returned the question.
 	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex
-	known  map[string]messages.Pending // the last that was heard of a question, by id; guarded by mu
-	queue  []messages.Pending          // open, not shown yet; guarded by mu
-	shown  map[string]bool             // handed out by next, by id; guarded by mu
-	closes map[string]func()           // ends the asking of a question, by id; guarded by mu
-	more   chan struct{}               // there is something in the queue, perhaps
+	known  map[string]messages.Pending // last known state by id; guarded by mu
+	queue  []messages.Pending          // open and not returned by next yet; guarded by mu
+	shown  map[string]bool             // returned by next, by id; guarded by mu
+	closes map[string]func()           // cancels the prompt of a question, by id; guarded by mu
+	more   chan struct{}               // a signal to look into the queue, of capacity 1
 }
 
 func newWatched() *watched {
 	return &watched{known: map[string]messages.Pending{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
 }
 
-// take is told news, possibly old ones. A question that is closed does not open again.
+// take records a change of a question. It ignores what is not newer than the last known state: a
+// closed question does not reopen, and agreements do not become fewer. A newer question for the
+// same call closes the older one with the state "gone".
 func (w *watched) take(p messages.Pending) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,7 +132,8 @@ func (w *watched) take(p messages.Pending) {
 	}
 }
 
-// settle notes down and tells how a question is now. It needs mu.
+// settle stores the state of a question and reports it. A state that closes the question also
+// cancels its prompt. The caller holds mu.
 func (w *watched) settle(p messages.Pending) {
 	w.known[p.ID] = p
 	w.each(p, w.shown[p.ID])
@@ -136,15 +142,17 @@ func (w *watched) settle(p messages.Pending) {
 	}
 }
 
-// replaces reports whether a question has come in the place of another one that is open: somebody has edited that, or
-// the call was asked about anew.
+// replaces reports whether p takes the place of another open question about the same call: a person
+// edited the arguments, or the call was asked about anew.
 func replaces(p, other messages.Pending) bool {
 	same := p.Tenant == other.Tenant && p.Session == other.Session && p.Batch == other.Batch && p.Index == other.Index
 	later := p.Asked.After(other.Asked) || p.Asked.Equal(other.Asked) && (p.State != "" || len(p.Agreed) > 0)
 	return same && later && p.ID != other.ID && other.State == ""
 }
 
-// next is the oldest question that was not shown yet and is open, and a context that ends with it.
+// next returns the oldest open question that it has not returned yet, and a context that is
+// cancelled with errClosed once the question closes. The caller calls done when it has finished
+// with the question. found is false if there is none.
 func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Context, done func(), found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,10 +174,12 @@ func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Co
 	return p, ctx, func() {}, false
 }
 
-// relist is how often the whole list is looked at again: news may be lost.
+// relist is how often the whole list of open questions is fetched again, because events may be
+// lost.
 const relist = time.Minute
 
-// follow tells w what is open and every change until ctx ends.
+// follow feeds w with every open question and every change until ctx ends. It lists the open
+// questions only after it subscribed to changes, so that none is missed in between.
 func (d *desk) follow(ctx context.Context, w *watched) error {
 	listening := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -208,7 +218,8 @@ func (d *desk) follow(ctx context.Context, w *watched) error {
 	return group.Wait()
 }
 
-// answerAll asks about one question after the other.
+// answerAll prompts for one question after another until ctx ends or the person gives no answer.
+// Any other failure is printed, and the next question follows.
 func (d *desk) answerAll(ctx context.Context, w *watched, ask func(context.Context, messages.Approval) error) error {
 	for {
 		p, open, done, found := w.next(ctx)

@@ -9,21 +9,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// asker asks the person at the terminal about the calls of a batch that wait for one. Without a person nobody is an
-// approver of the fleet in this process, and such calls are refused at once.
+// asker prompts the person at the terminal about the calls of a batch that need approval. Without a
+// person, the fleet in this process has no approvers and refuses such calls at once.
 type asker struct {
 	app     *app
-	person  *person // nil: nobody is there
+	person  *person // nil: no terminal to ask at
 	display *display
 	watched *watched
-	calls   map[int]messages.Pending // what is asked about a call, by index; owned by who takes events
-	key     approval.Key
-	name    string
+	// calls holds the last question by call index. The goroutine that takes events owns it.
+	calls map[int]messages.Pending
+	key   approval.Key
+	name  string
 }
 
-// settle makes the person the only approver of a fleet, with a key for its lifetime.
+// settle makes the person the only approver of the fleet, with a key that lives as long as the
+// process. Without a person the fleet gets no approvers.
 func (s *asker) settle(f *fleet) (err error) {
-	f.policy.Approvers = nil // nobody else can reach this fleet
+	f.policy.Approvers = nil // the fleet is in this process: no other approver can reach it
 	if s.person == nil {
 		return nil
 	}
@@ -39,7 +41,8 @@ func (s *asker) settle(f *fleet) (err error) {
 	return nil
 }
 
-// take is told every event of the batch.
+// take handles one event of the batch: it updates the display, and opens and closes questions. A
+// question closes when its call runs or ends, or gets a new question.
 func (s *asker) take(e messages.Event) {
 	s.display.take(e)
 	if s.person == nil {
@@ -56,6 +59,7 @@ func (s *asker) take(e messages.Event) {
 	}
 }
 
+// close marks a question as gone if really is set: there was one.
 func (s *asker) close(p messages.Pending, really bool) {
 	if really {
 		p.State = "gone"
@@ -63,12 +67,12 @@ func (s *asker) close(p messages.Pending, really bool) {
 	}
 }
 
-// run asks until ctx ends.
+// run prompts for the open questions until ctx ends or the person gives no answer.
 func (s *asker) run(ctx context.Context, f *fleet) error {
 	if s.person == nil {
 		return nil
 	}
-	aside := *s.app // for what is said while nobody is asked
+	aside := *s.app // lines outside a prompt go above the board
 	aside.stderr = s.display
 	d := &desk{app: &aside, client: client.Over(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
 	asking := *d

@@ -75,7 +75,7 @@ func (c auditCmd) Run(a *app) error {
 	return err
 }
 
-// check refuses words that no line has: they would find nothing for ever.
+// check refuses statuses and types that no audit line can have: such a filter would never match.
 func (c auditCmd) check() error {
 	statuses := []messages.Status{
 		messages.StatusOK, messages.StatusValidationError, messages.StatusSemanticError, messages.StatusHookError, messages.StatusDenied, messages.StatusError,
@@ -124,7 +124,7 @@ func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error
 	if cfg.Given("tenant") {
 		f.Tenant = cfg.Tenant
 	}
-	if len(c.Status) == 1 { // else ended tells
+	if len(c.Status) == 1 { // several are checked by ended
 		f.Status = messages.Status(c.Status[0])
 	}
 	var err error
@@ -138,7 +138,7 @@ func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error
 	return f, err
 }
 
-// moment reads a time, or how long it is ago.
+// moment reads a point in time: RFC 3339, or a duration before now such as 24h.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -153,7 +153,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// ended reports whether a line is of a call that ended as is wanted.
+// ended reports whether a line passes --failed and --status.
 func (c auditCmd) ended(l messages.AuditRecord) bool {
 	switch {
 	case c.Failed:
@@ -164,7 +164,7 @@ func (c auditCmd) ended(l messages.AuditRecord) bool {
 	return true
 }
 
-// list prints every line that is wanted: as it comes, where it is followed.
+// list prints every matching line; with --follow, lines are printed as they arrive.
 func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
 	found, unread := 0, 0
 	table := a.auditTable()
@@ -225,7 +225,7 @@ func (a *app) nothingOnRecord(call string) error {
 
 const orNone = "-"
 
-// uncut is more characters than any cell has.
+// uncut is a cell width that no cell reaches: it switches cutting off.
 const uncut = 1 << 24
 
 func auditRow(l messages.AuditRecord, cuts bool) []string {
@@ -233,7 +233,7 @@ func auditRow(l messages.AuditRecord, cuts bool) []string {
 	if l.Type != messages.AuditCall {
 		what = string(l.Type)
 	}
-	if l.Type == messages.AuditCall && l.DurationMS > 0 { // else nobody has measured
+	if l.Type == messages.AuditCall && l.DurationMS > 0 { // 0: not measured
 		took = took3(l.DurationMS)
 	}
 	if l.Attempt > 0 {
@@ -267,7 +267,8 @@ func orDash(text string, most int) string {
 
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// took3 is milliseconds as people say them.
+// took3 formats milliseconds as a duration, rounded to 10 ms from 1 s, to 100 µs from 1 ms, else 1
+// µs.
 func took3(ms float64) string {
 	d := time.Duration(ms * float64(time.Millisecond))
 	switch {
@@ -279,7 +280,7 @@ func took3(ms float64) string {
 	return d.Round(time.Microsecond).String()
 }
 
-// decided is who or what decided about a call, in few words.
+// decided returns who or what decided about a call, in a few words.
 func decided(l messages.AuditRecord) string {
 	if l.Decision != nil {
 		text := string(l.Decision.Verdict) + " by " + l.Decision.By

@@ -12,20 +12,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// place is where a call is: providers may give an id twice.
+// place identifies a call by its batch and index: call ids are not unique, since a provider may
+// reuse one.
 type place struct {
 	key   messages.BatchKey
 	index int
 }
 
-// chapter is what is on record of one run of a call, in the order in which it was stored.
+// chapter holds the audit lines of one run of a call, in the order in which they were stored.
 type chapter struct {
 	lines []messages.AuditRecord
-	ended bool // the call's own line is there
-	asks  bool // some of it was asked for
+	ended bool // the line of type call was seen
+	asks  bool // at least one line matched the filter
 }
 
-// line is where a line is: those of one batch share a message.
+// line identifies an audit line. The lines of one batch share a message, so the sequence alone is
+// not enough.
 type line struct {
 	seq   uint64
 	index int
@@ -33,8 +35,9 @@ type line struct {
 
 func lineOf(e audit.Entry) line { return line{e.Seq, e.Line.Index} }
 
-// retell tells apart the calls that lines are about, and for each call its runs: a batch may be given the id of another that
-// was finished long before. The line of a call ends its story, but for what comes late about its question.
+// retell groups audit lines by call and splits each call into its runs: a later batch may reuse the
+// id of one that finished long before. The line of type call ends a run, but late lines about a
+// question of the run still belong to it.
 func retell(entries []audit.Entry, asked map[line]bool) (all []*chapter) {
 	newest := map[place]*chapter{}
 	for _, e := range entries {
@@ -51,14 +54,15 @@ func retell(entries []audit.Entry, asked map[line]bool) (all []*chapter) {
 	return all
 }
 
-// heardLate reports whether a line still belongs to a story that has ended: nobody was asked anew.
+// heardLate reports whether a line still belongs to a run that has ended: it is a refused decision,
+// or it is about a question that the run already has.
 func (s *chapter) heardLate(l messages.AuditRecord) bool {
 	return l.Type == messages.AuditRefused || l.Type != messages.AuditCall && slices.ContainsFunc(s.lines, func(before messages.AuditRecord) bool {
 		return l.Approval != "" && l.Approval == before.Approval
 	})
 }
 
-// tellCall prints all that is on record of one call, or which calls have its id.
+// tellCall prints the history of one call, or lists the calls if several share the id.
 func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audit.Filter) error {
 	found, err := read(a, log, want)
 	if err != nil {
@@ -75,7 +79,7 @@ func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audi
 			return a.listStories(retell(found, asked))
 		}
 	}
-	all, err := read(a, log, audit.Filter{Key: key}) // also the lines that do not know its id
+	all, err := read(a, log, audit.Filter{Key: key}) // lines without the call id, too
 	if err != nil {
 		return err
 	}
@@ -92,7 +96,7 @@ func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audi
 	return err
 }
 
-// listStories prints the newest line of each call.
+// listStories prints the newest line of each run.
 func (a *app) listStories(all []*chapter) error {
 	var lines []messages.AuditRecord
 	for _, s := range all {
@@ -118,7 +122,8 @@ func read(a *app, log *audit.Log, want audit.Filter) (found []audit.Entry, err e
 	return found, err
 }
 
-// callStory is a page about one call, from its lines in the order in which they were stored.
+// callStory renders one run of a call as a table, from its lines in the order in which they were
+// stored.
 func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	end := headOf(lines)
 	page := &page{}
@@ -139,7 +144,7 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 		label, began = "ran", fmt.Sprintf(", attempt %d, started ", end.Attempt)
 	}
 	ran := "on " + clean(end.Worker, 80) + began + at(end.Started)
-	if end.DurationMS > 0 { // else its worker was lost, and nobody has measured
+	if end.DurationMS > 0 { // 0: its worker was lost, so nothing was measured
 		ran += fmt.Sprintf(", queued %s, took %s", took3(end.QueueMS), took3(end.DurationMS))
 	}
 	page.may(label, end.Worker != "", "%s", ran)
@@ -160,8 +165,9 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	return page.rows
 }
 
-// headOf is what is known of a call: its own line tells all of it, and of one that is open its newest line does. A decision that
-// was not taken tells nothing of the call, for anybody may have sent it.
+// headOf returns the line that says most about a call: the line of type call, or the newest line
+// while the call is open. It passes over refused decisions: any sender may have made them, so they
+// say nothing about the call.
 func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 	head := lines[0]
 	for _, l := range lines {
@@ -171,13 +177,15 @@ func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 		case messages.AuditRefused:
 			continue
 		}
-		l.TraceID = cmp.Or(l.TraceID, head.TraceID) // which only workers know while a call is open
+		// Only the lines of workers have a trace id while the call is open.
+		l.TraceID = cmp.Or(l.TraceID, head.TraceID)
 		head = l
 	}
 	return head
 }
 
-// started reports whether a call was begun, by a line about it: what is denied has only been looked at.
+// started reports whether a line shows that the call began to run. A denied call has an attempt but
+// only went through the checks.
 func started(l messages.AuditRecord) bool {
 	switch l.Type {
 	case messages.AuditCall:
@@ -188,7 +196,7 @@ func started(l messages.AuditRecord) bool {
 	return false
 }
 
-// page is rows of a label and a text.
+// page is a table of two columns, a label and a text, under construction.
 type page struct{ rows [][]string }
 
 func (p *page) row(label, format string, args ...any) {
@@ -201,10 +209,10 @@ func (p *page) may(label string, is bool, format string, args ...any) {
 	}
 }
 
-// permission is who or what decided that the call may run, or not, and by what.
+// permission adds the decision about the call, by whom or by what rule, and why.
 func (p *page) permission(l messages.AuditRecord) {
 	d := l.Permission
-	l.Refusal = nil // is about people's word, and stands below
+	l.Refusal = nil // event shows the refused decision
 	switch {
 	case d == nil && l.Type == messages.AuditCall && !started(l):
 		p.row("decided", "nothing: the call did not come that far")
@@ -218,7 +226,8 @@ func (p *page) permission(l messages.AuditRecord) {
 		p.row("waits", "for a person since %s", at(l.Time))
 	case d.Effect == "ask" && len(d.By) == 0:
 		p.row("undecided", "%s", clean(decided(l), 200))
-	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired): // where two have to agree, one may have
+	// Of two approvers, one may have agreed.
+	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired):
 		p.row("agreed", "%s", clean(strings.Join(d.By, ", "), 200))
 	default:
 		p.row("allowed", "%s", clean(decided(l), 200))
@@ -235,7 +244,7 @@ func (p *page) permission(l messages.AuditRecord) {
 	p.may("", len(why) > 0, "%s", strings.Join(why, ", "))
 }
 
-// event is a line about what happened on the way of a call.
+// event adds one line of the call's history; lines of other types are skipped.
 func (p *page) event(l messages.AuditRecord) {
 	what := map[messages.AuditType]string{
 		messages.AuditAsked: "asked", messages.AuditDecided: "decided", messages.AuditRefused: "not taken", messages.AuditExpired: "nobody decided in time",
@@ -273,7 +282,7 @@ func round(n int) string {
 	return fmt.Sprint(n)
 }
 
-// phases is what each phase took, in the order in which they come.
+// phases lists the time that each phase took, in the order in which they run.
 func phases(ms messages.PhasesMS) string {
 	var said []string
 	for _, phase := range []struct {

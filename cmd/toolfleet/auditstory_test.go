@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The lines of a call are one story. Another call of its batch has another, and so has another run under the same ids.
+// The audit lines of one run of a call belong together. Another call of the batch, and another run
+// under the same ids, have their own.
 func TestRetell(t *testing.T) {
 	key, session := messages.KeyOf("_", "s", "b"), messages.KeyOf("_", "other", "b")
 	var entries []audit.Entry
@@ -27,7 +28,7 @@ func TestRetell(t *testing.T) {
 	put(key, 1, messages.AuditCall, "")
 	put(key, 0, messages.AuditRefused, "")       // too late
 	put(key, 0, messages.AuditGranted, "q1")     // stored late
-	put(key, 0, messages.AuditAsked, "q3")       // the id was given again
+	put(key, 0, messages.AuditAsked, "q3")       // the id is used again
 	put(key, 0, messages.AuditCall, "q3")        //
 	put(key, 0, messages.AuditCall, "")          // and again
 	put(key, -1, messages.AuditBatchRefused, "") //
@@ -52,7 +53,7 @@ func TestRetell(t *testing.T) {
 	}
 }
 
-// The head of a page says what was decided and what ran, and nothing more than the lines know.
+// The head of a page says what was decided and what ran, and no more than the lines show.
 func TestCallStory(t *testing.T) {
 	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
 	line := func(kind messages.AuditType, more func(*messages.AuditRecord)) messages.AuditRecord {

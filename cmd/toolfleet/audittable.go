@@ -11,31 +11,33 @@ import (
 
 var auditHeader = []string{"TIME", "SESSION/BATCH", "CALL", "TOOL", "STATUS", "DECIDED", "TOOK", "ATTEMPT", "WORKER"}
 
-// auditWidths are of the columns where lines are shown as they come: nobody knows how wide the widest will be. The last has no end.
+// auditWidths are the column widths, in characters, for lines that are printed as they arrive: the
+// widest cell is not known then. The last column is unbounded.
 var auditWidths = []int{20, 36, 24, 20, 18, 24, 7, 7, 0}
 
-// auditPage is how many lines are held back: they come out in the order of their times, which is not quite the order in which they
-// were stored, and the first of them say how wide the columns are.
+// auditPage is how many lines the table holds back. Lines are printed by time, which differs
+// slightly from the order in which they were stored, and the first page sets the column widths.
 const auditPage = 1000
 
-// auditTable prints lines in columns. What is too long for its column is cut where a person looks at it. Elsewhere nothing is: a
-// program that is given a part of an id finds nothing by it.
+// auditTable prints audit lines in columns. On a terminal it cuts cells that are too long.
+// Elsewhere it cuts nothing: a program could not look up a shortened id.
 type auditTable struct {
 	a      *app
 	cuts   bool
 	held   []messages.AuditRecord // by time
-	widths []int                  // nil until something is printed
+	widths []int                  // nil until the first line is printed
 }
 
 func (a *app) auditTable() *auditTable { return &auditTable{a: a, cuts: isTerminal(a.stdout)} }
 
-// add takes a line. Whoever has added all calls end.
+// add takes a line and prints the oldest one if more than auditPage are held. The caller calls end
+// after the last.
 func (t *auditTable) add(l messages.AuditRecord) error {
 	i, _ := slices.BinarySearchFunc(t.held, l, func(held, l messages.AuditRecord) int {
 		if held.Time.After(l.Time) {
 			return 1
 		}
-		return -1 // behind those of the same time
+		return -1 // after lines of the same time
 	})
 	t.held = slices.Insert(t.held, i, l)
 	if len(t.held) <= auditPage {
@@ -46,7 +48,7 @@ func (t *auditTable) add(l messages.AuditRecord) error {
 
 func (t *auditTable) end() error { return t.let(len(t.held)) }
 
-// let prints the first n lines that are held.
+// let prints the first n held lines, and the header before the first of all.
 func (t *auditTable) let(n int) error {
 	if n == 0 {
 		return nil
@@ -58,7 +60,8 @@ func (t *auditTable) let(n int) error {
 		}
 		for _, l := range t.held {
 			for i, cell := range auditRow(l, t.cuts) {
-				t.widths[i] = max(t.widths[i], min(len([]rune(cell)), 80)) // one that is longer sticks out
+				// On a terminal the rest of a wider cell is cut; elsewhere it sticks out.
+				t.widths[i] = max(t.widths[i], min(len([]rune(cell)), 80))
 			}
 		}
 		t.widths[len(t.widths)-1] = 0
@@ -87,7 +90,7 @@ func (t *auditTable) print(row []string) error {
 	return err
 }
 
-// now prints a line that has just come.
+// now prints a line at once, without holding it back.
 func (t *auditTable) now(l messages.AuditRecord) error {
 	if t.widths == nil {
 		t.widths = auditWidths
@@ -98,7 +101,7 @@ func (t *auditTable) now(l messages.AuditRecord) error {
 	return t.print(auditRow(l, t.cuts))
 }
 
-// auditLines prints a few lines.
+// auditLines prints a few lines as a table.
 func (a *app) auditLines(lines []messages.AuditRecord) error {
 	t := a.auditTable()
 	var err error

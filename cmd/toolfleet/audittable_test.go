@@ -11,14 +11,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Lines come in the order in which they were stored, and are printed in that of their times, with columns that hold together.
+// Lines come in the order in which they were stored and are printed by time, in aligned columns.
 func TestAuditTable(t *testing.T) {
 	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
 	called := func(second int, session string) messages.AuditRecord {
 		return messages.AuditRecord{
 			Type: messages.AuditCall, Time: began.Add(time.Duration(second) * time.Second), Session: messages.SessionID(session), Batch: "turn-7",
 			CallID: "toolu_01A", Tool: "issue_refund", Status: messages.StatusOutcomeUnknown, Worker: "a-worker-with-a-rather-long-name",
-			Attempt: 1, Started: began, // by a worker that was lost: how long it took nobody knows
+			Attempt: 1, Started: began, // its worker was lost: no duration
 		}
 	}
 	lines := []messages.AuditRecord{called(2, "s"), called(1, "a-session-"+strings.Repeat("long-", 8)), called(3, "s"), called(2, "second")}
@@ -38,7 +38,7 @@ func TestAuditTable(t *testing.T) {
 	golden(t, "audittable.txt", out.String())
 }
 
-// What no person looks at is whole, however long it is: whatever reads it asks for what it has read.
+// Away from a terminal no cell is cut, however long: a program may look up an id that it read.
 func TestAuditTableIsWholeElsewhere(t *testing.T) {
 	long := func(what string) string { return what + strings.Repeat("-", 200) + "end" }
 	l := messages.AuditRecord{
@@ -64,7 +64,8 @@ func TestAuditTableIsWholeElsewhere(t *testing.T) {
 	}
 }
 
-// Of any number of lines a page is held, and what is wider than that was does not move the columns.
+// The table holds one page of lines, however many come, and a later, wider line does not move the
+// columns.
 func TestAuditTableIsBounded(t *testing.T) {
 	var out bytes.Buffer
 	table := &auditTable{a: &app{stdout: &out}, cuts: true}

@@ -75,7 +75,7 @@ func unknownBatch(a *app, err error) error {
 	return errors.Join(a.print(messages.State{Status: "unknown"}), errSaid)
 }
 
-// timeline shows what happened.
+// timeline prints the timeline of a batch, as a picture or as its events.
 func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error {
 	c := client.Over(conn, cfg.Tenant)
 	t, err := c.Timeline(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
@@ -85,7 +85,8 @@ func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error 
 	case err != nil:
 		return err
 	}
-	t.Session, t.Batch = messages.SessionID(b.Session), messages.BatchID(b.ID) // of a batch that could not be read nobody else knows them
+	// A coordinator that could not read the batch does not know its ids.
+	t.Session, t.Batch = messages.SessionID(b.Session), messages.BatchID(b.ID)
 	if b.Output == "json" {
 		return a.print(t)
 	}
@@ -111,11 +112,12 @@ func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error 
 	return err
 }
 
-// looking is how long the fleet around a batch is looked at for who only asked for the batch: a user without the rights gets
-// no answer at all.
+// looking bounds how long a command looks at the fleet around a batch when the user asked only for
+// the batch. A user without the rights for that gets no answer at all, so the wait must be short.
 const looking = time.Second
 
-// openStanding is how a batch that is open stands, by its timeline and as far as this user may look further.
+// openStanding returns the status of an open batch: from its timeline, and from the fleet around it
+// as far as this user may read that.
 func openStanding(ctx context.Context, conn *bus.Conn, tenant string, t messages.Timeline) standing {
 	s := standingOf(t)
 	ctx, cancel := context.WithTimeout(ctx, looking)

@@ -29,7 +29,7 @@ func (batchLsCmd) Help() string {
 those behind another it is said which. It takes the rights of an operator.`
 }
 
-// openBatch is one of them, as -o json prints it.
+// openBatch is one open batch, as -o json prints it.
 type openBatch struct {
 	Tenant   string             `json:"tenant"`
 	Session  messages.SessionID `json:"session"`
@@ -102,7 +102,7 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	for _, b := range list {
 		state := b.text(now)
 		if b.Why == noCoordinator {
-			state = "not told" // and below the table why
+			state = "not told" // the reason stands below the table
 		}
 		row := []string{span(now.Sub(b.Accepted)), clean(string(b.Session), 80), clean(string(b.Batch), 80), fmt.Sprint(b.Calls), state}
 		if tenants {
@@ -113,22 +113,24 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	return rows
 }
 
-// mayList reports whether this user may read the log. Who may not is not answered, and perhaps not even told that.
+// mayList reports whether this user may read the log of batches. A user without the right gets no
+// answer and perhaps no refusal either, so the question is bounded by twice looking.
 func mayList(ctx context.Context, conn *bus.Conn) bool {
 	asking, cancel := context.WithTimeout(ctx, 2*looking)
 	defer cancel()
 	return conn.May(asking, "$JS.API.DIRECT.GET."+conn.Names().Stream(bus.Batches)) && asking.Err() == nil
 }
 
-// listing finds out what is open, and what it waits for.
+// listing lists open batches and finds out what each waits for.
 type listing struct {
 	conn    *bus.Conn
 	journal *journal.Journal
-	heads   map[string]head // of the sessions that are listed
-	mute    bool            // no coordinator answers, so none is asked any more
+	heads   map[string]head // by tenant and session
+	mute    bool            // a coordinator did not answer, so no further one is asked
 }
 
-// noCoordinator is why it is not told how a batch stands, of every one alike.
+// noCoordinator is the reason of a batch whose status is unknown because no coordinator answers. It
+// then holds for every batch of the list.
 const noCoordinator = "no coordinator answers"
 
 // head is the oldest open batch of a session.
@@ -141,8 +143,8 @@ func newListing(conn *bus.Conn) *listing {
 	return &listing{conn: conn, journal: journal.New(conn), heads: map[string]head{}}
 }
 
-// list is the open batches of a tenant ("*": of any) and a session ("": of any) with a call ("": whatever they hold), the oldest
-// first, and whether there are more.
+// list returns the open batches, oldest first, at most `most` of them, and whether there are more.
+// The tenant "*", the session "" and the call "" each match any.
 func (l *listing) list(ctx context.Context, tenant, session string, call messages.CallID, most int) (list []openBatch, more bool, err error) {
 	token := "*"
 	if session != "" {
@@ -180,7 +182,8 @@ func (l *listing) list(ctx context.Context, tenant, session string, call message
 	return list, more, nil
 }
 
-// readOpen reads a batch as far as it can be read: one that is about to be refused is listed all the same.
+// readOpen reads a stored batch as far as it is readable: a batch that is about to be refused is
+// listed too. If the body's ids do not fit its key, the ids are the tokens of the key.
 func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	batch, err := messages.DecodeBatch(a.Body)
 	b = openBatch{Tenant: a.Key.Tenant, Session: batch.Session, Batch: batch.ID, Accepted: a.Stored, key: a.Key, seq: a.Seq}
@@ -194,9 +197,10 @@ func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	return b, calls
 }
 
-// callsOf is the calls of a batch; none of one that cannot be decoded.
+// callsOf returns the calls of a batch; none if its message cannot be decoded.
 func callsOf(b messages.Batch) (calls []messages.ToolCall) {
-	defer func() { _ = recover() }() // as coordinators do: no message may take the list of all others along
+	// A message that makes a codec panic must not fail the whole list. Coordinators do the same.
+	defer func() { _ = recover() }()
 	codec, err := provider.For(b.Provider)
 	if err != nil {
 		return nil
@@ -205,7 +209,7 @@ func callsOf(b messages.Batch) (calls []messages.ToolCall) {
 	return calls
 }
 
-// place finds out how a batch stands; open is false when it has ended meanwhile.
+// place sets the status of a batch. open is false if the batch has ended in the meantime.
 func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error) {
 	first, open, err := l.head(ctx, b.key)
 	switch {
@@ -234,6 +238,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	return t.Status == "running", nil
 }
 
+// head returns the oldest open batch of a session and caches it.
 func (l *listing) head(ctx context.Context, key messages.BatchKey) (first head, found bool, err error) {
 	session := key.Tenant + "." + key.Session
 	if first, found = l.heads[session]; found {

@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// What is open is the operator's to see. An agent is told that it is not, and sees its own batch by its id.
+// Only an operator may list open batches. An agent is told so, and can still see its own batch by
+// id.
 func TestBatchLsWithIdentities(t *testing.T) {
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)
@@ -18,13 +19,13 @@ func TestBatchLsWithIdentities(t *testing.T) {
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
 	policy := approvedBy(t, dir, ids.Seed("approver"))
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
-	m.questions() // a worker does not wait long for streams that it may not make
+	m.questions() // wait for the streams: a worker may not make them and gives up soon
 	worker, _ := m.start("worker", "worker", "--tools", filepath.Join(dir, "tools.yaml"), "--policy", policy)
 	t.Cleanup(func() {
 		cancel()
-		_, _ = worker.Wait(), coordinator.Wait() // how they end is not the subject
+		_, _ = worker.Wait(), coordinator.Wait() // how they end is not tested here
 	})
-	m.questions() // an agent does not wait long for a fleet that is not there
+	m.questions() // wait for the fleet: an agent gives up soon
 	agent, _ := m.start("acme", "run", filepath.Join(dir, "batch.json"), "--batch", "turn-7")
 	t.Cleanup(func() {
 		cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// readBucket is every value of a bucket, in the order of the keys.
+// readBucket returns every value of a bucket, in the order of their keys.
 func readBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, error) {
 	found, err := conn.Values(ctx, conn.Names().Stream(name))
 	if errors.Is(err, bus.ErrNoStream) {

@@ -19,14 +19,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// shortID is how many characters of an id are shown: enough to tell open questions apart.
+// shortID is how many characters of an id are shown, usually enough to tell open questions apart.
+// shortIDs lengthens them where it is not.
 const shortID = 12
 
-// short is the beginning of an id.
+// short returns the first shortID characters of an id.
 func short(id string) string { return clean(id[:min(len(id), shortID)], shortID) }
 
-// card is a question as a person reads it before they answer: all of the arguments, with everything spelt out that
-// could make them look like others.
+// card is the approval view: a question as a person reads it before deciding. It shows every
+// argument, and spells out every character that is invisible or could pass for another.
 func card(q messages.Approval, now time.Time, colour bool) string {
 	paint := func(code, text string) string {
 		if !colour {
@@ -59,13 +60,14 @@ func card(q messages.Approval, now time.Time, colour bool) string {
 	return out.String()
 }
 
-// shown is a question's card for the screen w.
+// shown returns the approval view of a question, wrapped to the width of the screen w.
 func shown(w io.Writer, q messages.Approval) string {
 	return wrapped(card(q, time.Now(), colours(w)), columns(w))
 }
 
-// wrapped breaks the lines that are longer than the screen itself, and marks what goes on: whoever writes the arguments
-// or names the session could otherwise have the terminal break them so that the rest looks like a line of the card.
+// wrapped breaks lines that are longer than the screen and marks each continuation. If the terminal
+// broke them itself, an agent could choose arguments or a session name so that the rest of a line
+// looks like a row of the approval view. A width of 0 breaks nothing.
 func wrapped(text string, width int) string {
 	const more = "  > "
 	var out strings.Builder
@@ -75,7 +77,7 @@ func wrapped(text string, width int) string {
 		switch colour = colour || r == '\x1b'; {
 		case colour:
 			wide, colour = 0, r != 'm'
-		case r >= 0x1100: // some of these take two columns; to break too early does no harm
+		case r >= 0x1100: // some of these are two columns wide; breaking too early is harmless
 			wide = 2
 		}
 		switch {
@@ -91,7 +93,7 @@ func wrapped(text string, width int) string {
 	return out.String()
 }
 
-// columns is how wide a terminal is, 0 where that is not known.
+// columns returns the width of a terminal in characters, 0 if it is unknown.
 func columns(w any) int {
 	width := 0
 	if f, ok := w.(*os.File); ok {
@@ -100,10 +102,10 @@ func columns(w any) int {
 	return width
 }
 
-// word is an id from outside as part of a sentence.
+// word makes an id from outside safe as part of a sentence, on one line.
 func word[T ~string](id T) string { return strings.ReplaceAll(spelled(string(id)), "\n", `\u000a`) }
 
-// who is a principal; the only one of a fleet has no name.
+// who returns the name of a principal for a sentence; the only tenant of a fleet has no name.
 func who(principal string) string {
 	if principal == messages.OneTenant {
 		return "the fleet's only tenant"
@@ -111,7 +113,7 @@ func who(principal string) string {
 	return word(principal)
 }
 
-// ruled is the rule that asks, with its own words.
+// ruled returns the name of the rule that asks, and its reason.
 func ruled(q messages.Approval) string {
 	switch {
 	case q.Reason == "":
@@ -122,7 +124,7 @@ func ruled(q messages.Approval) string {
 	return word(q.Rule) + ": " + word(q.Reason)
 }
 
-// needs is what it takes to let a call run.
+// needs says how many people must agree before a call may run, and whether a ticket is needed.
 func needs(p messages.Pending) string {
 	text := "1 person who agrees"
 	if p.Approvers > 1 {
@@ -134,6 +136,7 @@ func needs(p messages.Pending) string {
 	return text
 }
 
+// agreed lists the people who agreed, with their edits and tickets.
 func agreed(q messages.Approval) string {
 	var people []string
 	for _, d := range q.Decisions {
@@ -149,7 +152,8 @@ func agreed(q messages.Approval) string {
 	return strings.Join(people, ", ")
 }
 
-// edited is what was asked at first. Once the rules ask anew about what somebody made of it, nobody has agreed.
+// edited shows the original arguments of an edited question. A question without decisions was asked
+// anew because the rules ask about the edited arguments too: they have no agreement yet.
 func edited(q messages.Approval) string {
 	first := word(string(compact(q.Original.Input)))
 	if len(q.Decisions) == 0 {
@@ -168,7 +172,8 @@ func tierColour(t messages.Tier) string {
 	return "36"
 }
 
-// argumentLines is every argument on a line of its own, nested ones on several.
+// argumentLines returns the arguments sorted by name, each beginning on its own line; a nested
+// value takes several.
 func argumentLines(input json.RawMessage) []string {
 	members, err := messages.Object(input)
 	if err != nil {
@@ -192,7 +197,8 @@ func argumentLines(input json.RawMessage) []string {
 
 var wordLike = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 
-// plainName is the name of an argument as it is, or as JSON where it could be taken for something else.
+// plainName returns the name of an argument as it is if it looks like a word, else as a JSON
+// string.
 func plainName(name string) string {
 	if wordLike.MatchString(name) {
 		return name
@@ -200,7 +206,8 @@ func plainName(name string) string {
 	return jsonText(messages.Quote(name))
 }
 
-// jsonText is a JSON value for people, still as JSON: keys sorted, indented, and what is not printable escaped.
+// jsonText renders a JSON value for a person, still as JSON: sorted keys, indentation, escapes for
+// what is not printable.
 func jsonText(raw json.RawMessage) string {
 	canonical, err := messages.CanonicalJSON(raw)
 	if err != nil {
@@ -213,7 +220,8 @@ func jsonText(raw json.RawMessage) string {
 	return spelled(indented.String())
 }
 
-// spelled is text in which every character is seen for what it is: the others are written as escapes of JSON.
+// spelled returns a text in which every character is visible for what it is. The others become JSON
+// escapes.
 func spelled(text string) string {
 	var out strings.Builder
 	marks := mostMarks
@@ -237,13 +245,15 @@ func spelled(text string) string {
 	return out.String()
 }
 
-// mostMarks is how many combining marks a letter may carry: more of them hide what is around.
+// mostMarks is how many combining marks a letter may carry. More would cover the text around it.
 const mostMarks = 3
 
-// unseen is what counts as printable and leaves nothing to see, or turns the direction of the text.
+// unseen are characters that count as printable but leave nothing to see, or that change the
+// direction of the text.
 var unseen = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, unicode.Bidi_Control}
 
-// compact is a JSON value on one line, keys sorted.
+// compact returns a JSON value on one line with sorted keys, or the input itself if it is not
+// valid.
 func compact(raw json.RawMessage) []byte {
 	canonical, err := messages.CanonicalJSON(raw)
 	if err != nil {
@@ -252,8 +262,9 @@ func compact(raw json.RawMessage) []byte {
 	return canonical
 }
 
-// checked is a question whose parts fit together, with the line that its arguments make: what is shown to a person is
-// what the signature will be bound to, whoever sent it.
+// checked verifies that the arguments of a question match their hash and that its id matches the
+// whole, and recomputes the one-line summary. So the person sees exactly what the signature will
+// cover, regardless of who sent the question.
 func checked(q messages.Approval) (messages.Approval, error) {
 	if err := messages.Check(q.Input); err != nil {
 		return q, fmt.Errorf("the arguments cannot be shown: %w", err)
@@ -269,7 +280,8 @@ func checked(q messages.Approval) (messages.Approval, error) {
 	return q, nil
 }
 
-// difference is what was changed between two texts, line by line.
+// difference returns a line diff of two texts. A line begins with "- " if it was removed, "+ " if
+// it was added, and two spaces if it is in both.
 func difference(before, after string, colour bool) string {
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
 	paint := func(code, text string) string {
@@ -295,8 +307,9 @@ func difference(before, after string, colour bool) string {
 	return out.String()
 }
 
-// common is the pairs of places of the longest sequence of lines that two texts share. Of very long ones it finds the
-// shared beginning alone.
+// common returns the longest common subsequence of two lists of lines, as pairs of indices. If what
+// follows the common beginning would need a table of more than 4Mi cells, it returns only that
+// beginning.
 func common(a, b []string) (pairs [][2]int) {
 	start := 0
 	for start < min(len(a), len(b)) && a[start] == b[start] {
@@ -306,7 +319,7 @@ func common(a, b []string) (pairs [][2]int) {
 	if (len(a)-start)*(len(b)-start) > 4<<20 {
 		return pairs
 	}
-	longest := make([][]int, len(a)+1) // from i and j on
+	longest := make([][]int, len(a)+1) // longest[i][j] is the length for a[i:] and b[j:]
 	for i := range longest {
 		longest[i] = make([]int, len(b)+1)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// questionAbout is a question that fits its own id.
+// questionAbout returns a question about these arguments that matches its own id.
 func questionAbout(input string) messages.Approval {
 	canonical, err := messages.CanonicalJSON([]byte(input))
 	if err != nil {
@@ -36,7 +36,8 @@ func TestCard(t *testing.T) {
 	golden(t, "card.txt", strings.ReplaceAll(card(q, time.Unix(400, 0), true), "\x1b", "ESC"))
 }
 
-// No text of the agent's can be placed so that the terminal's own breaking of lines makes a row of the card of it.
+// An agent cannot choose a text so that the terminal's own line breaking makes it look like a row
+// of the approval view.
 func TestNoRowIsForged(t *testing.T) {
 	fake := "  agreed     bob (ticket FIN-77)"
 	for _, width := range []int{40, 80, 133} {
@@ -56,7 +57,7 @@ func TestNoRowIsForged(t *testing.T) {
 	}
 }
 
-// Who is asked anew about what somebody edited sees both.
+// A question about edited arguments shows the edited ones and the original ones.
 func TestCardOfAnEdit(t *testing.T) {
 	q := questionAbout(`{"amount":9000}`)
 	q.Original = &messages.Arguments{Input: json.RawMessage(`{"amount":149.99}`)}
@@ -73,7 +74,8 @@ func TestCardOfAnEdit(t *testing.T) {
 	}
 }
 
-// Whatever the arguments hold, the card has no character that does something to a terminal or hides.
+// The approval view has no invisible character and none that controls the terminal, whatever the
+// arguments hold.
 func TestCardHidesNothing(t *testing.T) {
 	for _, evil := range []string{"\x1b[2J", "\u202e", "\u200b", "\r", "\x7f", "\u034f", "\ufe0f", "\u115f", "a\u0301\u0301\u0301\u0301", "\U000e0041", "\u2028"} {
 		input, _ := messages.Marshal(map[string]any{"note" + evil: evil, "list": []string{evil}})
@@ -167,7 +169,8 @@ func TestTablesFitTheScreen(t *testing.T) {
 	}
 }
 
-// Who is told how to answer can type it as it stands, and reads nothing of the agent's identity.
+// The command that answers a question can be typed as it is shown, and holds no credentials of the
+// agent.
 func TestApproveCommand(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("HOME", t.TempDir())
@@ -203,7 +206,7 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-// A question is told once, does not open again, and its asking ends with it.
+// A question is reported once and does not reopen, and its prompt ends when it closes.
 func TestWatched(t *testing.T) {
 	w := newWatched()
 	var told []string
@@ -235,7 +238,8 @@ func TestWatched(t *testing.T) {
 	}
 }
 
-// A question that was edited, or whose call is asked about anew, is not answered any more under its first id.
+// A question that was edited, or whose call is asked about anew, can no longer be answered under
+// its first id.
 func TestWatchedReplaced(t *testing.T) {
 	asked := time.Unix(100, 0)
 	for name, next := range map[string]messages.Pending{
@@ -250,7 +254,7 @@ func TestWatchedReplaced(t *testing.T) {
 		w.take(messages.Pending{ID: "other call", Index: 1, Asked: asked})
 		_, open, _, _ := w.next(context.Background())
 		w.take(next)
-		w.take(messages.Pending{ID: "1", Asked: asked}) // a list that is late
+		w.take(messages.Pending{ID: "1", Asked: asked}) // an outdated list
 		if context.Cause(open) != errClosed {
 			t.Errorf("%s: the first question is still asked", name)
 		}

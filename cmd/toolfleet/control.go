@@ -56,7 +56,7 @@ func (c steerCmd) Run(a *app) error {
 	})
 }
 
-// control says something to a session and prints the answer.
+// control sends an abort or a message to a session and prints its sequence number as JSON.
 func (a *app) control(what string, say func(*client.Client) (uint64, error)) error {
 	cfg, err := a.settings()
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// daemon runs work until ctx ends or it fails, and beside it the HTTP server where an address is set.
-// The HTTP server outlives the drain, so that its last figures can be read.
+// daemon runs work until ctx ends or work fails, and an HTTP server beside it if addr is not empty.
+// The HTTP server outlives the drain, so that the last metrics can still be read. If the HTTP
+// server fails, work is cancelled too.
 func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -39,8 +40,8 @@ func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready fu
 	return errors.Join(err, group.Wait())
 }
 
-// usable reports why a fleet's member cannot work now: the connection, or a stream that is not there. It asks about the
-// streams and reads none: a worker's identity may not read all of them.
+// usable reports why a daemon cannot work now: no connection, or a stream is missing. It looks up
+// the streams and reads none of them, because a worker's identity may not read them all.
 func usable(ctx context.Context, conn *bus.Conn) error {
 	if !conn.Connected() {
 		return errors.New("not connected to NATS")
@@ -54,8 +55,8 @@ func usable(ctx context.Context, conn *bus.Conn) error {
 	return nil
 }
 
-// safeToStore refuses a server that is known to lose acknowledged messages with the power, unless the
-// settings accept that, and warns of one that does not tell.
+// safeToStore refuses a server that is known to lose acknowledged messages in a power failure,
+// unless unsafe_sync accepts that. If the server does not tell, it only logs a warning.
 func safeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
 	const how = "set jetstream { sync_interval: always } on the NATS server"
 	switch mode := conn.SyncMode(ctx); {

@@ -25,7 +25,7 @@ func (deadCmd) Help() string {
 kept for dead_ttl. It blocks nothing. Nothing runs it again: whoever sent it has to send it right.`
 }
 
-// deadMessage is what -o json prints of one.
+// deadMessage is one dead letter, as -o json prints it.
 type deadMessage struct {
 	Seq      uint64    `json:"seq"`
 	SetAside time.Time `json:"set_aside"`
@@ -126,6 +126,8 @@ func (d deadDropCmd) Run(a *app) error {
 	})
 }
 
+// noneAside explains that there is no dead letter with this sequence number; other errors pass
+// through.
 func noneAside(seq uint64, err error) error {
 	if errors.Is(err, bus.ErrNotFound) {
 		return fmt.Errorf("no message %d is set aside; `toolfleet dead ls` lists what is", seq)
@@ -133,7 +135,7 @@ func noneAside(seq uint64, err error) error {
 	return err
 }
 
-// withJournal connects, and does something with the fleet's journal.
+// withJournal connects to the server and calls do with the fleet's journal.
 func (a *app) withJournal(do func(*journal.Journal) error) error {
 	cfg, err := a.settings()
 	if err != nil {
@@ -151,8 +153,9 @@ func (a *app) withJournal(do func(*journal.Journal) error) error {
 	return err
 }
 
-// escaped is bytes from outside as text that does nothing to a terminal: what is not printable is spelt out. Its
-// own line ends become newline, or are spelt out too where that is "".
+// escaped renders bytes from outside as text that cannot affect a terminal: what is not printable
+// is written as an escape. Line ends of the input become newline, or an escape too if newline is
+// "".
 func escaped(text []byte, newline string) string {
 	var out strings.Builder
 	for len(text) > 0 {

@@ -20,16 +20,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// desk is where a person answers questions: the doors of a fleet, and a key to sign with.
+// desk is an approval client: a connection to a fleet's approval handlers, and a key to sign
+// decisions with.
 type desk struct {
 	app    *app
 	client *client.Client
 	tenant string
 	key    approval.Key
-	name   string // whose key it is, as the policy has it
+	name   string // the approver that the policy names for this key
 }
 
-// withDesk connects, and does something at a desk. One that decides needs a key.
+// withDesk connects to the server and calls do with an approval client. If decides is set, the
+// client has the key and name of the settings, and a missing key is an error.
 func (a *app) withDesk(decides bool, do func(*desk) error) error {
 	cfg, err := a.settings()
 	if err != nil {
@@ -50,7 +52,7 @@ func (a *app) withDesk(decides bool, do func(*desk) error) error {
 	return do(d)
 }
 
-// signer is the key and the name of the settings.
+// signer returns the key and the approver's name from the settings.
 func signer(cfg *config.Config) (approval.Key, string, error) {
 	file := keyFile(cfg)
 	if file == "" {
@@ -63,7 +65,8 @@ func signer(cfg *config.Config) (approval.Key, string, error) {
 	return key, approverName(cfg), nil
 }
 
-// keyFile is the file of the settings, or else the key that dev has made for this user; "" where there is none.
+// keyFile returns the key file of the settings, else the key that dev made for this user; "" if
+// there is neither.
 func keyFile(cfg *config.Config) string {
 	if cfg.Approver.Key != "" {
 		return string(cfg.Approver.Key)
@@ -76,8 +79,8 @@ func keyFile(cfg *config.Config) string {
 	return ""
 }
 
-// ownKeyFile is where a user's key is kept: with their other settings, and not among the files of a project, which the
-// tools of an agent may read. "" where the user has no such place.
+// ownKeyFile is where dev keeps a user's approver key: in the user's config folder and not among
+// the files of a project, which an agent's tools may read. "" if the user has no such folder.
 func ownKeyFile() string {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -86,13 +89,13 @@ func ownKeyFile() string {
 	return filepath.Join(dir, "toolfleet", "approver.key")
 }
 
-// approverName is the name of the settings, or that of the user.
+// approverName returns the approver's name of the settings, else the user's name.
 func approverName(cfg *config.Config) string { return cmp.Or(cfg.Approver.Name, userName(cfg.Tenant)) }
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.@-]+`)
 
-// userName is the user's name at the operating system, as a name of an approver. It is never that of the tenant: one
-// who asks does not answer.
+// userName returns the user's name at the operating system, made fit for an approver's name. It
+// never equals the tenant: a tenant may not approve its own calls.
 func userName(tenant string) string {
 	name := "someone"
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -106,8 +109,8 @@ func userName(tenant string) string {
 	return name
 }
 
-// approveCommand is what to type in another terminal to approve a question. Who answers has an identity of their own, so
-// nothing of ours is in it.
+// approveCommand returns the command that approves a question from another terminal. The approver
+// has an identity of their own, so user and password are taken out of the server's URL.
 func approveCommand(program string, cfg *config.Config, id string) string {
 	words := []string{program, "approvals", "approve", id}
 	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != anyServer {
@@ -127,7 +130,7 @@ func approveCommand(program string, cfg *config.Config, id string) string {
 
 var userinfo = regexp.MustCompile(`//[^/@,]*@`)
 
-// open is the open questions, the one that expires first before all others.
+// open returns the open questions by time of expiry, the next to expire first.
 func (d *desk) open(ctx context.Context) ([]messages.Pending, error) {
 	list, err := d.client.List(ctx, d.tenant)
 	slices.SortStableFunc(list, func(a, b messages.Pending) int {
@@ -136,7 +139,8 @@ func (d *desk) open(ctx context.Context) ([]messages.Pending, error) {
 	return list, refusedAtDesk(err)
 }
 
-// find is the open question whose id begins so; "" is the only one.
+// find returns the only open question whose id begins with id; "" matches all. No match and several
+// matches are errors.
 func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
 	list, err := d.open(ctx)
 	if err != nil {
@@ -157,12 +161,13 @@ func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
 		clean(d.tenant, 64), clean(id, 80))
 }
 
-// nothingOpen says so, and of whom: that it is another tenant's that waits is easily forgotten.
+// nothingOpen says that no question is open, and names the tenant: the question may be another
+// tenant's.
 func (d *desk) nothingOpen() string {
 	return fmt.Sprintf("no question of tenant %s is open; --tenant names another", clean(d.tenant, 64))
 }
 
-// some is the ids of a few.
+// some lists the ids of at most five questions.
 func some(list []messages.Pending) string {
 	ids := shortIDs(list)
 	if len(ids) > 5 {
@@ -171,7 +176,8 @@ func some(list []messages.Pending) string {
 	return strings.Join(ids, ", ")
 }
 
-// shortIDs is the beginnings of the ids, long enough to tell them apart.
+// shortIDs returns the beginnings of the ids, at least shortID characters and long enough to tell
+// them apart.
 func shortIDs(list []messages.Pending) []string {
 	for n := shortID; ; n += 4 {
 		seen, ids := map[string]bool{}, make([]string, len(list))
@@ -185,7 +191,8 @@ func shortIDs(list []messages.Pending) []string {
 	}
 }
 
-// show is the whole of an open question. It fits its own id, and is the very one that was meant.
+// show fetches the whole of an open question. It fails if the question does not match its own id,
+// or if another question took its place in the meantime.
 func (d *desk) show(ctx context.Context, p messages.Pending) (messages.Approval, error) {
 	q, err := d.client.Show(ctx, client.CallOf(p))
 	if err != nil {
@@ -200,15 +207,15 @@ func (d *desk) show(ctx context.Context, p messages.Pending) (messages.Approval,
 	return q, nil
 }
 
-// said is what a person says to a question.
+// said is a person's decision about a question, before it is signed.
 type said struct {
 	verdict        messages.Verdict
-	input          json.RawMessage // of an edit
+	input          json.RawMessage // the new arguments, of an edit
 	reason, ticket string
 }
 
-// decide hands in what the person says to q, signed, and tells what became of it. It is bound to q as it is: if the
-// question has become another one since it was shown, the decision is refused.
+// decide signs a decision about q, hands it in and says what became of it. The signature covers q
+// as shown: if the question has been replaced since, the fleet refuses the decision.
 func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (messages.DecisionAnswer, error) {
 	decision := approval.Answer(q, s.verdict, d.name)
 	decision.At, decision.Input, decision.Reason, decision.Ticket = time.Now().UTC(), s.input, s.reason, s.ticket
@@ -239,7 +246,7 @@ func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (message
 	return answer, nil
 }
 
-// refusedAtDesk adds to a refusal what to do about it.
+// refusedAtDesk adds to a refusal what the approver can do about it.
 func refusedAtDesk(err error) error {
 	var r *messages.Refusal
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -60,7 +60,7 @@ func (devCmd) Run(a *app) error {
 	})
 }
 
-// letOwnerDecide makes whoever runs this fleet an approver, where the policy names none.
+// letOwnerDecide makes the user who runs this fleet its approver if the policy names none.
 func (f *fleet) letOwnerDecide() error {
 	if len(f.policy.Approvers) > 0 {
 		return nil
@@ -78,12 +78,13 @@ func (f *fleet) letOwnerDecide() error {
 	return nil
 }
 
-// ownKey is the file of the owner's key.
+// ownKey returns the file of the owner's key: approver.key of the settings, else the user's own,
+// else a file in the server's data folder.
 func (f *fleet) ownKey() string {
 	return cmp.Or(string(f.cfg.Approver.Key), ownKeyFile(), filepath.Join(f.server.DataDir(), "approver.key"))
 }
 
-// howToDecide is a command that waits for questions and answers them.
+// howToDecide returns the command that waits for questions and answers them.
 func (f *fleet) howToDecide() string {
 	watch := "toolfleet approvals watch --nats " + f.server.URL()
 	if f.owner.Name == "" {
@@ -98,7 +99,8 @@ func (f *fleet) howToDecide() string {
 	return watch
 }
 
-// shell reports whether an agent gets to run commands of its own here.
+// shell reports whether an agent can run shell commands here: a tool takes them, and no rule denies
+// it altogether.
 func (f *fleet) shell() bool {
 	rules, err := f.policy.Permissions()
 	return err == nil && slices.ContainsFunc(f.serving.registry.Promises(), func(t schemas.Tool) bool {
@@ -106,7 +108,7 @@ func (f *fleet) shell() bool {
 	})
 }
 
-// greet says how to reach the fleet.
+// greet prints how to reach the fleet.
 func (f *fleet) greet(a *app) {
 	url := f.server.URL()
 	a.say(`

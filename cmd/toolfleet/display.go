@@ -17,34 +17,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// redraw is how often a live board is drawn while nothing happens: its clocks go on.
+// redraw is how often a live board is drawn while no event comes, so that its clocks advance.
 const redraw = 100 * time.Millisecond
 
-// display shows a batch on stderr while it runs: a board that is redrawn on a terminal, lines elsewhere,
-// or the events themselves. Whoever else has a line for stderr meanwhile, as the log does, writes it to the display:
-// it stands above the board then.
+// display shows a running batch on stderr: a board that is redrawn on a terminal, lines elsewhere,
+// or the events as NDJSON. Any other writer to stderr, such as the log, must write to the display
+// instead: its lines then appear above the board.
 type display struct {
 	app    *app
-	events bool // as NDJSON
+	events bool // write the events as NDJSON
 	live   bool
-	asks   bool // a person is asked here, so nobody need be told how to answer
+	asks   bool // a person is prompted here, so the board does not say how to answer
 
 	mu    sync.Mutex
-	shows func() []boardLine // what is drawn, if not the board; guarded by mu
-	heard bool               // of the batch; guarded by mu
+	shows func() []boardLine // draws something else than the board; nil: the board; guarded by mu
+	heard bool               // an event of the batch came; guarded by mu
 	board board              // guarded by mu
-	drawn []int              // how long the lines of the board on the screen are; guarded by mu
-	asked bool               // a person is being asked, and has the screen to themselves; guarded by mu
-	held  []byte             // what was written meanwhile; guarded by mu
+	drawn []int              // lengths of the board's lines on the screen; guarded by mu
+	asked bool               // a prompt owns the screen; guarded by mu
+	held  []byte             // what was written during a prompt; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
-	quiet *time.Timer // until it is said that nothing happens
+	quiet *time.Timer // fires once, after patience
 }
 
-// patience is how long nothing may happen before that is said.
+// patience is how long a batch may stay without events before the display says so.
 const patience = 3 * time.Second
 
-// newDisplay starts to show. close it before anything else is written to stderr.
+// newDisplay starts to show a batch. The caller closes the display before it writes anything else
+// to stderr.
 func newDisplay(a *app, events bool) *display {
 	d := &display{app: a, events: events, live: !events && isTerminal(a.stderr) && os.Getenv("TERM") != "dumb", stop: make(chan struct{})}
 	d.board.colour = colours(a.stderr)
@@ -55,14 +56,14 @@ func newDisplay(a *app, events bool) *display {
 	return d
 }
 
-// tellHow has the display say how the questions of a fleet elsewhere are answered.
+// tellHow makes the display name the command that answers questions, for a fleet elsewhere.
 func (d *display) tellHow(cfg *config.Config) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.board.decide = func(id string) string { return approveCommand(os.Args[0], cfg, id) }
 }
 
-// nothingYet tells a person why there is nothing to see.
+// nothingYet says why there is nothing to see, if no event has come.
 func (d *display) nothingYet() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,14 +72,14 @@ func (d *display) nothingYet() {
 	}
 }
 
-// silent reports whether nothing was heard of the batch while it was waited for.
+// silent reports whether no event has come, apart from waiting and the reply.
 func (d *display) silent() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.heard
 }
 
-// take is told every event of the batch.
+// take handles one event of the batch.
 func (d *display) take(e messages.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,7 +93,7 @@ func (d *display) take(e messages.Event) {
 	switch {
 	case e.Type == messages.EventWaiting:
 		d.above(fmt.Appendf(nil, "no coordinator answers any more: the batch goes on once one is back. Ctrl-C ends the waiting; later %s\n", fetches(e.Session, e.Batch)))
-	case d.asks && e.Type == messages.EventAwaiting: // the asking itself tells
+	case d.asks && e.Type == messages.EventAwaiting: // the prompt shows it
 	case line != "" && (!d.live || e.Type == messages.EventAwaiting):
 		d.above([]byte(line + "\n"))
 	case d.live:
@@ -100,14 +101,15 @@ func (d *display) take(e messages.Event) {
 	}
 }
 
-// show has something happen to what is drawn, and puts the lines above it that this is worth.
+// show calls happen, which may change what is drawn, and puts the lines that it returns above the
+// board. happen runs with mu held.
 func (d *display) show(happen func(now time.Time) (lines string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.above([]byte(happen(time.Now())))
 }
 
-// Write puts whole lines above the board. It never fails: nobody's work shall end because stderr does.
+// Write puts whole lines above the board. It never fails: a broken stderr must not end the work.
 func (d *display) Write(lines []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,7 +117,8 @@ func (d *display) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// ask does something with the terminal to itself. The board is gone meanwhile, and what is written waits.
+// ask calls do while do owns the terminal. The board is off the screen meanwhile, and lines that
+// others write are held until do returns.
 func (d *display) ask(do func()) {
 	d.mu.Lock()
 	d.put(d.erasure())
@@ -130,7 +133,7 @@ func (d *display) ask(do func()) {
 	d.above(held)
 }
 
-// close draws for the last time.
+// close stops the redrawing and draws the board for the last time.
 func (d *display) close() {
 	d.quiet.Stop()
 	close(d.stop)
@@ -138,7 +141,7 @@ func (d *display) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.above(nil)
-	d.live = false // what is written now stands below
+	d.live = false // later lines appear below the board
 }
 
 func (d *display) keepDrawing() {
@@ -154,7 +157,8 @@ func (d *display) keepDrawing() {
 	}
 }
 
-// above writes lines, and the board anew below them, all at once. It needs mu.
+// above writes lines and the board below them, in one write. During a prompt it holds the lines.
+// The caller holds mu.
 func (d *display) above(lines []byte) {
 	switch {
 	case d.asked:
@@ -178,7 +182,7 @@ func (d *display) put(out []byte) {
 	}
 }
 
-// erasure takes the board off the screen. It needs mu.
+// erasure returns the escapes that take the board off the screen. The caller holds mu.
 func (d *display) erasure() []byte {
 	if len(d.drawn) == 0 {
 		return nil
@@ -186,7 +190,8 @@ func (d *display) erasure() []byte {
 	return fmt.Appendf(nil, "\x1b[%dA\r\x1b[J", d.rows(d.size()))
 }
 
-// rows is how many rows of the screen the board takes. One that has become narrower has broken its lines.
+// rows returns how many rows of the screen the drawn board takes. A screen that became narrower has
+// broken its lines. The caller holds mu.
 func (d *display) rows(width, height int) int {
 	rows := 0
 	for _, length := range d.drawn {
@@ -204,14 +209,15 @@ func (d *display) size() (width, height int) {
 	return 80, 24
 }
 
-// A line that is longer than we think, for its letters are wide, ends at the edge of the screen while this is in force: a line
-// that takes two rows could not be drawn over.
+// With wrapping off, a line ends at the edge of the screen even if its letters are wider than we
+// count. A line that takes two rows could not be drawn over.
 const (
 	noWrap = "\x1b[?7l"
 	wrap   = "\x1b[?7h"
 )
 
-// drawing needs mu. A board is never higher than the screen: what scrolled away cannot be redrawn.
+// drawing returns the bytes that draw the board over the previous one. The board is never higher
+// than the screen, because what has scrolled away cannot be redrawn. The caller holds mu.
 func (d *display) drawing() []byte {
 	width, height := d.size()
 	shows := d.board.lines
@@ -234,7 +240,7 @@ func (d *display) drawing() []byte {
 		out.WriteString("\r\x1b[K" + line + "\n")
 	}
 	out.WriteString(wrap)
-	if before > len(lines) { // of a board that has become shorter
+	if before > len(lines) { // the board became shorter: erase its old end
 		out.WriteString("\x1b[J")
 	}
 	d.drawn = d.drawn[:0]
@@ -244,11 +250,12 @@ func (d *display) drawing() []byte {
 	return out.Bytes()
 }
 
-// visible is how many letters of a line are seen: what colours it is not.
+// visible returns how many letters of a line are seen, colour codes aside.
 func visible(line string) int { return utf8.RuneCountInString(uncoloured(line)) }
 
-// inRoom is the lines of a board for a screen that has room for so many. What runs and what people are asked stays as long as it
-// can; of the rest it is said how many there are.
+// inRoom draws at most `most` lines of a board. If there are more, it hides ended calls that are ok
+// first, then queued, failed and running ones, and a last line counts the hidden calls by state.
+// Calls that wait for approval stay longest.
 func inRoom(lines []boardLine, most int, now time.Time, width int) []string {
 	if len(lines) <= most {
 		return draw(lines, now, width)
@@ -259,7 +266,7 @@ func inRoom(lines []boardLine, most int, now time.Time, width int) []string {
 	for _, kind := range kinds {
 		n := 0
 		for i := range lines {
-			if kind.mark != "✓" { // of those that have ended the last are news, of the others the first
+			if kind.mark != "✓" { // hide ok calls from the front, the others from the end
 				i = len(lines) - 1 - i
 			}
 			if hide > 0 && lines[i].mark() == kind.mark {

@@ -22,7 +22,7 @@ import (
 
 var control = regexp.MustCompile(`^\x1b\[\??([0-9;]*)([A-Za-z])`)
 
-// rows is what stands on a screen of any size after all of the text was put out, line by line.
+// rows returns what a screen of any size shows after all of the text was printed, line by line.
 func rows(text string) (lines []string) {
 	screen, row, column := [][]rune{nil}, 0, 0
 	for len(text) > 0 {
@@ -64,8 +64,8 @@ func rows(text string) (lines []string) {
 	return lines
 }
 
-// What is logged while the board is drawn stands above it, whole, and what is logged while a person is asked comes
-// when they have answered. The board is there once.
+// Log lines appear whole above the board while it is drawn, and after the answer if they come
+// during a prompt. The board is on the screen once.
 func TestLinesStandAboveTheBoard(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	term := newTerminal(t)
@@ -110,8 +110,8 @@ func TestLinesStandAboveTheBoard(t *testing.T) {
 	}
 }
 
-// A watcher is told that the connection is lost, and that it is back: above the board, where both are on one screen, and never
-// on stdout otherwise.
+// A watcher is told that the connection is lost and that it is back: above the board if stderr is
+// the same screen, and never on stdout otherwise.
 func TestWatchTellsOfALostConnection(t *testing.T) {
 	for _, where := range []string{"above the board", "beside the lines"} {
 		t.Run(where, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestWatchTellsOfALostConnection(t *testing.T) {
 	}
 }
 
-// A board whose screen becomes narrower takes more rows than it has lines, and all of them are drawn over. Letters that are
-// wide never make a line longer than the screen.
+// A board on a screen that became narrower takes more rows than it has lines, and all of them are
+// drawn over. Wide letters never make a line longer than the screen.
 func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
 	d := &display{app: &app{}, drawn: []int{79, 10, 0}}
 	for _, row := range []struct{ width, height, want int }{{100, 24, 3}, {79, 24, 3}, {78, 24, 4}, {40, 24, 4}, {20, 24, 6}, {20, 5, 4}} {
@@ -200,7 +200,7 @@ func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
 	}
 }
 
-// Where there are more calls than lines, those that run are seen.
+// If there are more calls than rows, the running calls stay visible.
 func TestABoardHigherThanTheScreen(t *testing.T) {
 	b := &board{colour: true}
 	for i := range 8 {
@@ -213,7 +213,7 @@ func TestABoardHigherThanTheScreen(t *testing.T) {
 	lines := []string{"turn-7", "✓ 0", "✓ 1", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7"}
 	for most, want := range map[int][]string{
 		9: lines,
-		8: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7", "  … and 2 ok"}, // two make room for what is said of them
+		8: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7", "  … and 2 ok"}, // two are hidden, since the count takes a row
 		6: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "  … and 2 ok, 2 queued"},
 		4: {"turn-7", "▸ 3", "? 4", "  … and 2 ok, 3 queued, 1 not ok"},
 		2: {"? 4", "  … and 2 ok, 3 queued, 1 not ok, 1 running"},
@@ -230,7 +230,8 @@ func TestABoardHigherThanTheScreen(t *testing.T) {
 	}
 }
 
-// Of a board only what fits on the screen is drawn, ten times a second, however many calls wait.
+// Only the part of a board that fits on the screen is rendered, ten times a second, however many
+// calls wait.
 func TestABoardOfManyCallsCostsLittle(t *testing.T) {
 	b := &board{}
 	for i := range messages.MaxCalls {

@@ -18,13 +18,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// edit lets the person change arguments in their editor, until they can be read.
+// edit opens the arguments in the person's editor until the result is valid, or the person gives
+// up.
 func (p *person) edit(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-edit-")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // arguments may be nobody else's business
+	defer func() { _ = os.RemoveAll(dir) }() // arguments may be confidential
 	file := filepath.Join(dir, "arguments.json")
 	if err := os.WriteFile(file, []byte(jsonText(input)+"\n"), 0o600); err != nil {
 		return nil, err
@@ -55,7 +56,8 @@ func (p *person) openEditor(ctx context.Context, file string) error {
 	}
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.out
-	// One that is ended with its question leaves the terminal as it had set it, where nothing that is typed is seen.
+	// An editor that is killed because its question closed leaves the terminal in the editor's
+	// mode, in which typed text is invisible. Restore the mode from before.
 	if before, err := term.GetState(int(p.in.Fd())); err == nil {
 		defer func() { _ = term.Restore(int(p.in.Fd()), before) }()
 	}
@@ -64,7 +66,8 @@ func (p *person) openEditor(ctx context.Context, file string) error {
 
 var errUnchanged = errors.New("nothing was changed; to let the call run as it is, approve it")
 
-// newArguments reports why a text cannot stand in for the arguments.
+// newArguments reports why a text cannot replace the arguments: it is not valid JSON, not an
+// object, or equal to them (errUnchanged).
 func newArguments(before, after json.RawMessage) error {
 	if err := messages.Check(after); err != nil {
 		return fmt.Errorf("the new arguments cannot be read: %w", err)
@@ -78,11 +81,12 @@ func newArguments(before, after json.RawMessage) error {
 	return nil
 }
 
-// ticket is the ticket that is given with what is said, or the one that the person names where nobody has yet. The
-// first of two people may leave it to the second; who is the last to agree may not.
+// ticket returns the ticket of a decision, or asks the person for one if the question needs a
+// ticket and no decision has one yet. All approvers but the last may leave it empty; the last is
+// asked until there is one.
 func (p *person) ticket(ctx context.Context, q messages.Approval, s said) (string, error) {
 	before := q.Decisions
-	if s.verdict == messages.Edit { // they were about other arguments
+	if s.verdict == messages.Edit { // earlier decisions were about other arguments
 		before = nil
 	}
 	if !q.Ticket || s.ticket != "" || slices.ContainsFunc(before, func(d messages.Decision) bool { return d.Ticket != "" }) {

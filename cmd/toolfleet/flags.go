@@ -2,22 +2,22 @@ package main
 
 import "github.com/alecthomas/kong"
 
-// Flags that are settings carry the tag setting with the key. Their help, with default and environment
-// name, is the setting's own; see config.Help.
+// A flag that is a setting carries its key in the tag setting. Its help, with the default and the
+// environment name, comes from the setting; see config.Help.
 
 var flagGroups = []kong.Group{
 	{Key: "server", Title: "NATS server"},
 	{Key: "general", Title: "Settings"},
 }
 
-// general is the flags that every command has.
+// general holds the flags of every command that reads settings.
 type general struct {
 	Config    string `setting:"config" placeholder:"FILE" group:"general" help:"File with settings, or none. Default: toolfleet.yaml, where there is one [$$TOOLFLEET_CONFIG]."`
 	LogLevel  string `setting:"log.level" placeholder:"LEVEL" group:"general"`
 	LogFormat string `setting:"log.format" placeholder:"FORMAT" group:"general"`
 }
 
-// server is the flags of every command that may speak to a NATS server.
+// server holds the flags of every command that may connect to a NATS server.
 type server struct {
 	general
 	NATS        string `name:"nats" setting:"nats.url" placeholder:"URL" group:"server"`
@@ -32,30 +32,30 @@ type server struct {
 	Prefix      string `setting:"prefix" placeholder:"TOKEN" group:"server"`
 }
 
-// served is the flags that say which tools there are.
+// served holds the flags that select the tools.
 type served struct {
 	Tools string `setting:"tools" placeholder:"FILE"`
 	Root  string `setting:"root" placeholder:"DIR"`
 }
 
-// governed is the flag that says who may do what.
+// governed holds the flag that names the policy file.
 type governed struct {
 	Policy string `setting:"policy" placeholder:"FILE"`
 }
 
-// embedded is the flags of the NATS server in our own process.
+// embedded holds the flags of the NATS server in our own process.
 type embedded struct {
 	Listen string `setting:"server.listen" placeholder:"ADDR"`
 	Data   string `setting:"server.data" placeholder:"DIR"`
 	Sync   string `setting:"server.sync" placeholder:"always|DURATION"`
 }
 
-// listens is the flag of a daemon's HTTP server.
+// listens holds the flag of a daemon's HTTP server.
 type listens struct {
 	HTTP string `name:"http" setting:"http" placeholder:"ADDR"`
 }
 
-// shape is the flag of commands that print a table or JSON.
+// shape holds the flag of commands that print text or JSON.
 type shape struct {
 	Output string `short:"o" enum:"text,json" default:"text" placeholder:"text|json" help:"How to print: text or json."`
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// anyServer is where commands look for a NATS server when nobody names one.
+// anyServer is the NATS server that commands use when the settings name none.
 const anyServer = "nats://127.0.0.1:4222"
 
-// connect connects to the server of the settings, or to the usual place.
+// connect connects to the server of the settings, or to anyServer if they name none.
 func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
 	o := cfg.Bus(name, log)
 	if o.URL == "" {
@@ -27,7 +27,7 @@ func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Log
 	return bus.Connect(ctx, o)
 }
 
-// fleet is a whole fleet in this process: server, coordinator, worker.
+// fleet is a NATS server, a coordinator and a worker in this process.
 type fleet struct {
 	cfg     *config.Config
 	shown   instruments
@@ -35,15 +35,16 @@ type fleet struct {
 	conn    *bus.Conn
 	serving *serving
 	policy  *config.Policy
-	owner   messages.Approver // who runs this fleet, where they are its approver
+	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
 	parts   struct {
 		coordinator *coordinator.Coordinator
 		worker      *worker.Worker
 	}
 }
 
-// newFleet starts the server and puts the rest together. people settles who answers questions, by the policy's list of
-// approvers. Whoever gets a fleet closes it.
+// newFleet starts the server, connects, and creates the coordinator and the worker; run runs them.
+// people sets the policy's list of approvers before either is created. The fleet is never nil.
+// After an error it is closed already, and a second close is safe.
 func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {
@@ -60,7 +61,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	if f.server, err = devserver.Start(o); err != nil {
 		return f, err
 	}
-	// What the settings say about another server, credentials included, is not for this one.
+	// The settings' URL and credentials are for another server. Do not use them here.
 	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.Prefix, Logger: shown.log, Timeout: cfg.NATS.Timeout}
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
@@ -80,7 +81,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	return f, err
 }
 
-// newWorker is a worker of this process.
+// newWorker creates a worker from the settings.
 func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy, shown instruments, hurry <-chan struct{}) (*worker.Worker, error) {
 	c, err := cfg.Worker(p, shown.log, worker.NewMetrics(shown.metrics), s.roots...)
 	if err != nil {
@@ -90,8 +91,8 @@ func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy,
 	return worker.New(conn, s.registry, c)
 }
 
-// run runs the fleet until ctx ends. The worker comes first, so that the coordinator knows all tools before
-// it plans anything. ready is called once batches are taken.
+// run runs the fleet until ctx ends. The worker starts first, so that the coordinator knows all
+// tools before it plans a batch. run calls ready once the coordinator takes batches.
 func (f *fleet) run(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return f.parts.worker.Run(ctx) })
@@ -110,7 +111,7 @@ func (f *fleet) run(ctx context.Context, ready func()) error {
 	return group.Wait()
 }
 
-// close takes everything down.
+// close closes the connection, the server and the tools, in this order.
 func (f *fleet) close() {
 	if f.conn != nil {
 		f.conn.Close()
@@ -123,7 +124,7 @@ func (f *fleet) close() {
 	}
 }
 
-// until waits for a part to be ready; false when ctx ended first.
+// until polls every 2 ms until ready returns true. It returns false if ctx ends first.
 func until(ctx context.Context, ready func() bool) bool {
 	looks := time.NewTicker(2 * time.Millisecond)
 	defer looks.Stop()

@@ -17,10 +17,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// manyStarts bounds the waits of a test that starts one process after another, which a busy machine does slowly.
+// manyStarts bounds the waits of a test that starts many processes in turn, which is slow on a busy
+// machine.
 const manyStarts = 5 * time.Minute
 
-// members is a fleet of processes, each with its own identity at the server.
+// members is a fleet of processes, each with its own identity at the NATS server.
 type members struct {
 	t   *testing.T
 	ctx context.Context
@@ -28,7 +29,7 @@ type members struct {
 	srv *devserver.Server
 }
 
-// command is toolfleet as one of the identities.
+// command returns a toolfleet command with one of the identities.
 func (m *members) command(who string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(m.ctx, "toolfleet", args...)
 	cmd.Env = append(os.Environ(), "TOOLFLEET_CONFIG=none", "GORACE=atexit_sleep_ms=0", "NATS_URL="+m.srv.URL(), "NATS_NKEY="+m.ids.Seed(who), "TOOLFLEET_NATS_INBOX_PREFIX="+m.ids.Inbox(who))
@@ -37,7 +38,7 @@ func (m *members) command(who string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts a command that goes on.
+// start starts a command that keeps running.
 func (m *members) start(who string, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
 	m.t.Helper()
 	cmd, out = m.command(who, args...), &bytes.Buffer{}
@@ -48,7 +49,7 @@ func (m *members) start(who string, args ...string) (cmd *exec.Cmd, out *bytes.B
 	return cmd, out
 }
 
-// questions is those of acme that are open, by a coordinator that is waited for.
+// questions returns the open questions of tenant acme. It waits for a coordinator that answers.
 func (m *members) questions() (list messages.PendingList) {
 	m.t.Helper()
 	for {
@@ -64,21 +65,22 @@ func (m *members) questions() (list messages.PendingList) {
 	}
 }
 
-// A person with the approver's identity, whose key signs the decisions too, answers an agent with its own.
+// A person with the approver's identity, whose key also signs the decisions, approves a call of an
+// agent that has its own identity.
 func TestApprovalsWithIdentities(t *testing.T) {
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)
 	m := &members{t: t, ctx: ctx, ids: ids, srv: natstest.Server(t, natstest.Listening, ids.Option)}
-	policy := approvedBy(t, dir, ids.Seed("approver")) // one file for both
+	policy := approvedBy(t, dir, ids.Seed("approver")) // one key for identity and signatures
 	coordinator, _ := m.start("coordinator", "coordinator", "--policy", policy)
-	m.questions() // a worker does not wait long for streams that it may not make
+	m.questions() // wait for the streams: a worker may not make them and gives up soon
 	worker, _ := m.start("worker", "worker", "--policy", policy, "--tools", filepath.Join(dir, "tools.yaml"))
 	t.Cleanup(func() {
 		cancel()
-		_, _ = worker.Wait(), coordinator.Wait() // how they end is not the subject
+		_, _ = worker.Wait(), coordinator.Wait() // how they end is not tested here
 	})
-	m.questions() // an agent does not wait long for a fleet that is not there
+	m.questions() // wait for the fleet: an agent gives up soon
 	agent, reply := m.start("acme", "run", filepath.Join(dir, "batch.json"))
 	list := m.questions()
 	for len(list.Pending) == 0 {
@@ -96,7 +98,7 @@ func TestApprovalsWithIdentities(t *testing.T) {
 	}
 }
 
-// approvedBy is the policy of the example with ann as its approver, whose key is in a file.
+// approvedBy returns the example's policy with ann as its approver, whose key is in a file.
 func approvedBy(t *testing.T, dir, seed string) (policy string) {
 	t.Helper()
 	key, err := approval.ReadKey(seed)
@@ -115,14 +117,14 @@ func approvedBy(t *testing.T, dir, seed string) (policy string) {
 	return policy
 }
 
-// refund is the arguments that run the example, in a copy of it.
+// refund returns the arguments that run the example, in a copy of it.
 func refund(t *testing.T) (dir string, args []string) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("../../examples/refund")); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(dir, "ledger")) // of whoever tried the example
+	_ = os.Remove(filepath.Join(dir, "ledger")) // a copied leftover of a manual run
 	t.Setenv("TOOLFLEET_CONFIG", "none")
 	return dir, []string{"run", filepath.Join(dir, "batch.json"), "--tools", filepath.Join(dir, "tools.yaml"), "--policy", filepath.Join(dir, "policy.yaml"), "-o", "reply"}
 }

@@ -29,7 +29,7 @@ func (i initCmd) Run(a *app) error {
 		{config.FileName, config.Starter(map[string]string{"tools": toolsName})},
 		{toolsName, starterTools},
 	}
-	for _, f := range files { // all or none
+	for _, f := range files { // write all files or none
 		path := filepath.Join(i.Dir, f.name)
 		if _, err := os.Lstat(path); err == nil && !i.Force {
 			return wrong("%s is there already; --force overwrites it", path)
@@ -51,7 +51,8 @@ func (i initCmd) Run(a *app) error {
 	return nil
 }
 
-// write never overwrites a file that came to be since it was looked for.
+// write creates a file. Without force it never overwrites one, not even a file that was created
+// after Run checked.
 func write(path string, body []byte, force bool) error {
 	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	if force {

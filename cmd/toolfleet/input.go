@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// input is the flags that say which batch is meant.
+// input holds the flags that select a batch.
 type input struct {
 	File     string `arg:"" optional:"" help:"A batch, or with --provider a model's message as the provider gave it, as JSON. - is stdin, and the default."`
 	Provider string `placeholder:"NAME" help:"Whose message FILE is: anthropic, openai-chat, openai-responses, bedrock, gemini, canonical."`
@@ -22,11 +22,12 @@ type input struct {
 	BatchID  string `name:"batch" placeholder:"ID" help:"Id of the batch, its idempotency key. Default: the batch's own, else a new one."`
 }
 
-// maxInput is how much is read of a batch. Any server's limit on messages is lower.
+// maxInput is how many bytes of a batch are read: 64 MiB. No server takes a larger message.
 const maxInput = 64 << 20
 
-// read is the batch that the flags mean, and its bytes where they say all of it: such a batch is sent as it
-// is, so that the same file is the same batch whoever sends it.
+// read returns the batch that the flags select. whole is its original bytes, or nil if the flags
+// add or change anything. A caller sends whole unchanged, so that the same file is the same batch
+// for every sender.
 func (in input) read(a *app) (batch messages.Batch, whole []byte, err error) {
 	body, name, err := in.body(a)
 	if err != nil {
@@ -68,8 +69,8 @@ func (in input) body(a *app) (body []byte, name string, err error) {
 	return body, name, nil
 }
 
-// parse tells a batch from a bare message: a batch names its provider and holds the message. Flags go
-// before what a batch says itself. What is missing is made up.
+// parse reads a batch (an object with provider and message) or, with --provider, a bare message.
+// Flags override what the batch says. Missing ids are random.
 func (in input) parse(body []byte) (messages.Batch, error) {
 	batch := messages.Batch{V: messages.Version}
 	err := messages.CheckSyntax(body)
@@ -98,7 +99,7 @@ func (in input) parse(body []byte) (messages.Batch, error) {
 	return batch, nil
 }
 
-// complete gives a batch without ids those of the flags or new ones.
+// complete adds the ids that a batch lacks: those of the flags, or random ones.
 func (in input) complete(members map[string]json.RawMessage) []byte {
 	for name, id := range map[string]string{"id": cmp.Or(in.BatchID, "b-"+random()), "session": cmp.Or(in.Session, "s-"+random())} {
 		if members[name] == nil {
@@ -108,7 +109,7 @@ func (in input) complete(members map[string]json.RawMessage) []byte {
 	return messages.JoinMembers(members)
 }
 
-// random is the end of an id that nobody else makes.
+// random returns the random end of an id: 12 characters.
 func random() string { return strings.ToLower(rand.Text()[:12]) }
 
 func providers() string {

@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A message is sent as it is, whatever the fleet will say about its calls.
+// The command sends a message unchanged, whatever the fleet will make of its calls.
 func TestAMessageThatIsNestedDeep(t *testing.T) {
 	message := `{"calls":[{"id":"1","name":"a","input":{"a":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}}]}`
 	for body, in := range map[string]input{

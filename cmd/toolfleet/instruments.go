@@ -12,22 +12,22 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// instruments are what a process shows of its work by. All parts of one process share them.
+// instruments are the logger, metrics and tracer that all parts of one process share.
 type instruments struct {
 	log     *slog.Logger
-	metrics prometheus.Registerer // nil: nobody reads them
-	tracer  trace.Tracer          // nil: nobody wants traces
-	flush   func()                // sends the last traces; for the very end, and never for long
+	metrics prometheus.Registerer // nil: not collected
+	tracer  trace.Tracer          // nil: no traces
+	flush   func()                // sends the last traces; call it at the end; bounded in time
 }
 
-// The names under which processes appear in traces, unless OTEL_SERVICE_NAME gives another.
+// The service names of our processes in traces, unless OTEL_SERVICE_NAME sets another.
 const (
 	coordinatorService = "toolfleet-coordinator"
 	workerService      = "toolfleet-worker"
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
 )
 
-// instruments opens what traces go to, by the OTEL_ variables.
+// instruments opens the trace exporter that the OTEL_ variables configure.
 func (a *app) instruments(service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
 	i = instruments{log: log, metrics: metrics}
 	if i.tracer, i.flush, err = telemetry.Traces(a.ctx, service, build().release(), log); err != nil {
@@ -36,7 +36,8 @@ func (a *app) instruments(service string, log *slog.Logger, metrics prometheus.R
 	return i, nil
 }
 
-// noting is a tracer that notes the trace of the first span that is kept. For one goroutine.
+// noting is a tracer that notes the trace id of the first sampled span. Only one goroutine may use
+// it.
 type noting struct {
 	trace.Tracer
 	traceID string
@@ -50,7 +51,8 @@ func (n *noting) Start(ctx context.Context, name string, options ...trace.SpanSt
 	return ctx, span
 }
 
-// heldBack keeps what is written to it until it is released, and then passes it on.
+// heldBack is a writer that keeps what is written until release, and passes later writes on at
+// once.
 type heldBack struct {
 	to io.Writer
 

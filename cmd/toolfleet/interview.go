@@ -10,12 +10,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// errClosed is why a person is not asked on: the question has its answer from elsewhere, or its time is over. That is
-// heard from the fleet; our own clock may be wrong.
+// errClosed cancels a prompt: the question was answered elsewhere or has expired. Only the fleet
+// decides that, because our own clock may be wrong.
 var errClosed = errors.New("the question is closed")
 
-// interview shows a question to the person and does what they say. Alone means that there is nobody else: it then is
-// not left open, and more than one person cannot agree.
+// interview is the approval prompt: it shows a question, asks the person for a choice and hands the
+// decision in. alone means that the person is the fleet's only approver: an empty answer then asks
+// again instead of leaving the question open, and a question that needs two people can only be
+// denied.
 func (d *desk) interview(ctx context.Context, someone *person, q messages.Approval, alone bool) error {
 	d.app.say("\n%s", shown(d.app.stderr, q))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
@@ -45,21 +47,22 @@ func (d *desk) interview(ctx context.Context, someone *person, q messages.Approv
 		}
 		s, err := d.hear(ctx, someone, q, choice)
 		if err == nil {
-			// What is said is handed in also when the question closes at this moment: it may close by just that.
+			// Hand the decision in even if the question closes at this moment, with a context that
+			// does not end then: this decision may be what closes it.
 			_, err = d.decide(d.app.ctx, q, s)
 		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, errNoAnswer): // to the second question, so the first is asked again
+		case errors.Is(err, errNoAnswer): // no answer to a follow-up: ask for the choice again
 			continue
 		}
 		d.app.say("%v", err)
 	}
 }
 
-// chosen is the choice that an answer names by its word or a beginning of it, 0 for none: who types "abort" approves
-// of nothing.
+// chosen returns the first letter of the choice that an answer names by its word or a prefix of it,
+// 0 for none. Thus "abort" does not approve.
 func chosen(choices, answer string) byte {
 	for _, word := range []string{"approve", "deny", "edit"} {
 		if answer != "" && strings.HasPrefix(word, strings.ToLower(answer)) && strings.Contains(choices, "["+word[:1]+"]") {
@@ -69,7 +72,7 @@ func chosen(choices, answer string) byte {
 	return 0
 }
 
-// hear asks for what belongs to a choice.
+// hear asks for what a choice needs: the reason of a denial, the arguments of an edit, a ticket.
 func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, choice byte) (s said, err error) {
 	switch choice {
 	case 'a':

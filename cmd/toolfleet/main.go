@@ -1,10 +1,11 @@
 // Command toolfleet runs the tool calls of LLM agents on a fleet over NATS JetStream.
 //
-// It is wiring: a file per subcommand, the settings from internal/config, and the packages that do the work.
+// It is wiring: one file per subcommand, the settings from internal/config, and the packages that
+// do the work.
 //
-// What all commands hold to: stdout is data and stderr is talk; the exit status is 0 for done, 1 for failed
-// (refused and aborted included; a completed batch with failed calls is done), 2 for a wrong usage or setting;
-// every error says what to do next.
+// All commands keep these rules: stdout is for data, stderr for everything else. The exit status is
+// 0 for done, 1 for failed, 2 for a wrong usage or setting; a refused or aborted batch has failed,
+// a completed batch with failed calls is done. Every error says what to do next.
 package main
 
 import (
@@ -23,14 +24,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 )
 
-// The exit statuses.
+// Exit statuses.
 const (
 	done   = 0
 	failed = 1
 	misuse = 2
 )
 
-// cli is the commands in the order in which help lists them.
+// cli lists the commands in the order in which help shows them.
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a toolfleet.yaml and a tools file to start from."`
 	Run         runCmd         `cmd:"" help:"Run one batch: the tool calls of a model's message. Prints what to append to the conversation."`
@@ -67,9 +68,9 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program without its process.
+// run is main without the process: it returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	left := -1 // the status with which kong ends by itself, after --help
+	left := -1 // the status with which kong wants to exit, after --help
 	parser, err := kong.New(new(cli), kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.PostBuild(explainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups(flagGroups), kong.Exit(func(code int) { left = code }))
@@ -94,8 +95,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return a.end(parsed.Run(a))
 }
 
-// explainSettings gives each flag that stands for a setting the help of that setting. Placeholders in the tags would say the same, and make
-// every start look through all of the help for each flag.
+// explainSettings gives each flag of a setting the help text of that setting. Placeholders in the
+// tags would do the same, but each start would then search the whole help text for each flag.
 func explainSettings(parser *kong.Kong) error {
 	help := config.Help()
 	return kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {
@@ -109,7 +110,7 @@ func explainSettings(parser *kong.Kong) error {
 	})
 }
 
-// helpFor is the arguments that show the help that is closest to a mistake.
+// helpFor returns the arguments that show the help of the command in which a mistake was made.
 func helpFor(err error) string {
 	var parse *kong.ParseError
 	if errors.As(err, &parse) && parse.Context != nil {
@@ -127,19 +128,21 @@ func helpFor(err error) string {
 	return "--help"
 }
 
-// errInterrupted is why the context ends at a signal.
+// errInterrupted is the cause with which the context ends at a signal.
 var errInterrupted = errors.New("interrupted")
 
-// signals is what SIGINT and SIGTERM mean: the first asks for an orderly end, the second for a quick one, where the
-// command knows how, and the next ends the process.
+// signals counts SIGINT and SIGTERM. The first ends ctx for an orderly stop. If the command called
+// patience, the second closes hurry for a quick stop and the third exits the process; else the
+// second exits it. Such an exit has status 1.
 type signals struct {
 	ctx    context.Context // ends at the first
 	hurry  chan struct{}   // closed at the second
-	gentle atomic.Bool     // somebody heeds hurry
+	gentle atomic.Bool     // patience was called
 	stop   func()
 }
 
-// patience is closed when the end shall be quick. Whoever asks for it sees to that.
+// patience returns the channel that the second signal closes. A caller promises to stop quickly
+// then.
 func (s *signals) patience() <-chan struct{} {
 	s.gentle.Store(true)
 	return s.hurry
@@ -150,7 +153,8 @@ func untilSignal(parent context.Context) *signals {
 	s := &signals{ctx: ctx, hurry: make(chan struct{})}
 	came := make(chan os.Signal, 3)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
-	// Whoever reads our output may go; what runs shall end in order all the same.
+	// The reader of our output may close the pipe. Catch SIGPIPE, so that running work still ends
+	// in order.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s.stop = func() {
 		signal.Stop(came)

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"toolfleet": main})
 }
 
-// TestScripts runs the commands as processes of their own: testdata/script.
+// TestScripts runs the commands as real processes; see testdata/script.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -29,7 +29,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each of many processes
-			// A copy: the examples change their project.
+			// Copy the examples: they change their project.
 			return os.CopyFS(filepath.Join(env.WorkDir, "examples"), os.DirFS("../../examples"))
 		},
 		RequireExplicitExec: true,
@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// valid SCHEMA FILE checks that every line of a file is a message of that kind.
+// valid SCHEMA FILE checks every line of a file against a message schema.
 func valid(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 || neg {
 		ts.Fatalf("usage: valid SCHEMA FILE")
@@ -51,7 +51,8 @@ func valid(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// Every flag that is a setting names one and says what it means: a drift would be a flag that nobody reads.
+// Every flag of a setting names an existing setting and has a help text. A flag with a wrong key
+// would never be read.
 func TestFlagsAreSettings(t *testing.T) {
 	parser, err := kong.New(new(cli), kong.PostBuild(explainSettings), kong.ExplicitGroups(flagGroups))
 	if err != nil {
@@ -72,7 +73,7 @@ func TestFlagsAreSettings(t *testing.T) {
 	}
 }
 
-// The examples are what they say that they are.
+// Every example batch is valid by the schema of a batch.
 func TestExamplesAreValid(t *testing.T) {
 	schema, err := schemas.For("batch")
 	if err != nil {

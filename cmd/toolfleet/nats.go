@@ -35,7 +35,7 @@ func (natsCmd) Run(a *app) error {
 		return usage{err}
 	}
 	again := make(chan os.Signal, 1)
-	if o.Config != "" { // one that comes while it starts is for later
+	if o.Config != "" { // a signal during the start is kept for later
 		signal.Notify(again, syscall.SIGHUP)
 		defer signal.Stop(again)
 	}
@@ -61,7 +61,7 @@ func (natsCmd) Run(a *app) error {
 	return nil
 }
 
-// syncs is how often the server syncs, for people.
+// syncs says how often the server syncs: "always" or an interval.
 func syncs(o devserver.Options) string {
 	if o.SyncInterval == 0 {
 		return "always"
@@ -69,7 +69,8 @@ func syncs(o devserver.Options) string {
 	return o.SyncInterval.String()
 }
 
-// reloads has the server read its file again at each signal, until ctx ends. One that it cannot read changes nothing.
+// reloads makes the server read its file again at each signal until ctx ends. A file that it cannot
+// read changes nothing.
 func reloads(ctx context.Context, asked <-chan os.Signal, srv *devserver.Server, log *slog.Logger) {
 	for {
 		select {

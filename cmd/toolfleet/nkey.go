@@ -31,7 +31,7 @@ func (c nkeyCmd) Run(a *app) error {
 	return err
 }
 
-// keyIn is the key in a file, which is made where there is none.
+// keyIn reads the key in a file, or makes one and writes it if the file does not exist.
 func keyIn(file string) (key approval.Key, made bool, err error) {
 	key, err = approval.ReadKey(file)
 	switch {

@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// errNoAnswer: a person was asked and went away.
+// errNoAnswer means that the read of a person's answer failed, for example at Ctrl-D.
 var errNoAnswer = errors.New("no answer")
 
-// person is somebody at the terminal, who is asked one thing after another.
+// person is the person at the terminal, who is asked one thing after another. Not for concurrent
+// use.
 type person struct {
 	in  *os.File
 	out io.Writer
-	// heard is the line of the read in hand, if there is one: a read of a terminal cannot be called off.
+	// heard receives the line of the read in progress; nil if there is none. A read of a terminal
+	// cannot be cancelled, so it outlives its prompt and the next prompt takes it over.
 	heard chan heardLine
 }
 
@@ -25,7 +27,7 @@ type heardLine struct {
 	err  error
 }
 
-// person is nil when nobody is there to be asked: stdin and stderr have to be terminals.
+// person returns the person at the terminal, or nil if stdin or stderr is not a terminal.
 func (a *app) person() *person {
 	in, ok := a.stdin.(*os.File)
 	if !ok || !isTerminal(in) || !isTerminal(a.stderr) {
@@ -34,10 +36,10 @@ func (a *app) person() *person {
 	return &person{in: in, out: a.stderr}
 }
 
-// ask is the person's answer, without white space around it. What was typed before the prompt stood there is no
-// answer to it: nobody agrees to what they have not seen.
+// ask prompts and returns the answer without surrounding white space. What was typed before the
+// prompt appeared is dropped: it cannot be consent to what had not been shown yet.
 func (p *person) ask(ctx context.Context, prompt string) (string, error) {
-	if p.heard != nil { // of a question that ended by itself
+	if p.heard != nil { // a read of a closed question is still pending
 		fmt.Fprint(p.out, "(press Enter) ")
 		if _, err := p.line(ctx); err != nil {
 			return "", err
@@ -48,14 +50,14 @@ func (p *person) ask(ctx context.Context, prompt string) (string, error) {
 	return p.line(ctx)
 }
 
-// yes asks whether to do something; only a clear yes is one.
+// yes asks a yes-or-no question; only "y" and "yes" count as a yes.
 func (p *person) yes(ctx context.Context, prompt string) (bool, error) {
 	answer, err := p.ask(ctx, prompt+" [y/N] ")
 	answer = strings.ToLower(answer)
 	return answer == "y" || answer == "yes", err
 }
 
-// line waits for the read in hand, or begins one.
+// line waits for the read in progress, or starts one. It returns errNoAnswer if the read fails.
 func (p *person) line(ctx context.Context) (string, error) {
 	if p.heard == nil {
 		p.heard = make(chan heardLine, 1)
@@ -78,7 +80,8 @@ func (p *person) line(ctx context.Context) (string, error) {
 	}
 }
 
-// readLine reads up to the end of a line and not a byte further: an editor may want the rest.
+// readLine reads up to the end of a line and not a byte further, because an editor may want the
+// rest. A line is at most 64 KiB long.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
 	next := make([]byte, 1)

@@ -16,7 +16,7 @@ type planCmd struct {
 	shape
 }
 
-// plannedStage and plannedCall are what -o json prints.
+// plannedStage and plannedCall are the stages and calls that -o json prints.
 type plannedStage struct {
 	Calls []plannedCall `json:"calls"`
 }

@@ -17,14 +17,15 @@ type policyCmd struct {
 	Explain policyExplainCmd `cmd:"" help:"Say what the policy decides about a call, and why."`
 }
 
-// judge is a policy and the tools that it is about.
+// judge is a policy and the tools that it applies to.
 type judge struct {
 	policy *config.Policy
 	rules  permission.Rules
 	tools  map[string]schemas.Tool
 }
 
-// judge reads the policy of the settings. The rules and tiers of the tools file count where there is one.
+// judge reads the policy of the settings. It includes the rules and tiers of the tools file if
+// there is one.
 func (a *app) judge(cfg *config.Config) (*judge, error) {
 	file, _, err := toolsFile(cfg)
 	if err != nil {
@@ -44,12 +45,13 @@ func (a *app) judge(cfg *config.Config) (*judge, error) {
 	return j, err
 }
 
-// decide is what holds for a call, given what the hooks think of it.
+// decide returns what holds for a call, given the opinion of its hooks ("" for none).
 func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
 	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
 }
 
-// lacks is the warning that a call would be refused because nobody, or not enough people, can be asked; "" for none.
+// lacks returns the warning that a call would be refused because the policy names too few
+// approvers; "" for none.
 func (j *judge) lacks(r permission.Ruling) string {
 	people := len(j.policy.Approvers)
 	if r.Effect != string(permission.Ask) || people >= r.Approvers {
@@ -65,7 +67,8 @@ func (j *judge) lacks(r permission.Ruling) string {
 	return text + "; the policy names no approver, so it would be refused, except by `dev`, and by `run` at a terminal, which ask whoever started them"
 }
 
-// tool is the promise of a tool; one that is not known is a write, or what the test says.
+// tool returns the promise of a tool. An unknown tool has the kind that the test gives, by default
+// write.
 func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
 	if t, known := j.tools[name]; known {
 		return t
@@ -87,14 +90,14 @@ func (policyTestCmd) Help() string {
 too, where there are any. The exit status is 1 when a test fails.`
 }
 
-// tested is one test as -o json prints it.
+// tested is the result of one test, as -o json prints it.
 type tested struct {
 	Name string              `json:"name"`
 	Line int                 `json:"line"`
 	OK   bool                `json:"ok"`
 	Want wanted              `json:"want"`
 	Got  messages.Permission `json:"got"`
-	// Warning is what may be wrong with a decision that is as it should be.
+	// Warning says what may be wrong although the decision is as expected.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -139,7 +142,7 @@ func (c policyTestCmd) Run(a *app) error {
 	return err
 }
 
-// try runs a test.
+// try runs one test of the policy file.
 func (j *judge) try(t schemas.PolicyTest) tested {
 	want := wanted{t.Effect, t.Tier, t.Rule}
 	input := t.Input
@@ -153,7 +156,7 @@ func (j *judge) try(t schemas.PolicyTest) tested {
 	return tested{t.Name, t.Line, ok, want, got.Permission, j.lacks(got)}
 }
 
-// warnOf tells each warning once, with the tests that it is about.
+// warnOf prints each distinct warning once, with the names of at most three tests that have it.
 func (a *app) warnOf(all []tested) {
 	var warnings []string
 	about := map[string][]string{}
@@ -200,7 +203,7 @@ func (w wanted) String() string {
 	return text
 }
 
-// verdict is a decision and what made it, in a few words.
+// verdict describes a decision and its source in a few words.
 func verdict(p messages.Permission) string {
 	text := p.Effect
 	if p.Tier != "" {
@@ -229,7 +232,7 @@ type policyExplainCmd struct {
 	Hook      string `enum:"none,allow,ask,deny" default:"none" placeholder:"none|allow|ask|deny" help:"What the hooks are to think of the call."`
 }
 
-// explained is what -o json prints.
+// explained is the decision about one call, as -o json prints it.
 type explained struct {
 	Permission messages.Permission `json:"permission"`
 	Reason     string              `json:"reason,omitempty"`
@@ -279,7 +282,7 @@ func (c policyExplainCmd) Run(a *app) error {
 	return a.table(rows)
 }
 
-// gates is what a call has to pass before it runs.
+// gates lists what a call must pass before it runs.
 func gates(r permission.Ruling) []string {
 	list := []string{}
 	switch {

@@ -9,28 +9,29 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// board is what is known of the calls of a batch, made of its events. It is a pure function of them: who
-// shows it, and when, is the business of display.
+// board holds the state of a batch's calls, computed from its events and the times at which they
+// came. Where and when it is shown is up to display.
 type board struct {
 	calls  []callState
-	names  int // the letters of the longest name of a tool
+	names  int // length of the longest tool name, in characters
 	colour bool
-	decide func(id string) string // the command that approves; nil: nobody is told of it
+	decide func(id string) string // returns the command that approves; nil: name none
 }
 
-// callState is one line of the board.
+// callState is the state of one call: one line of the board.
 type callState struct {
 	tool     string
 	running  bool
-	since    time.Time // of running, by our own clock
+	since    time.Time // start of the attempt; on a live board by our own clock
 	attempt  int
 	progress messages.Progress
-	asked    *messages.Pending // what people are asked, while they are
-	result   *messages.Result  // once it has ended
-	told     bool              // a line has said how it ended
+	asked    *messages.Pending // the open question, if any
+	result   *messages.Result  // nil until the call has ended
+	told     bool              // plain has returned the line about its end
 }
 
-// apply takes an event that came in at a moment. News that is late changes nothing.
+// apply updates the board with an event that came at the given time. A late event cannot change how
+// an ended call is shown.
 func (b *board) apply(e messages.Event, now time.Time) {
 	if e.Index < 0 || e.Index >= messages.MaxCalls {
 		return
@@ -48,7 +49,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 		c.running, c.since, c.attempt, c.progress, c.asked = true, now, e.Attempt, messages.Progress{}, nil
 	case messages.EventAwaiting:
 		c.running, c.asked = false, nil
-		if e.Approval != nil && e.Approval.State == "" { // else it was answered meanwhile
+		if e.Approval != nil && e.Approval.State == "" { // else it was answered in the meantime
 			c.asked = e.Approval
 		}
 	case messages.EventProgress:
@@ -62,17 +63,18 @@ func (b *board) apply(e messages.Event, now time.Time) {
 	}
 }
 
-// longestName is how much of a tool's name any board shows.
+// longestName is how many characters of a tool's name a board shows at most.
 const longestName = 200
 
-// boardLine is a line of a board that is not drawn yet: there may be far more than a screen has room for.
+// boardLine is a line of a board before it is drawn. There may be far more of them than a screen
+// holds, so only those that fit are drawn.
 type boardLine struct {
-	title string // of no call
+	title string // a heading; then board is nil
 	board *board
 	index int
 }
 
-// lines is a line for each call.
+// lines returns one line per call.
 func (b *board) lines() []boardLine {
 	lines := make([]boardLine, len(b.calls))
 	for i := range lines {
@@ -88,7 +90,7 @@ func (l boardLine) mark() string {
 	return l.board.calls[l.index].mark()
 }
 
-// draw is the line as a terminal of that width shows it.
+// draw renders the line for a terminal of the given width in characters.
 func (l boardLine) draw(now time.Time, width int) string {
 	if l.board == nil {
 		return clip(clean(l.title, width-1), width-1)
@@ -103,7 +105,7 @@ func (l boardLine) draw(now time.Time, width int) string {
 	return b.paint(*c, clip(text, width-1))
 }
 
-// mark is a call's state in one letter.
+// mark returns the state of a call as one character.
 func (c *callState) mark() string {
 	switch {
 	case c.result != nil && c.result.Failure():
@@ -118,7 +120,7 @@ func (c *callState) mark() string {
 	return "·"
 }
 
-// words is a call's mark, its state, and what there is to say about it.
+// words returns the mark of a call, its state, and details.
 func (c *callState) words(now time.Time) (mark, state, rest string) {
 	mark = c.mark()
 	switch {
@@ -143,9 +145,9 @@ func (c *callState) words(now time.Time) (mark, state, rest string) {
 	return mark, "queued", ""
 }
 
-// paint colours a line by what became of its call.
+// paint colours the mark of a line by the state of its call.
 func (b *board) paint(c callState, line string) string {
-	code := "2" // dim: queued
+	code := "2" // dim, for queued
 	switch {
 	case !b.colour:
 		return line
@@ -162,9 +164,10 @@ func (b *board) paint(c callState, line string) string {
 	return "\x1b[" + code + "m" + mark + "\x1b[0m " + rest
 }
 
-// plain is the line that an event is worth where nobody watches live; "" for none. There are no times but
-// those of ended calls, and no progress: a log should not grow with how long things take. A batch that goes on after
-// it waited for people tells again how its calls ended; once is enough.
+// plain returns the line to print for an event where no board is drawn; "" for none. Lines have no
+// times but the duration of ended calls, and no progress, so that a log does not grow with how long
+// calls take. A batch that resumes after an approval sends the ends of its calls again; each is
+// printed once.
 func (b *board) plain(e messages.Event) string {
 	if e.Index < 0 || e.Index >= len(b.calls) {
 		return ""
@@ -186,7 +189,7 @@ func (b *board) plain(e messages.Event) string {
 	return ""
 }
 
-// asking is a question on one line, and how to answer it.
+// asking returns a question on one line, and the command that answers it.
 func (b *board) asking(p messages.Pending) string {
 	text := fmt.Sprintf("%s (%s, expires in %s)", clean(p.Line, 400), clean(string(p.Tier), 20), span(p.Expires.Sub(p.Asked)))
 	if b.decide != nil {
@@ -195,7 +198,7 @@ func (b *board) asking(p messages.Pending) string {
 	return text
 }
 
-// untilExpiry is how long people have left to decide.
+// untilExpiry says how long people have left to decide.
 func untilExpiry(p messages.Pending, now time.Time) string {
 	if left := p.Expires.Sub(now); left > 0 {
 		return "expires in " + span(left)
@@ -203,7 +206,7 @@ func untilExpiry(p messages.Pending, now time.Time) string {
 	return "expired"
 }
 
-// summary is the last word on a reply.
+// summary is the last line about a reply.
 func summary(r messages.Reply, elapsed time.Duration) string {
 	bad := 0
 	for _, result := range r.Results {
@@ -225,7 +228,7 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// outcome is how a call ended, and how long it took if it ran.
+// outcome returns how a call ended, and how long it took if it ran.
 func outcome(r *messages.Result) string {
 	if r.DurationMS == 0 {
 		return string(r.Status)
@@ -233,7 +236,8 @@ func outcome(r *messages.Result) string {
 	return string(r.Status) + " in " + brief(time.Duration(r.DurationMS*float64(time.Millisecond)))
 }
 
-// because is why a call failed, on one line. The code is left out where it adds nothing.
+// because returns why a call failed, on one line. It leaves out the code if that adds nothing to
+// the status.
 func because(r *messages.Result) string {
 	if r.Err == nil {
 		return "the tool says that it failed"
@@ -245,7 +249,7 @@ func because(r *messages.Result) string {
 	return clean(text, 160)
 }
 
-// brief is a duration as people say it: 0 ms, 12 ms, 3.4 s, 2m05s.
+// brief formats a duration: 0 ms, 12 ms, 3.4 s, 2m05s.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -256,7 +260,7 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }
 
-// span is how long something is ago or away, as people say it: 45s, 14m20s, 3h05m, 2d.
+// span formats the distance to a moment in the past or future: 45s, 14m20s, 3h05m, 2d.
 func span(d time.Duration) string {
 	d = max(0, d.Round(time.Second))
 	switch hours := int(d.Hours()); {
@@ -270,7 +274,8 @@ func span(d time.Duration) string {
 	return strings.TrimSuffix(fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60), "00s")
 }
 
-// clean makes text from outside safe to show: on one line, without control characters, of bounded length.
+// clean makes text from outside safe to show: on one line, without control characters, at most
+// `most` characters.
 func clean(text string, most int) string {
 	var out strings.Builder
 	space := false
@@ -294,7 +299,7 @@ func clean(text string, most int) string {
 	return clip(out.String(), most)
 }
 
-// clip cuts text to a number of characters.
+// clip cuts a text to at most `most` characters; the last one is then an ellipsis.
 func clip(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {

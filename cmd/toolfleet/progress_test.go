@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// told is an event that came in some time after the batch began.
+// told is an event and the time since the start of the batch at which it came.
 type told struct {
 	at time.Duration
 	e  messages.Event
@@ -47,7 +47,7 @@ func asked(index int) messages.Event {
 	return messages.Event{Type: messages.EventAwaiting, Index: index, Tool: p.Tool, Approval: &p}
 }
 
-// story is a batch with everything that may happen in one.
+// story is a batch in which everything happens that can happen.
 var story = []told{
 	{0, start(0, "Grep")}, {0, start(1, "deploy_to_production_and_everywhere_else")}, {0, start(2, "Bash")}, {0, start(3, "nope")},
 	{0, ended(3, messages.StatusUnknownTool, 0, &messages.Error{Code: messages.CodeUnknownTool, Message: `There is no tool named "nope".`})},
@@ -64,7 +64,7 @@ var story = []told{
 	{142 * time.Second, messages.Event{Type: messages.EventHook, Index: 4, Hook: &messages.HookMessage{Type: messages.HookPermissionDecision, Hook: "fraud"}}},
 	{200 * time.Second, running(4, 1)},
 	{201 * time.Second, ended(4, messages.StatusOK, 900, nil)},
-	{201 * time.Second, ended(0, messages.StatusOK, 12.4, nil)}, // again: the batch goes on after it rested
+	{201 * time.Second, ended(0, messages.StatusOK, 12.4, nil)}, // repeated: the batch resumed
 	{201 * time.Second, messages.Event{Type: messages.EventReply, Index: -1}},
 	{201 * time.Second, messages.Event{Type: messages.EventEnd, Index: 1 << 30}},
 }
@@ -107,7 +107,8 @@ func TestPlainLines(t *testing.T) {
 	golden(t, "plain.txt", out.String())
 }
 
-// That nobody answers any more is told with all it takes to go away, and to have the reply all the same.
+// If all coordinators disappear, the user is told that they may leave and how to fetch the reply
+// later.
 func TestNobodyAnswersAnyMore(t *testing.T) {
 	var out strings.Builder
 	d := newDisplay(&app{stderr: &out}, false)

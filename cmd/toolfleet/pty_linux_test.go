@@ -21,15 +21,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// terminal is a pseudo-terminal with the test in the place of the person.
+// terminal is a pseudo-terminal; the test plays the person.
 type terminal struct {
 	t            *testing.T
 	person, tool *os.File // the two ends
 
 	mu     sync.Mutex
 	screen bytes.Buffer  // guarded by mu
-	seen   int           // how much of it was expected; guarded by mu
-	more   chan struct{} // there is more on the screen, perhaps
+	seen   int           // length of the part that expect has matched; guarded by mu
+	more   chan struct{} // a signal to look at the screen again
 }
 
 func newTerminal(t *testing.T) *terminal {
@@ -89,7 +89,7 @@ func (s *terminal) text() string {
 	return s.screen.String()
 }
 
-// expect waits until a text is on the screen, below all that was expected before.
+// expect waits until a text is on the screen, below everything that was expected before.
 func (s *terminal) expect(text string) {
 	s.t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -119,7 +119,8 @@ func (s *terminal) types(text string) {
 	}
 }
 
-// toolfleet runs a command at the terminal, its output aside, and returns what it put out and its status.
+// toolfleet runs a command at the terminal with stdout captured, and returns stdout and the exit
+// status.
 func (s *terminal) toolfleet(args ...string) (out *bytes.Buffer, ended <-chan int) {
 	out = &bytes.Buffer{}
 	status := make(chan int, 1)
@@ -127,7 +128,7 @@ func (s *terminal) toolfleet(args ...string) (out *bytes.Buffer, ended <-chan in
 	return out, status
 }
 
-// An answer is to the question that stands there, not to one before it or to none.
+// An answer counts for the question on the screen, not for an earlier one or for none.
 func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	term := newTerminal(t)
 	p := &person{in: term.tool, out: term.tool}
@@ -170,7 +171,8 @@ func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	}
 }
 
-// An editor that is ended because its question was answered by somebody else leaves a terminal that can be typed at.
+// An editor that is killed because its question was answered elsewhere leaves a terminal that shows
+// what is typed.
 func TestAnEditorThatIsEnded(t *testing.T) {
 	tty := newTerminal(t)
 	script := filepath.Join(t.TempDir(), "editor")
@@ -198,7 +200,8 @@ func TestAnEditorThatIsEnded(t *testing.T) {
 	}
 }
 
-// Who agrees last is asked for a ticket until there is one; who agrees before may leave it to them.
+// The last approver is asked for a ticket until there is one; an earlier approver may leave it
+// empty.
 func TestTicketsAreAskedFor(t *testing.T) {
 	agreed := []messages.Decision{{By: "ann", Verdict: messages.Approve}}
 	named := []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
@@ -267,7 +270,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 				t.Fatalf("the command ends with %d", status)
 			}
 			fmt.Fprintln(term.tool, "below")
-			term.expect("below\r\n") // so that all of it is there
+			term.expect("below\r\n") // the end of the output
 			var reply messages.Reply
 			if err := json.Unmarshal(out.Bytes(), &reply); err != nil || len(reply.Results) != 3 || reply.Results[1].Status != tc.status {
 				t.Errorf("the reply: %v, want the refund %s\n%s", err, tc.status, out)
@@ -275,7 +278,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			if board := strings.Join(rows(term.text()), "\n"); strings.Count(board, "   1  issue_refund  ") != 1 {
 				t.Errorf("the board is not there once:\n%s", board)
 			}
-			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // none: nothing was refunded
+			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // no file: nothing was refunded
 			if tc.ledger == "" && len(ledger) > 0 || !strings.Contains(string(ledger), tc.ledger) || strings.Count(string(ledger), "\n") > 1 {
 				t.Errorf("the ledger holds %q, want one line with %q", ledger, tc.ledger)
 			}

@@ -40,7 +40,7 @@ stdout holds the reinjection or the reply and nothing else; progress and events 
 every call was answered, failed calls included, and 1 when the batch was refused or aborted.`
 }
 
-// quick is how long an embedded fleet may go on after Ctrl-C.
+// quick bounds the drain of an embedded fleet after Ctrl-C.
 const quick = time.Second
 
 func (r runCmd) Run(a *app) error {
@@ -83,17 +83,18 @@ func (r runCmd) Run(a *app) error {
 	return err
 }
 
-// submit runs the batch on the fleet of the settings, or on one of our own.
+// submit runs the batch on the fleet of the settings, or on a fleet in this process if they name no
+// server. traceID is the trace of the batch; "" if there is none.
 func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (reply messages.Reply, traceID string, err error) {
 	quiet := "error"
 	if cfg.NATS.URL != "" {
-		quiet = "info" // a connection that is lost, and found again
+		quiet = "info" // shows lost and restored connections
 	}
 	log, err := a.logger(cfg, d, quiet)
 	if err != nil {
 		return reply, "", err
 	}
-	held := &heldBack{to: d} // what is said about traces, which somebody has asked for, is said at the end
+	held := &heldBack{to: d} // complaints about the trace exporter come after the reply
 	if cfg.Given("log.level") {
 		held.release()
 	}
@@ -105,7 +106,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil {
 		return reply, "", err
 	}
-	a.last = func() { // nobody waits for a collector to see the reply
+	a.last = func() { // flush last: the reply must not wait for the trace collector
 		held.release()
 		shown.flush()
 	}
@@ -137,7 +138,8 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil && a.ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + fetches(batch.Session, batch.ID))
 	}
-	if err == nil && sending.traceID == "" && cfg.TraceURL != "" { // we keep no trace, and the fleet may
+	// We sampled no trace, but the fleet may have.
+	if err == nil && sending.traceID == "" && cfg.TraceURL != "" {
 		ctx, cancel := context.WithTimeout(a.ctx, looking)
 		defer cancel()
 		if t, err := c.Timeline(ctx, batch.Session, batch.ID); err == nil {
@@ -147,12 +149,12 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	return reply, "", err
 }
 
-// fetches says which command fetches the reply of a batch.
+// fetches names the command that fetches the reply of a batch.
 func fetches(s messages.SessionID, b messages.BatchID) string {
 	return fmt.Sprintf("`toolfleet batch get %s --session %s` fetches its reply", clean(string(b), 80), clean(string(s), 80))
 }
 
-// once runs the fleet for one batch.
+// once runs the fleet until one batch has its reply, then stops it.
 func (f *fleet) once(ctx context.Context, sending trace.Tracer, body []byte, asks *asker) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
@@ -176,7 +178,7 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, body []byte, ask
 	return reply, err
 }
 
-// tell prints what the batch came to.
+// tell prints the reply or the reinjection, and returns an error if the batch did not complete.
 func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
 	var err error
 	switch {
@@ -201,7 +203,7 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 	return nil
 }
 
-// refusedWith is a refusal and what to do about it.
+// refusedWith turns a refusal into an error that says what to do about it.
 func refusedWith(r *messages.Refusal) error {
 	text := fmt.Sprintf("refused (%s): %s.", r.Class, strings.TrimSuffix(r.Message, "."))
 	switch r.Class {

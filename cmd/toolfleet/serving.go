@@ -13,10 +13,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// here is the root of commands that serve the file tools without being asked to: the current folder.
+// here is the default root of commands that offer the file tools without --root: the current
+// folder.
 const here = "."
 
-// toolsFile reads the tools file of the settings; dir is the folder that its programs are relative to.
+// toolsFile reads the tools file of the settings. dir is the folder to which its programs are
+// relative. Without a tools file both are empty.
 func toolsFile(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	name := string(cfg.Tools)
 	if name == "" {
@@ -32,15 +34,15 @@ func toolsFile(cfg *config.Config) (file schemas.ToolsFile, dir string, err erro
 	return file, filepath.Dir(name), nil
 }
 
-// serving is the tools that a worker of this process serves.
+// serving holds the tools that a worker in this process serves.
 type serving struct {
 	registry *tool.Registry
-	roots    []string // the folder of the file tools, for the permissions
+	roots    []string // spellings of the root folder, the canonical one first, for path rules
 	root     *builtin.Root
 	rules    schemas.Rules // of the tools file
 }
 
-// policy is the policy of the settings, with the rules of the tools file.
+// policy reads the policy of the settings, including the rules of the tools file.
 func (s *serving) policy(cfg *config.Config) (*config.Policy, error) { return policyOf(cfg, s.rules) }
 
 func policyOf(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
@@ -51,8 +53,8 @@ func policyOf(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
 	return p, nil
 }
 
-// openTools opens the tools file of the settings and the file tools on their root, or on standard where
-// the settings name none; "": no file tools then.
+// openTools opens the tools of the tools file, and the file tools on the root of the settings.
+// standard is the root if they name none; "" means no file tools then.
 func openTools(cfg *config.Config, standard string) (*serving, error) {
 	file, dir, err := toolsFile(cfg)
 	if err != nil {
@@ -80,11 +82,11 @@ func openTools(cfg *config.Config, standard string) (*serving, error) {
 
 func (s *serving) close() {
 	if s.root != nil {
-		_ = s.root.Close() // it was only read through
+		_ = s.root.Close() // closing a folder loses no data
 	}
 }
 
-// promises is what the tools of the settings promise; nothing is opened.
+// promises returns what the tools of the settings promise. It opens none of them.
 func promises(cfg *config.Config, standard string) ([]schemas.Tool, error) {
 	file, _, err := toolsFile(cfg)
 	if err != nil {

@@ -10,22 +10,23 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// standing is what a batch that is open does at this moment, or waits for.
+// standing is the status of an open batch: what it does now, or waits for.
 type standing struct {
 	State   standingState    `json:"state"`
-	Behind  messages.BatchID `json:"behind,omitempty"` // the oldest open batch of the session
-	Tool    string           `json:"tool,omitempty"`   // of the call that the state is about
-	More    int              `json:"more,omitempty"`   // calls of which the same is so
+	Behind  messages.BatchID `json:"behind,omitempty"` // session's oldest open batch
+	Tool    string           `json:"tool,omitempty"`   // of the first call in this state
+	More    int              `json:"more,omitempty"`   // further calls in this state
 	Worker  string           `json:"worker,omitempty"`
-	Gone    bool             `json:"worker_gone,omitempty"` // nothing is heard of that worker
+	Gone    bool             `json:"worker_gone,omitempty"` // the worker announces itself no more
 	Pool    string           `json:"pool,omitempty"`
 	Expires time.Time        `json:"expires,omitzero"`
-	Why     string           `json:"why,omitempty"` // of untold
+	Why     string           `json:"why,omitempty"` // the reason, for untold
 }
 
 type standingState string
 
-// The states of a batch that is open. That a call of a read runs is on no record, so nobody can tell that from waiting for a worker.
+// States of an open batch. No record says that a read has started, so "running" and "waiting for a
+// worker" cannot be told apart for it: queued_or_running.
 const (
 	isBehind  standingState = "behind"
 	asksHuman standingState = "waits_for_person"
@@ -37,6 +38,7 @@ const (
 	isUntold  standingState = "untold"
 )
 
+// text describes the status in one sentence.
 func (s standing) text(now time.Time) string {
 	tool, more := clean(s.Tool, 64), ""
 	if s.More > 0 {
@@ -65,7 +67,7 @@ func (s standing) text(now time.Time) string {
 	return "not told: " + clean(s.Why, 120)
 }
 
-// heading is the state in one or two words.
+// heading returns the state in a few words.
 func (s standing) heading() string {
 	switch s.State {
 	case asksHuman:
@@ -78,7 +80,8 @@ func (s standing) heading() string {
 	return "queued or running"
 }
 
-// standingOf is how a batch stands by its timeline. What people are asked comes first: nobody else can help with it.
+// standingOf derives a batch's status from its timeline. A question to a person wins over running
+// calls, because only a person can resolve it; running wins over queued.
 func standingOf(t messages.Timeline) standing {
 	rows, _ := rowsOf(t, time.Time{})
 	find := func(is func(row) bool) (found *row, more int) {
@@ -106,13 +109,15 @@ func standingOf(t messages.Timeline) standing {
 	return standing{State: isEnding}
 }
 
-// surroundings is what is known of the fleet around a batch. The zero value knows nothing.
+// surroundings is what is known of the fleet around a batch. With the zero value explain changes
+// nothing.
 type surroundings struct {
 	tools   map[string]schemas.Tool
 	workers map[string]bool
-	crews   map[string]int // workers of each pool
+	crews   map[string]int // number of workers by pool
 }
 
+// lookAround reads the fleet's workers and tools.
 func lookAround(ctx context.Context, conn *bus.Conn) (around surroundings, err error) {
 	workers, err := readBucket[messages.Presence](ctx, conn, bus.BucketWorkers)
 	if err != nil {
@@ -135,7 +140,8 @@ func lookAround(ctx context.Context, conn *bus.Conn) (around surroundings, err e
 	return around, nil
 }
 
-// explain adds to a standing what the fleet around it says.
+// explain refines a status with the fleet's state: a lost worker, a pool without workers, or a call
+// that may be running already.
 func (around surroundings) explain(s standing) standing {
 	tool, known := around.tools[s.Tool]
 	switch {

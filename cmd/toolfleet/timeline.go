@@ -8,13 +8,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// axis is the time that a picture spans, and how many characters it has for that.
+// axis maps the time span of a picture to a number of characters.
 type axis struct {
 	from, to time.Time
 	width    int
 }
 
-// at is the character of a moment.
+// at returns the column of a moment, from 0 to width.
 func (x axis) at(t time.Time) int {
 	if span := x.to.Sub(x.from); span > 0 {
 		return min(max(int(float64(x.width)*float64(t.Sub(x.from))/float64(span)), 0), x.width)
@@ -22,11 +22,11 @@ func (x axis) at(t time.Time) int {
 	return 0
 }
 
-// stretch is a part of a call's life, to the next one or its end.
+// stretch is a part of a call's life: from here to the next stretch, or to the end of the call.
 type stretch struct {
 	from time.Time
 	mark rune
-	new  rune // its first character, where that is another
+	new  rune // its first character, if not mark; 0: none
 }
 
 // row is a call in a picture.
@@ -38,25 +38,26 @@ type row struct {
 	attempts  []attempt
 	stretches []stretch
 	ended     time.Time
-	question  *messages.Pending // what people were asked last, open or not
+	question  *messages.Pending // the last question about it, open or not
 }
 
-// attempt is when which worker began a call.
+// attempt is a start of a call: when and on which worker.
 type attempt struct {
 	number int
 	worker string
 	began  time.Time
 }
 
-// The marks of a picture.
+// Marks of a picture.
 const (
 	waitsMark = '.'
 	asksMark  = '?'
 	runsMark  = '='
 )
 
-// picture is a timeline as text of that width: a row for each call with a bar on a common axis, the stages one below the other.
-// Above stands the state of the batch, what there is to note about that, and a link to its trace.
+// picture renders a timeline as text of the given width: a row for each call, with a bar on a
+// common time axis, grouped by stage. The heading has the state of the batch, a note about it, and
+// a link to its trace.
 func picture(t messages.Timeline, state, note, link string, now time.Time, width int) string {
 	rows, x := rowsOf(t, now)
 	var out strings.Builder
@@ -69,7 +70,8 @@ func picture(t messages.Timeline, state, note, link string, now time.Time, width
 		out.WriteByte('\n')
 	}
 	if link != "" {
-		fmt.Fprintf(&out, "%s\n", clean(link, 400)) // whole, however narrow the screen is: it is there to be followed
+		// The link is never cut to the width of the screen, so that it can be followed.
+		fmt.Fprintf(&out, "%s\n", clean(link, 400))
 	}
 	if note != "" {
 		fmt.Fprintf(&out, "%s\n", clean(note, 400))
@@ -81,14 +83,14 @@ func picture(t messages.Timeline, state, note, link string, now time.Time, width
 	for _, r := range rows {
 		names = max(names, min(16, len([]rune(clean(r.tool, 16)))))
 	}
-	const after = 24 // of a row, behind its bar
+	const after = 24 // characters of a row after its bar
 	x.width = max(10, width-names-after-11)
 	fmt.Fprintf(&out, "\n%*s  0%*s\n", names+6, "", x.width-1, brief(x.to.Sub(x.from)))
 	stage := -1
 	for i, r := range rows {
 		if r.stage != stage {
 			stage = r.stage
-			fmt.Fprintf(&out, "stage %d\n", stage+1) // as `toolfleet plan` counts them
+			fmt.Fprintf(&out, "stage %d\n", stage+1) // counted from 1, as in `toolfleet plan`
 		}
 		mark, how, rest := r.words(x.to)
 		fmt.Fprintln(&out, strings.TrimRight(clip(fmt.Sprintf("%s %3d %-*s |%-*s| %s", mark, i, names, orDash(r.tool, names), x.width, r.bar(x), how), width), " "))
@@ -100,7 +102,7 @@ func picture(t messages.Timeline, state, note, link string, now time.Time, width
 	return out.String()
 }
 
-// rowsOf is the calls of a timeline, and the time that they took.
+// rowsOf returns the calls of a timeline and its time span, which ends at now while the batch runs.
 func rowsOf(t messages.Timeline, now time.Time) (rows []row, x axis) {
 	for _, e := range t.Events {
 		if x.from.IsZero() {
@@ -150,7 +152,7 @@ func (r *row) take(e messages.Event) {
 	}
 }
 
-// bar is the life of a call. Whatever was has at least one character.
+// bar draws the life of a call. Each stretch gets at least one character.
 func (r row) bar(x axis) string {
 	out := []rune(strings.Repeat(" ", x.width))
 	for i, s := range r.stretches {
@@ -172,7 +174,7 @@ func (r row) bar(x axis) string {
 	return string(out)
 }
 
-// details is what there is to say about a call below its bar.
+// details returns the lines below a call's bar: attempts, decision, and rest.
 func (r row) details(rest string) (lines []string) {
 	for i, a := range r.attempts {
 		line := "from " + clock(a.began)
@@ -204,7 +206,7 @@ func (r row) details(rest string) (lines []string) {
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
-// decision is what was said about a call, and by whom.
+// decision says what was decided about a call, and by whom; "" if no rule or person decided.
 func (r row) decision() string {
 	if r.result != nil && r.result.Permission != nil {
 		p := r.result.Permission
@@ -238,7 +240,6 @@ func (r row) decision() string {
 	return state + byRule(q.Rule)
 }
 
-// byRule names the rule.
 func byRule(rule string) string {
 	if rule == "" {
 		return ""

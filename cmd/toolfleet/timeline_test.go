@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// history is a batch with everything that a picture shows.
+// history is a batch with everything that a picture can show.
 func history() messages.Timeline {
 	began := time.Date(2026, 11, 22, 2, 3, 27, 120_000_000, time.UTC)
 	tl := messages.Timeline{V: 1, Session: "conversation-1", Batch: "turn-7", Status: "completed", Accepted: began, TraceID: "4bf92f3577b34da6a3ce929d0e0e4736"}
@@ -70,7 +70,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// The link to a trace stands on a line of its own and whole, however narrow the picture is.
+// The link to a trace stands on its own line and is never cut, however narrow the picture is.
 func TestPictureLinks(t *testing.T) {
 	link := "http://traces.example/" + strings.Repeat("long/", 20) + "4bf92f3577b34da6a3ce929d0e0e4736"
 	if got := picture(history(), "completed", "", link, time.Now(), 60); !strings.Contains(got, ", trace 4bf92f3577b34da6a3ce929d0e0e4736\n"+link+"\n\n") {
@@ -78,7 +78,7 @@ func TestPictureLinks(t *testing.T) {
 	}
 }
 
-// What a session's watcher sees, without a terminal and on one.
+// The output of toolfleet watch, without a terminal and on one.
 func TestWatchedSession(t *testing.T) {
 	var out strings.Builder
 	for _, live := range []bool{false, true} {
@@ -101,7 +101,7 @@ func TestWatchedSession(t *testing.T) {
 	golden(t, "watch.txt", out.String())
 }
 
-// What is open when the watching begins has a line each, with what it waits for.
+// Each batch that is open at the start gets a line with its status.
 func TestStandingLines(t *testing.T) {
 	all := history()
 	stuck := all
@@ -113,7 +113,7 @@ func TestStandingLines(t *testing.T) {
 	}, all.Accepted.Add(3*time.Second)))
 }
 
-// Whoever comes right after a batch has ended is told how to see it.
+// A watcher who comes right after the end of a batch is told how to see it.
 func TestNothingOpen(t *testing.T) {
 	now := time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 	for _, row := range []struct {
@@ -136,7 +136,7 @@ func TestNothingOpen(t *testing.T) {
 	}
 }
 
-// unanswered is events of which the last asks people, who have not answered yet.
+// unanswered holds events that end with an open question.
 func unanswered(events []messages.Event) []messages.Event {
 	events = slices.Clone(events)
 	last := &events[len(events)-1]
@@ -146,7 +146,7 @@ func unanswered(events []messages.Event) []messages.Event {
 	return events
 }
 
-// What a batch waits for, by its timeline and the fleet around it.
+// The status of a batch, from its timeline and the fleet around it.
 func TestStanding(t *testing.T) {
 	all := history()
 	around := surroundings{

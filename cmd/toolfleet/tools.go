@@ -88,8 +88,8 @@ func (t toolsExportCmd) Run(a *app) error {
 	return a.printRaw(definitions)
 }
 
-// knownTools is the tools of the fleet where the settings name a server, else those that run serves here;
-// sorted by name.
+// knownTools returns the tools of the fleet if the settings name a server, else those that run
+// would serve here; sorted by name.
 func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)
@@ -102,7 +102,8 @@ func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
 	return readBucket[schemas.Tool](a.ctx, conn, bus.BucketTools)
 }
 
-// offeredTools is the known tools without those that the policy of the fleet's workers denies altogether.
+// offeredTools returns the known tools without those that the policy of the fleet's workers denies
+// altogether.
 func (a *app) offeredTools(cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)

@@ -10,22 +10,25 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsetDifference is what sets workers apart from their pool. They bounce the calls of these tools, which then find
-// another worker later, or none.
+// toolsetDifference is a difference between some workers and the rest of their pool. These workers
+// hand back calls of the tools concerned; such a call then reaches another worker later, or none.
 type toolsetDifference struct {
 	Pool    string   `json:"pool"`
 	Workers []string `json:"workers"`
 	Lacks   []string `json:"lacks,omitempty"` // tools that another worker of the pool serves
-	// Outdated is tools that they serve under another definition than calls are planned with.
+	// Outdated are tools that they serve with a definition other than the planned one.
 	Outdated []string `json:"outdated,omitempty"`
-	// Unserved is those of them that no worker of the pool serves as planned: their calls expire.
+	// Unserved are the outdated tools that no worker of the pool serves as planned: their calls
+	// expire.
 	Unserved []string `json:"unserved,omitempty"`
 }
 
-// toolset is the digests of the tools that a worker serves in one pool, by name; "" where the worker does not say.
+// toolset maps the tools that a worker serves in one pool to their digests; "" if the worker does
+// not announce digests.
 type toolset map[string]string
 
-// toolsetOf is what a worker serves in a pool. A worker of an older version says only the names.
+// toolsetOf returns what a worker serves in a pool. A worker of an older version announces only
+// names.
 func toolsetOf(w messages.Presence, pool string, planned map[string]schemas.Tool) toolset {
 	if w.Toolsets != nil {
 		return w.Toolsets[pool]
@@ -39,8 +42,8 @@ func toolsetOf(w messages.Presence, pool string, planned map[string]schemas.Tool
 	return names
 }
 
-// toolsetDifferences compares the workers of each pool with each other, and with the definitions that calls are
-// planned with. Workers that differ in the same way are named together.
+// toolsetDifferences compares the workers of each pool with each other, and with the definitions
+// that calls are planned with. Workers with the same difference are listed together.
 func toolsetDifferences(workers []messages.Presence, tools []schemas.Tool) (all []toolsetDifference) {
 	planned := map[string]schemas.Tool{}
 	for _, t := range tools {
@@ -98,7 +101,7 @@ func poolDifferences(pool string, members map[string]toolset, planned map[string
 	return all
 }
 
-// String is the difference as a sentence without its end.
+// String returns the difference as a sentence without its full stop.
 func (d toolsetDifference) String() string {
 	verb := func(one, many string) string {
 		if len(d.Workers) == 1 {
@@ -120,7 +123,7 @@ func (d toolsetDifference) String() string {
 	return text
 }
 
-// few is the first of many names.
+// few lists at most 8 names and counts the rest.
 func few(names []string) string {
 	const most = 8
 	var shown []string

@@ -18,7 +18,8 @@ import (
 )
 
 func TestToolsetDifferences(t *testing.T) {
-	// "w1 a=1,b=1 gpu:c=1" is a worker with its toolsets; a name without a digest is what a worker of an older version says.
+	// "w1 a=1,b=1 gpu:c=1" is a worker with its toolsets. A name without a digest comes from a
+	// worker of an older version.
 	present := func(text string) (w messages.Presence) {
 		words := strings.Fields(text)
 		w.Worker = words[0]
@@ -55,7 +56,7 @@ func TestToolsetDifferences(t *testing.T) {
 	}{
 		"nobody":             {},
 		"the same":           {[]string{"w1 a=1,b=1", "w2 a=1,b=1"}, nil},
-		"one worker":         {[]string{"w1 a=1"}, nil}, // b was announced by one that is gone
+		"one worker":         {[]string{"w1 a=1"}, nil}, // b's worker is gone
 		"pools of their own": {[]string{"w1 a=1", "w2 gpu:c=1", "w3 a=1 gpu:c=1"}, nil},
 		"two tools files":    {[]string{"w1 a=1", "w2 b=1"}, []string{"pool default: w1 lacks b", "pool default: w2 lacks a"}},
 		"several lack the same": {[]string{"w1 a=1", "w2 a=1", "w3 a=1,b=1"},
@@ -87,7 +88,8 @@ func TestToolsetDifferences(t *testing.T) {
 	}
 }
 
-// Two workers of one pool have different tools files. The doctor and the status name them, and say what each lacks.
+// Two workers of one pool have different tools files. doctor and status name them and what each
+// lacks.
 func TestWorkersThatDifferAreNamed(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})

@@ -10,11 +10,11 @@ type versionCmd struct {
 	shape
 }
 
-// buildInfo is which build this is.
+// buildInfo identifies the build.
 type buildInfo struct {
 	Version  string `json:"version"`            // "(devel)" when it was built from a checkout
-	Revision string `json:"revision,omitempty"` // of the checkout
-	Time     string `json:"time,omitempty"`     // of the revision
+	Revision string `json:"revision,omitempty"` // commit of the checkout
+	Time     string `json:"time,omitempty"`     // time of the commit
 	Modified bool   `json:"modified,omitempty"` // the checkout had changes
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
@@ -42,7 +42,7 @@ func build() buildInfo {
 	return b
 }
 
-// release names the build on one word: the version, or what it was built from.
+// release returns the build as one word: the version, or the commit of a development build.
 func (b buildInfo) release() string {
 	if b.Version == "(devel)" && b.Revision != "" {
 		return "devel-" + b.Revision[:min(12, len(b.Revision))]

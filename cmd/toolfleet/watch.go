@@ -45,13 +45,13 @@ func (c watchCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	screen := *a // what is shown here is what was asked for, so it goes to stdout
+	screen := *a // the board is this command's data, so it goes to stdout
 	screen.stderr = a.stdout
 	d := newDisplay(&screen, c.json())
 	d.quiet.Stop()
 	defer d.close()
 	var beside io.Writer = a.stderr
-	if d.live && isTerminal(a.stderr) { // the screen that the board is on
+	if d.live && isTerminal(a.stderr) { // stderr is the board's screen
 		beside = d
 	}
 	log, err := a.logger(cfg, beside, "")
@@ -96,13 +96,13 @@ func (c watchCmd) Run(a *app) error {
 			d.show(func(now time.Time) string { return standingLines(list, now) })
 		})
 		return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) {
-			<-listed // what all of them wait for comes before what happens to one
+			<-listed // print the open batches before the first event
 			d.show(func(now time.Time) string { return w.take(e, now) })
 		})
 	})
 }
 
-// nothingOpen tells whoever watches a session why there is nothing to see yet.
+// nothingOpen says why there is nothing to see yet, and how to see the session's last batch.
 func nothingOpen(newest *messages.ListedBatch, now time.Time) string {
 	if newest == nil {
 		return "no batch of it is open, and none has ended lately; what begins is shown"
@@ -112,7 +112,7 @@ func nothingOpen(newest *messages.ListedBatch, now time.Time) string {
 		clean(string(newest.Batch), 40), clean(newest.Status, 20), span(ago), sinceText(ago+time.Minute))
 }
 
-// sinceText is a duration as --since takes it, which knows no days.
+// sinceText formats a duration for --since, which has no unit for days.
 func sinceText(d time.Duration) string {
 	if hours := int(d.Hours()); hours >= 48 {
 		return fmt.Sprintf("%dh%02dm", hours, int(d.Minutes())%60)
@@ -120,7 +120,8 @@ func sinceText(d time.Duration) string {
 	return span(d)
 }
 
-// whileRead tells something until that ends by itself, ctx ends, or it cannot be written. That nobody reads on is no failure.
+// whileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell reports
+// each write's result to wrote. A closed pipe is no error: the reader has seen enough.
 func whileRead(ctx context.Context, tell func(ctx context.Context, wrote func(error)) error) error {
 	telling, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -138,7 +139,7 @@ func whileRead(ctx context.Context, tell func(ctx context.Context, wrote func(er
 	return err
 }
 
-// telling is a writer that tells how writing went.
+// telling is a writer that reports the result of each write.
 type telling struct {
 	io.Writer
 	wrote func(error)
@@ -150,7 +151,8 @@ func (t telling) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// open is the batches of the session that are open, as far as this user may know of them without being told.
+// open lists the open batches of the session, at most 20. It returns none, without a message, if
+// the user may not read them or the fleet does not answer in five times looking.
 func (c watchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
 	ctx, cancel := context.WithTimeout(ctx, 5*looking)
 	defer cancel()
@@ -159,25 +161,26 @@ func (c watchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []ope
 	}
 	list, _, err := newListing(conn).list(ctx, tenant, c.Session, "", 20)
 	if err != nil {
-		return nil // what happens is told all the same
+		return nil // the events are shown regardless
 	}
 	return list
 }
 
-// watchedSession is what is shown of a session: a board of each batch that runs. Like a board it is a pure function of events.
+// watchedSession is what is shown of a session: a board for each running batch. It is computed from
+// events and the times at which they came.
 type watchedSession struct {
-	batches []*watchedBatch // in the order in which they were heard of
+	batches []*watchedBatch // in the order of their first events
 	colour  bool
 	live    bool
 }
 
 type watchedBatch struct {
 	id    messages.BatchID
-	began time.Time // by the clock of whoever told of it first
+	began time.Time // time of its first event, by the sender's clock
 	board board
 }
 
-// standingLines is a line for each batch that is open.
+// standingLines returns one line per open batch.
 func standingLines(list []openBatch, now time.Time) string {
 	var out strings.Builder
 	for _, o := range list {
@@ -186,7 +189,7 @@ func standingLines(list []openBatch, now time.Time) string {
 	return out.String()
 }
 
-// take takes an event that came in at a moment, and returns the lines that it is worth for good.
+// take handles one event and returns the lines to print above the boards.
 func (w *watchedSession) take(e messages.Event, now time.Time) string {
 	b := w.batch(e)
 	if e.Type == messages.EventReply {
@@ -215,7 +218,7 @@ func (w *watchedSession) forget(gone *watchedBatch) {
 	w.batches = slices.DeleteFunc(w.batches, func(b *watchedBatch) bool { return b == gone })
 }
 
-// lines is the boards of all that run, each below the id of its batch.
+// lines returns the boards of all running batches, each below its batch id.
 func (w *watchedSession) lines() []boardLine {
 	var lines []boardLine
 	for _, b := range w.batches {
@@ -224,7 +227,7 @@ func (w *watchedSession) lines() []boardLine {
 	return lines
 }
 
-// summary is a batch that has ended on one line, and below it what failed.
+// summary describes an ended batch on one line, with its failures below.
 func (b *watchedBatch) summary(e messages.Event) string {
 	var failures []string
 	bad := 0
