@@ -1,17 +1,19 @@
-// Package config gathers the settings of a process from flags, the environment and a file, and hands each
-// package the Config that it owns.
+// Package config reads the settings of a process from flags, the environment and a file, and builds
+// from them the Config that each package owns. The first source that has a setting wins:
 //
 //	flag  >  TOOLFLEET_<KEY>  >  toolfleet.yaml  >  default
 //
-// One table (settings.go) holds every setting: its key, environment names, default, bounds and description. The
-// file's reader, its JSON Schema, the help of flags, `config print` and the file that `init` writes are made
-// from that table, so they cannot disagree.
+// One table (settings.go) holds every setting: its key, environment names, default, bounds and
+// description. The file's reader, its JSON Schema, the help of flags, `config print` and the file
+// that `init` writes come from that table, so they cannot disagree.
 //
-// The file is strict. An unknown key, a duplicate and a value of the wrong kind are errors with file, line
-// and column, and all of them are told at once. Paths in a file are relative to it. The file is the one
-// given, else toolfleet.yaml in the current folder where there is one, as `make` and `docker compose` do it.
+// The file is strict. An unknown key and a value of the wrong kind are errors with file, line and
+// column, and all of them are reported at once. A file that cannot be parsed, for example because
+// it has a key twice, yields one error. Paths in a file are relative to it. The file is the one
+// given, else toolfleet.yaml in the current folder if it exists, as with `make` and `docker
+// compose`.
 //
-// What the settings mean is the business of the packages that they are for.
+// The packages that own the settings decide what they mean.
 package config
 
 import (
@@ -29,30 +31,33 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// FileName is the file that is read from the current folder when none is named.
+// FileName is the settings file that is read from the current folder if no file is named.
 const FileName = "toolfleet.yaml"
 
-// NoFile, given for the file's name, means that none is read.
+// NoFile, as the name of the settings file, means that no file is read.
 const NoFile = "none"
 
-// Values that are text with a meaning of its own.
+// Types of settings with a text form of their own.
 type (
-	// Path is relative to the file that names it, or to the current folder.
+	// Path is a file or folder. A relative path in a settings file is resolved against that file,
+	// any other against the current folder.
 	Path string
-	// Secret is not shown.
+	// Secret is a text that `config print` hides.
 	Secret string
-	// Size is a number of bytes, written 10MB or 10MiB; 0 is no bound.
+	// Size is a number of bytes, written 10MB or 10MiB (both 1,024-based); 0 is no bound.
 	Size int64
-	// Interval is a time after which data is synced to the disk; 0 is always.
+	// Interval is how often data is synced to the disk, written as a duration; 0, written always,
+	// syncs before each acknowledgement.
 	Interval time.Duration
 )
 
-// Pool is what is set about the workers of one pool.
+// Pool holds the settings of one worker pool.
 type Pool struct {
 	MaxInFlight int // calls in flight at once, fleet-wide
 }
 
-// Config is every setting with its value in effect. settings.go says what each of them means.
+// Config holds every setting with its value in effect. The table in settings.go says what each
+// means.
 type Config struct {
 	NATS struct {
 		URL             string
@@ -112,20 +117,20 @@ type Config struct {
 		Config     Path
 	}
 
-	file    string            // that was read; "" none
-	origins map[string]string // where a setting that is no default comes from, by key
-	strange []string          // TOOLFLEET_ variables that mean nothing
+	file    string            // path of the file that was read; "": none
+	origins map[string]string // source of each setting that is not a default, by key
+	strange []string          // TOOLFLEET_ variables that name no setting
 }
 
-// Flag is a setting that was given on the command line, as text.
+// Flag is a setting from the command line, as text.
 type Flag struct {
-	Name string // as it is typed: --slots
+	Name string // with its dashes: --slots
 	Key  string
 	Text string
 }
 
-// Sources are where settings come from. The zero value reads the real environment and the file of the
-// current folder.
+// Sources are where settings come from. The zero value reads the real environment and the file of
+// the current folder.
 type Sources struct {
 	File     string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
 	Flags    []Flag
@@ -133,7 +138,8 @@ type Sources struct {
 	ReadFile func(string) ([]byte, error) // nil: os.ReadFile
 }
 
-// Load reads the settings. The error joins everything that is wrong with them, each with its place.
+// Load reads and checks the settings. Its error joins everything that is wrong with them, each with
+// its place.
 func Load(s Sources) (*Config, error) {
 	if s.Environ == nil {
 		s.Environ = os.Environ
@@ -155,7 +161,7 @@ func Load(s Sources) (*Config, error) {
 			errs = append(errs, err)
 		}
 	}
-	// Its other values, of other conventions, mean that somebody else keeps content, and are no mistake.
+	// Other values of this variable belong to conventions of other tools and are not an error here.
 	if !c.Given("trace_content") && strings.EqualFold(env[captureContent], "true") {
 		c.TraceContent, c.origins["trace_content"] = true, captureContent
 	}
@@ -169,13 +175,14 @@ func Load(s Sources) (*Config, error) {
 	return c, nil
 }
 
-// File is the path of the file that was read; "" when there was none.
+// File returns the path of the settings file that was read; "" if there was none.
 func (c *Config) File() string { return c.file }
 
-// Given reports whether a setting was made by anybody, default aside.
+// Given reports whether a setting comes from a flag, the environment or the file, and not from its
+// default.
 func (c *Config) Given(key string) bool { return c.origins[key] != "" }
 
-// Strange lists environment variables that look like settings and are none.
+// Strange lists environment variables that begin with TOOLFLEET_ but name no setting.
 func (c *Config) Strange() []string { return c.strange }
 
 func (c *Config) setDefaults() (errs []error) {
@@ -212,11 +219,13 @@ func (c *Config) loadFile(s Sources, env map[string]string) []error {
 	return c.readFile(name, body)
 }
 
-// loadEnv also finds variables that look like ours and are not.
+// loadEnv reads the settings in the environment, and notes the variables that look like settings
+// and are none.
 func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	known := map[string]bool{ConfigEnv: true}
 	for _, s := range settings {
-		for _, name := range slices.Backward(s.envNames()) { // the first wins
+		// The first name wins, so it is read last.
+		for _, name := range slices.Backward(s.envNames()) {
 			known[name] = true
 			if text, ok := env[name]; ok && text != "" {
 				if err := c.set(s.key, text, name); err != nil {
@@ -233,17 +242,18 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	return errs
 }
 
-// serverKey ends the names of variables that are no settings: deploy/nats/identities.conf finds public keys there.
+// serverKey is the ending of variables that are not settings: deploy/nats/identities.conf reads
+// public keys from them.
 const serverKey = "_NKEY"
 
-// ofTools are the variables that exec tools see: toolfleet may run inside one.
+// ofTools are the variables that exec tools get. toolfleet may itself run inside such a tool.
 var ofTools = map[string]bool{
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
 	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,
 	"TOOLFLEET_PROGRESS_FD": true,
 }
 
-// set reads one setting from text that comes from a flag or from the environment.
+// set reads one setting from the text of a flag or an environment variable.
 func (c *Config) set(key, text, from string) error {
 	s, ok := lookup(key)
 	if !ok {
@@ -256,7 +266,7 @@ func (c *Config) set(key, text, from string) error {
 	return nil
 }
 
-// derive fills the settings whose default follows from another.
+// derive fills the settings whose default follows from another setting.
 func (c *Config) derive() {
 	if c.Poll == 0 {
 		c.Poll = c.AckWait / 3
@@ -269,7 +279,7 @@ func (c *Config) derive() {
 	}
 }
 
-// validate checks what no single setting can say.
+// validate checks settings against each other, and those whose bounds the table cannot express.
 func (c *Config) validate() (errs []error) {
 	if c.Grace > c.Lease/3 {
 		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", c.Grace, c.Lease))
@@ -306,14 +316,14 @@ func (c *Config) validate() (errs []error) {
 	return errs
 }
 
-// traceID stands in trace_url for the id of a trace.
+// traceID is the placeholder in trace_url for the id of a trace.
 const traceID = "{trace_id}"
 
 var traceURL = regexp.MustCompile(`^https?://[^\s{}]+\{trace_id\}[^\s{}]*$`)
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
-// resolve makes a path that a file names relative to that file.
+// resolve makes a relative path of a settings file relative to that file's folder.
 func resolve(file string, p Path) Path {
 	if p == "" || filepath.IsAbs(string(p)) || file == "" {
 		return p

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// sources is settings from a file with this text ("": no file), variables and flags.
+// sources returns sources with a file of this text ("": no file), variables and flags.
 func sources(file string, env []string, flags ...Flag) Sources {
 	return Sources{
 		Flags: flags, Environ: func() []string { return env },
@@ -169,7 +169,7 @@ func TestDefaultsThatFollow(t *testing.T) {
 	}
 }
 
-// What is printed can be read again and then says the same.
+// The printed settings can be read back and then have the same values.
 func TestPrintIsAFile(t *testing.T) {
 	first := load(t, sources("pools: {gpu: {max_in_flight: 4}}\npermissions: {ask: [Bash]}\nserver: {sync: 1s}\nname: \"a: b\"\n", nil))
 	var out strings.Builder
@@ -238,14 +238,14 @@ func TestTheTable(t *testing.T) {
 			}
 			seen[env] = s.key
 		}
-		s.show(&Config{}) // panics on a type that nobody reads
+		s.show(&Config{}) // panics on an unknown type
 	}
 	if Env("nats.tls_ca") != "TOOLFLEET_NATS_TLS_CA" {
 		t.Error(Env("nats.tls_ca"))
 	}
 }
 
-// The JSON Schema and the reader take and refuse the same files.
+// The JSON Schema and the reader accept and refuse the same files.
 func TestSchemaAgrees(t *testing.T) {
 	schema, err := schemas.Compile(Schema())
 	if err != nil {

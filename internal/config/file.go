@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// mistakes gathers everything that is wrong with a file: all of it is told at once.
+// mistakes collects everything that is wrong with a file, so that all of it is reported at once.
 type mistakes []*schemas.FileError
 
 func (m *mistakes) add(t *token.Token, format string, args ...any) {
@@ -27,7 +27,8 @@ func (m *mistakes) add(t *token.Token, format string, args ...any) {
 	*m = append(*m, e)
 }
 
-// readFile sets what the file says and notes where.
+// readFile applies the settings of a file and notes the line of each. The errors are sorted by
+// place.
 func (c *Config) readFile(name string, body []byte) (errs []error) {
 	m := mistakes{}
 	if len(body) > schemas.MaxFileBytes {
@@ -52,16 +53,18 @@ func (c *Config) readFile(name string, body []byte) (errs []error) {
 	return errs
 }
 
-// parse reads one YAML document; nil when there is nothing in it.
+// parse reads one YAML document; nil if it is empty. It refuses more than 100 opening brackets and
+// a second document, and turns a panic of the YAML library into an error.
 func parse(text string) (root ast.Node, err error) {
 	defer func() {
-		if p := recover(); p != nil { // of the YAML library
+		if p := recover(); p != nil { // the YAML library panicked
 			err = errors.New("cannot be read")
 		}
 	}()
 	tokens := lexer.Tokenize(text)
 	depth := 0
-	for _, t := range tokens { // nothing here is nested; a lot of brackets would keep the parser busy
+	// Settings nest little, and very many brackets would keep the parser busy.
+	for _, t := range tokens {
 		if t.Type == token.MappingStartType || t.Type == token.SequenceStartType {
 			if depth++; depth > 100 {
 				return nil, errors.New("too many brackets")
@@ -84,7 +87,7 @@ func parse(text string) (root ast.Node, err error) {
 	return root, nil
 }
 
-// section reads a mapping whose keys are settings that begin with prefix, or sections again.
+// section reads a mapping whose keys are settings, or again sections, that begin with prefix.
 func (m *mistakes) section(c *Config, prefix string, n ast.Node) {
 	if n == nil || n.Type() == ast.NullType {
 		return
@@ -107,7 +110,7 @@ func (m *mistakes) section(c *Config, prefix string, n ast.Node) {
 	}
 }
 
-// setting reads one value, and notes where it stands.
+// setting reads one value and notes its file and line as its source.
 func (m *mistakes) setting(c *Config, s setting, at *token.Token, n ast.Node) {
 	before := len(*m)
 	m.readNode(s, c, n)
@@ -120,7 +123,7 @@ func (m *mistakes) setting(c *Config, s setting, at *token.Token, n ast.Node) {
 	c.origins[s.key] = fmt.Sprintf("%s:%d", c.file, at.Position.Line)
 }
 
-// readNode reads the value of a setting.
+// readNode reads the value of a setting into c.
 func (m *mistakes) readNode(s setting, c *Config, n ast.Node) {
 	if n == nil {
 		m.add(nil, "%s: want %s, got nothing", s.key, s.shape())
@@ -146,7 +149,8 @@ func (m *mistakes) readNode(s setting, c *Config, n ast.Node) {
 	}
 }
 
-// fits reports whether a scalar of this type can be a value of the field: numbers and texts are not mixed up.
+// fits reports whether a YAML scalar of this type can be a value of the field. A number is not
+// taken as text, nor a text as a number.
 func fits(field any, t ast.NodeType) bool {
 	switch field.(type) {
 	case *bool:
@@ -216,7 +220,7 @@ func (m *mistakes) sizes(s setting, field *map[string]Size, n ast.Node) {
 	*field = sizes
 }
 
-// each goes through the members of a mapping with free keys.
+// each calls read for every member of a mapping whose keys are free.
 func (m *mistakes) each(s setting, n ast.Node, read func(name string, value ast.Node)) {
 	members, ok := membersOf(n)
 	if !ok {
@@ -238,7 +242,7 @@ func membersOf(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	return nil, false
 }
 
-// scalarOf is the text of a scalar as it is written.
+// scalarOf returns the text of a scalar; for a number or a boolean, as it is written.
 func scalarOf(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -280,7 +284,8 @@ func under(prefix string) string {
 	return strings.TrimSuffix(prefix, ".") + ": "
 }
 
-// suggestion names the key that was probably meant, or all of the section's where none is close.
+// suggestion names the key that was probably meant. If none is close, it lists the keys of the
+// section; at the top level it refers to `config print` instead.
 func suggestion(prefix, name string) string {
 	var names []string
 	for _, s := range settings {
@@ -301,7 +306,7 @@ func suggestion(prefix, name string) string {
 	return "; `toolfleet config print` lists the keys"
 }
 
-// distance is how many letters have to be changed, added or left out to make b of a.
+// distance is the edit distance of two texts, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -323,7 +328,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// clip bounds what a file brings into an error text.
+// clip cuts a text from a file to 64 bytes for an error text.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "..."

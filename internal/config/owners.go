@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// Bus is how to connect, under a name for the server's list of connections.
+// Bus returns the options to connect with. name appears in the server's list of connections.
 func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
 	n := c.NATS
 	return bus.Options{
@@ -25,7 +25,7 @@ func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
 	}
 }
 
-// Provision is what the streams and buckets are made with.
+// Provision returns the options with which streams and buckets are created.
 func (c *Config) Provision() bus.Provision {
 	p := bus.Provision{
 		Replicas: c.Replicas, BatchTTL: c.BatchTTL, ReplyTTL: c.ReplyTTL, AuditTTL: c.AuditTTL, DeadTTL: c.DeadTTL,
@@ -37,7 +37,8 @@ func (c *Config) Provision() bus.Provision {
 	return p
 }
 
-// Coordinator is the tunables of a coordinator under a policy.
+// Coordinator returns the configuration of a coordinator under a policy. It fails if the policy's
+// approvers are invalid.
 func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.Metrics) (coordinator.Config, error) {
 	approvers, err := p.approvers()
 	if err != nil {
@@ -56,7 +57,7 @@ func (c *Config) audit() audit.Config {
 	return audit.Config{Plain: c.Audit.Hash == "plain", Key: string(c.Audit.Key), Include: c.Audit.Include}
 }
 
-// Devserver is the NATS server of dev and nats.
+// Devserver returns the options of the NATS server that dev and nats run.
 func (c *Config) Devserver(log *slog.Logger) devserver.Options {
 	s := c.Server
 	return devserver.Options{
@@ -64,7 +65,9 @@ func (c *Config) Devserver(log *slog.Logger) devserver.Options {
 	}
 }
 
-// NATSServer is the NATS server of nats. What its configuration file says holds, but for what the settings say themselves.
+// NATSServer returns the options of the NATS server that nats runs. For the listen address, data
+// folder, sync interval and payload limit, a given setting wins over the server's own configuration
+// file, and that wins over the defaults.
 func (c *Config) NATSServer(log *slog.Logger) (devserver.Options, error) {
 	o := c.Devserver(log)
 	if c.Server.Config == "" {
@@ -90,7 +93,7 @@ func (c *Config) NATSServer(log *slog.Logger) (devserver.Options, error) {
 	return o, nil
 }
 
-// TraceLink is where the trace of this id can be looked at; "" where the settings do not say it, or there is none.
+// TraceLink returns the URL at which a trace can be viewed; "" if id or trace_url is empty.
 func (c *Config) TraceLink(id string) string {
 	if id == "" {
 		return ""
@@ -98,7 +101,8 @@ func (c *Config) TraceLink(id string) string {
 	return strings.ReplaceAll(c.TraceURL, traceID, url.PathEscape(id))
 }
 
-// Worker is the tunables of a worker under a policy, whose file tools start from roots, the canonical spelling first.
+// Worker returns the configuration of a worker under a policy. roots are the spellings of the
+// folder of its file tools, the canonical one first.
 func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
 	rules, err := p.Permissions(roots...)
 	if err != nil {

@@ -16,21 +16,22 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// Policy is who may do what, put together from where it is written: the policy file, the permissions of the
-// settings, and those of the tools file. The first two are the platform's, the last is whoever's tools they are.
+// Policy says who may do what. It combines the policy file and the permissions of the settings,
+// both the platform's, and the rules of the tools file, which belong to the owner of the tools.
 type Policy struct {
 	Default   string // allow, ask or deny
 	Layers    []permission.Layer
 	Approvers []messages.Approver
 	Tests     []schemas.PolicyTest
 
-	version string // of the policy file
+	version string // from the policy file
 	hooks   []schemas.HookEntry
-	dir     string // that the programs of hooks are relative to
+	dir     string // folder that programs of hooks are relative to
 }
 
-// ReadPolicy reads the policy of the settings. The rules of the tools file, which is named for people, are its last
-// layer.
+// ReadPolicy reads the policy of the settings. The rules of the tools file are its last layer, and
+// toolsName names them in messages. The default effect is the policy file's, else the setting's; a
+// setting that is given can only make it stricter.
 func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, error) {
 	p := &Policy{Default: c.Permissions.Default, dir: "."}
 	if name := string(c.Policy); name != "" {
@@ -60,7 +61,7 @@ func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, err
 	return p, nil
 }
 
-// stricter is the stricter of two defaults; "" is none.
+// stricter returns the stricter of two default effects; "" counts as none.
 func stricter(a, b string) string {
 	for _, effect := range []string{"deny", "ask", "allow"} {
 		if a == effect || b == effect {
@@ -70,7 +71,7 @@ func stricter(a, b string) string {
 	return ""
 }
 
-// shortForms is the permissions of the settings.
+// shortForms parses the permissions of the settings into a layer.
 func (c *Config) shortForms() (permission.Layer, error) {
 	layer := permission.Layer{Source: "settings"}
 	if c.file != "" {
@@ -91,12 +92,14 @@ func (c *Config) shortForms() (permission.Layer, error) {
 	return layer, errors.Join(errs...)
 }
 
-// Permissions is the rules of all layers, for tools that start from roots ("": none of them does).
+// Permissions compiles the rules of all layers. roots are the spellings of the folder from which
+// file tools start; none if no tool does.
 func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
 	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
 }
 
-// Needs is how many people a call may need that agree, by the rules alone: 0 where none of them asks anybody.
+// Needs returns the largest number of approvers that the rules may require for a call: 0 if no rule
+// asks, 2 if one has the tier critical.
 func (p *Policy) Needs() (people int) {
 	if p.Default == string(permission.Ask) {
 		people = 1
@@ -117,9 +120,10 @@ func (p *Policy) Needs() (people int) {
 	return people
 }
 
-// Version is a digest of all that decides; "" where nothing does. A question is bound to it: under another policy it is
-// another one. Names of files and places in them are left out, since members of a fleet may keep one policy in several
-// places. The rules of the tools file have a digest of their own behind it: see [messages.PlatformPolicy].
+// Version returns a digest of everything that decides; "" if nothing does. A question is bound to
+// the version: under another policy it is another question. File names and line numbers are left
+// out, because members of a fleet may keep one policy in different places. The digest of the rules
+// of the tools file is appended; see [messages.PlatformPolicy].
 func (p *Policy) Version() (version string) {
 	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {
@@ -140,6 +144,7 @@ func (p *Policy) Version() (version string) {
 
 func digest(v any) string { return messages.Digest(messages.MustMarshal(v))[:16] }
 
+// placeless returns the rules without their line numbers.
 func placeless(r schemas.Rules) schemas.Rules {
 	rules := func(list []schemas.RuleEntry) []schemas.RuleEntry {
 		list = slices.Clone(list)
@@ -155,7 +160,7 @@ func placeless(r schemas.Rules) schemas.Rules {
 	return schemas.Rules{Deny: rules(r.Deny), Ask: rules(r.Ask), Allow: rules(r.Allow), Risk: risk}
 }
 
-// Hooks is the hooks of the policy file. Their programs are relative to it.
+// Hooks builds the hooks of the policy file. Their programs are relative to the file's folder.
 func (p *Policy) Hooks(log *slog.Logger) (hook.Set, error) {
 	var hooks []hook.Hook
 	var errs []error

@@ -10,16 +10,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Effective is a setting as it is in effect.
+// Effective is one setting as it is in effect.
 type Effective struct {
 	Key   string `json:"key"`
-	Value string `json:"value"` // as in a file; what is secret is hidden
+	Value string `json:"value"` // as written in a file; secrets are hidden
 	From  string `json:"from"`  // "default", a file and line, a variable, a flag
 	Env   string `json:"env"`
 	About string `json:"about"`
 }
 
-// Effective lists every setting in the order of the table.
+// Effective lists every setting, in the order of the table.
 func (c *Config) Effective() []Effective {
 	list := make([]Effective, len(settings))
 	for i, s := range settings {
@@ -28,7 +28,8 @@ func (c *Config) Effective() []Effective {
 	return list
 }
 
-// Print writes the settings in effect as a file that could be read again, each with where it comes from.
+// Print writes the settings in effect as YAML that can be read again, each with its source. Secrets
+// are hidden.
 func (c *Config) Print(w io.Writer) error {
 	var out strings.Builder
 	section := ""
@@ -45,7 +46,8 @@ func (c *Config) Print(w io.Writer) error {
 	return err
 }
 
-// header writes the section of a key where it changes, and returns the key as it stands there.
+// header writes the section of a key if it differs from the last one, and returns the key as it
+// appears in that section.
 func header(out *strings.Builder, section *string, key string) string {
 	first, rest, nested := strings.Cut(key, ".")
 	if !nested {
@@ -59,7 +61,8 @@ func header(out *strings.Builder, section *string, key string) string {
 	return "  " + rest
 }
 
-// Starter is a file to start from: every setting with what it means, its default commented out.
+// Starter returns a settings file to start from: every setting with its description, its default
+// commented out. The settings in set are written with their values.
 func Starter(set map[string]string) []byte {
 	var out strings.Builder
 	out.WriteString("# Settings of toolfleet. A flag or a TOOLFLEET_ variable goes before what stands here;\n" +
@@ -94,18 +97,18 @@ func defaultNote(s setting) string {
 	return " Default: " + s.derived + "."
 }
 
-// example is a value as the starter file shows it.
+// example returns the value that the starter file shows for a setting.
 func (s setting) example() string {
 	c := &Config{}
 	c.setDefaults()
 	c.derive()
 	if s.standard != "" {
-		_ = s.readText(c, s.standard) // the caller's own, and the tests read it
+		_ = s.readText(c, s.standard) // a value from our own code, which tests read back
 	}
 	return s.show(c)
 }
 
-// Schema is the JSON Schema of the file.
+// Schema returns the JSON Schema of toolfleet.yaml.
 func Schema() []byte {
 	root := object("Settings of toolfleet")
 	for _, s := range settings {
@@ -134,7 +137,7 @@ func object(about string) map[string]any {
 
 const durationPattern = `^\+?([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
 
-// schema is the JSON Schema of one value.
+// schema returns the JSON Schema of one value.
 func (s setting) schema() map[string]any {
 	about := s.about + ". Environment: " + strings.Join(s.envNames(), ", ") + "."
 	if s.derived != "" {
@@ -177,7 +180,7 @@ func sizeSchema() []any {
 	return []any{map[string]any{"type": "string", "pattern": sizePattern.String()}, map[string]any{"type": "integer", "minimum": 0, "maximum": 999999999}}
 }
 
-// standardValue is the default as the schema has it.
+// standardValue returns the default as the schema states it: a number for whole numbers, else text.
 func (s setting) standardValue() any {
 	c := &Config{}
 	_ = s.readText(c, s.standard)

@@ -6,27 +6,29 @@ import (
 
 const (
 	envPrefix = "TOOLFLEET_"
-	// ConfigEnv names the file when no flag does.
+	// ConfigEnv is the variable that names the settings file if no flag does.
 	ConfigEnv = envPrefix + "CONFIG"
-	// captureContent is the switch that instrumentations of agents share.
+	// captureContent is the variable with which OpenTelemetry instrumentations of agents record
+	// message contents.
 	captureContent = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 )
 
-// setting is one row of the table. Its type is that of the field it fills: see values.go.
+// setting is one row of the table. The type of a setting is that of the Config field it fills; see
+// values.go.
 type setting struct {
 	key   string
-	about string // one sentence, without the default
+	about string // one sentence, without default and full stop
 	field func(*Config) any
-	// standard is the default as text; "": the zero value.
+	// standard is the default as text; "": the zero value, or derived.
 	standard string
-	// derived says, for people, what the default follows from.
+	// derived describes a default that follows from another setting or from the machine.
 	derived string
 	env     []string // names besides TOOLFLEET_<KEY>
 	enum    []string
-	least   int // of a whole number
+	least   int // minimum of a whole number
 }
 
-// settings is the table, in the order in which files and listings have it.
+// settings is the table. Files and listings keep its order.
 var settings = []setting{
 	{key: "nats.url", field: func(c *Config) any { return &c.NATS.URL }, env: []string{"NATS_URL"},
 		about: "NATS server, or several with commas between them. Without one, run, dev and plan need no server"},
@@ -164,15 +166,16 @@ func lookup(key string) (setting, bool) {
 	return setting{}, false
 }
 
-// Env is the environment name of a key: TOOLFLEET_ACK_WAIT for ack_wait, TOOLFLEET_NATS_URL for nats.url.
+// Env returns the environment variable of a key: TOOLFLEET_ACK_WAIT for ack_wait,
+// TOOLFLEET_NATS_URL for nats.url.
 func Env(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// envNames is the variables that are read, the strongest first.
+// envNames returns the variables that can set a setting, the strongest first.
 func (s setting) envNames() []string { return append([]string{Env(s.key)}, s.env...) }
 
-// fallback is the default in words; "" when there is none.
+// fallback returns the default in words; "" if there is none.
 func (s setting) fallback() string {
 	if s.standard != "" {
 		return s.standard
@@ -180,8 +183,8 @@ func (s setting) fallback() string {
 	return s.derived
 }
 
-// Help is the text that the flag of each setting shows, by key: what it means, its default and its
-// environment names.
+// Help returns the help text of each setting's flag, by key: its meaning, default and one
+// environment name.
 func Help() map[string]string {
 	help := map[string]string{}
 	for _, s := range settings {

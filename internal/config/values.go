@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// readText reads a setting from text: a flag, an environment variable, a scalar of the file. Lists and
-// mappings are written as YAML, for example [a, b].
+// readText reads a setting from text: a flag, an environment variable, or a scalar of the file.
+// Lists and mappings are written as YAML, for example [a, b].
 func (s setting) readText(c *Config, text string) (err error) {
 	switch field := s.field(c).(type) {
 	case *string:
@@ -44,7 +44,7 @@ func (s setting) readText(c *Config, text string) (err error) {
 	return err
 }
 
-// oneOf checks a word against those that are allowed; none stand for any.
+// oneOf checks a word against the allowed ones; an empty list allows any.
 func oneOf(text string, allowed ...string) error {
 	if len(allowed) > 0 && !slices.Contains(allowed, text) {
 		return fmt.Errorf("%.80q is not one of %s", text, strings.Join(allowed, ", "))
@@ -52,7 +52,7 @@ func oneOf(text string, allowed ...string) error {
 	return nil
 }
 
-// shape is what a value of the setting looks like, for people.
+// shape describes the values of a setting for an error text.
 func (s setting) shape() string {
 	switch s.field(&Config{}).(type) {
 	case *bool:
@@ -107,7 +107,7 @@ func interval(text string) (Interval, error) {
 
 var sizePattern = regexp.MustCompile(`^([0-9]{1,9}) ?(B|KB|KiB|MB|MiB|GB|GiB|TB|TiB)?$`)
 
-// size reads bytes. A KB is 1,024 of them, whichever way it is written, as in the tools file.
+// size reads a number of bytes. KB and KiB are both 1,024 bytes, as in the tools file.
 func size(text string) (Size, error) {
 	parts := sizePattern.FindStringSubmatch(text)
 	if parts == nil {
@@ -141,7 +141,8 @@ func (i Interval) String() string {
 	return time.Duration(i).String()
 }
 
-// show is a setting's value as YAML on one line; what is secret is not shown.
+// show returns a setting's value as YAML on one line. Secrets are hidden, and so are user and
+// password in a URL.
 func (s setting) show(c *Config) string {
 	switch field := s.field(c).(type) {
 	case *string:
@@ -185,7 +186,7 @@ func flow(items []string, each func(string) string, open, end string) string {
 	return open + strings.Join(shown, ", ") + end
 }
 
-// short is a duration without its empty parts: 1h, not 1h0m0s.
+// short formats a duration without empty parts: 1h, not 1h0m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -199,7 +200,7 @@ func short(d time.Duration) string {
 
 var plainYAML = regexp.MustCompile(`^[A-Za-z/_.][A-Za-z0-9/_.:@-]*[A-Za-z0-9/_.]$`)
 
-// quoteYAML is text as a YAML scalar.
+// quoteYAML returns text as a YAML scalar, quoted if needed.
 func quoteYAML(text string) string {
 	if plainYAML.MatchString(text) && !slices.Contains([]string{"true", "false", "null"}, text) {
 		return text
@@ -209,5 +210,5 @@ func quoteYAML(text string) string {
 
 var userInfo = regexp.MustCompile(`://[^/@\s]*@`)
 
-// hideUser takes a user and password out of URLs.
+// hideUser replaces user and password in URLs by (hidden).
 func hideUser(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }

@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Where nothing is decided there is no version, and the platform's part of one does not depend on a tools file.
+// Without rules there is no version. The platform's part of a version does not depend on the tools
+// file.
 func TestVersionWithoutAPolicy(t *testing.T) {
 	of := func(settings string, tools schemas.Rules) string {
 		t.Helper()
@@ -43,7 +44,8 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 	}
 }
 
-// The public keys of identities are for the configuration of the NATS server. A mistyped name of ours is told.
+// Variables with public keys for the NATS server's configuration are no mistyped settings; a
+// mistyped TOOLFLEET_ name is reported.
 func TestKeysOfIdentitiesAreNotStrange(t *testing.T) {
 	c := load(t, sources("", []string{"TOOLFLEET_ACME_NKEY=U", "TOOLFLEET_NKEY=file"}))
 	if got := c.Strange(); len(got) != 1 || got[0] != "TOOLFLEET_NKEY" {
@@ -51,7 +53,8 @@ func TestKeysOfIdentitiesAreNotStrange(t *testing.T) {
 	}
 }
 
-// What is given as a setting wins over the NATS server's own configuration file, and that over the defaults.
+// A given setting wins over the NATS server's own configuration file, and that wins over the
+// defaults.
 func TestSettingsOfTheNATSServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	text := "port: 4333\nmax_payload: 2MB\njetstream { store_dir: /store, sync_interval: 30s }\n"
