@@ -1,5 +1,6 @@
-// Command agent-go is an agent in twenty lines: ask the model, let the fleet run its calls, append both,
-// until there are no calls. Its model is scripted (script.go), so it needs a fleet and no key.
+// Command agent-go is a minimal agent loop: ask the model, let the fleet run its calls, append both
+// to the history, until the model makes no calls. Its model is scripted (script.go), so it needs a
+// fleet but no API key.
 package main
 
 import (

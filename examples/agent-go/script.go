@@ -19,12 +19,13 @@ var script = []string{
 	`{"role":"assistant","content":[{"type":"text","text":"Three things are left. The list in todo.txt is up to date."}]}`,
 }
 
-// askModel stands for a request to a provider: history in, the assistant message out, as the provider gave it.
+// askModel stands for a request to a provider. It takes the history and returns the assistant
+// message as the provider would give it.
 func askModel(history []json.RawMessage) json.RawMessage {
 	return json.RawMessage(script[len(history)/2])
 }
 
-// show prints a conversation, a line for each block.
+// show prints a conversation, one line per block.
 func show(history []json.RawMessage) {
 	for _, raw := range history {
 		var message struct {
@@ -39,7 +40,7 @@ func show(history []json.RawMessage) {
 		if err := json.Unmarshal(raw, &message); err != nil {
 			log.Fatal(err)
 		}
-		if json.Unmarshal(message.Content, &blocks) != nil { // a plain text
+		if json.Unmarshal(message.Content, &blocks) != nil { // the content is plain text
 			var text string
 			_ = json.Unmarshal(message.Content, &text)
 			fmt.Printf("%s: %s\n", message.Role, text)

@@ -1,5 +1,5 @@
-// Command progress-bar shows a batch that runs somewhere as a bar of 30 characters. It knows nothing of the tools, and they
-// know nothing of it: it reads the events that everybody may read.
+// Command progress-bar shows a running batch as a bar of 30 characters. It reads the batch's public
+// events; it knows nothing of the tools, and they know nothing of it.
 //
 //	go run ./examples/progress-bar SESSION BATCH
 package main
@@ -27,7 +27,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer fleet.Close()
-	done := map[int]float64{} // how far each call is, from 0 to 1
+	done := map[int]float64{} // progress of each call, from 0 to 1
 	err = fleet.Follow(ctx, messages.SessionID(os.Args[1]), messages.BatchID(os.Args[2]), func(e messages.Event) {
 		switch e.Type {
 		case messages.EventStart:
@@ -47,6 +47,7 @@ func main() {
 	}
 }
 
+// bar draws the mean progress of all calls.
 func bar(done map[int]float64) string {
 	sum := 0.0
 	for _, fraction := range done {
