@@ -1,5 +1,5 @@
-// Package e2e runs whole fleets and checks what users care about: every call answered once, in order,
-// nothing lost. It also holds the test that imports point one way.
+// Package e2e runs whole fleets and checks what users care about: every call is answered once and
+// in order, and nothing is lost. It also holds the test of the import rules.
 package e2e
 
 import (
@@ -22,24 +22,25 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// fleet is a server with coordinators and workers in this process. What is started ends with the test, or
-// when its stop is called; inside a bubble, close must be called before the bubble's function returns.
+// fleet is a NATS server with coordinators and workers in this process. What was started ends at
+// close, or earlier when its stop is called. In a bubble, call close before the bubble's function
+// returns.
 type fleet struct {
 	t       testing.TB
 	srv     *devserver.Server
-	conn    *bus.Conn // of the agent
+	conn    *bus.Conn // the agent's connection
 	client  *client.Client
 	tools   *tool.Registry
 	running sync.WaitGroup
 	stops   []func()
 	log     *slog.Logger
-	// as says who a connection is, by its name. nil = whoever: the server asks nobody.
+	// as sets the identity of a connection from its name. nil: the server asks for none.
 	as func(*bus.Options)
 }
 
 // part is one daemon of a fleet.
 type part struct {
-	stop func() // asks it to end and waits for it
+	stop func() // tells the daemon to stop and waits until it has
 }
 
 func newFleet(t testing.TB, srv *devserver.Server) *fleet {
@@ -70,7 +71,7 @@ func (f *fleet) connect(name string) *bus.Conn {
 	return conn
 }
 
-// start runs a daemon until it is stopped.
+// start runs a daemon until its stop is called. It closes conn after that.
 func (f *fleet) start(conn *bus.Conn, run func(context.Context) error) part {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -118,7 +119,7 @@ func (f *fleet) workerWith(tools *tool.Registry, cfg worker.Config) part {
 	return f.start(conn, w.Run)
 }
 
-// tool registers a tool for every worker that is started after it.
+// tool registers a tool for every worker that starts later.
 func (f *fleet) tool(promise schemas.Tool, run tool.Func) {
 	f.t.Helper()
 	if err := f.tools.Add(promise, run); err != nil {
@@ -134,7 +135,7 @@ func (f *fleet) close() {
 	f.conn.Close()
 }
 
-// until waits for something that becomes true by itself, soon.
+// until polls a condition every 2 ms and fails the test if it is not true within 30 s.
 func (f *fleet) until(what string, is func() bool) {
 	f.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -147,7 +148,7 @@ func (f *fleet) until(what string, is func() bool) {
 	}
 }
 
-// run submits a batch and returns its reply.
+// run submits a batch and returns its reply. It fails the test after 5 minutes.
 func (f *fleet) run(b messages.Batch) messages.Reply {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -159,18 +160,18 @@ func (f *fleet) run(b messages.Batch) messages.Reply {
 	return reply
 }
 
-// call is a call of a batch in the canonical dialect.
+// call is one tool call: a tool and its input as JSON; "" means {}.
 type call struct {
 	name  string
 	input string
 }
 
-// canonical is a batch of these calls, with the ids c0, c1...
+// canonical returns a batch of these calls in the canonical dialect, with the call ids c0, c1, ...
 func canonical(session, id string, calls ...call) messages.Batch {
 	return batchIn(messages.Canonical, session, id, calls...)
 }
 
-// batchIn is a batch of these calls as the provider would have written them.
+// batchIn returns a batch of these calls in a provider's dialect, with the call ids c0, c1, ...
 func batchIn(p messages.Provider, session, id string, calls ...call) messages.Batch {
 	list := make([]string, len(calls))
 	wrap := func(format string) json.RawMessage {

@@ -18,32 +18,34 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// weather is what a link does to what goes over it in one direction.
+// weather is what a link does to the bytes in one direction.
 type weather struct {
-	silent bool          // nothing arrives, and nobody is told
-	delay  time.Duration // from when something is said to when it is heard
+	silent bool          // bytes are lost without an error
+	delay  time.Duration // from sending to arrival
 	rate   int           // bytes a second; 0: any
 }
 
-// link is the connection of one party to the server. It can go wrong in each direction on its own.
+// link is the connection of one client to the server, which can fail in each direction separately.
 type link struct {
 	srv *devserver.Server
 
 	mu       sync.Mutex
-	up, down weather       // what the party says, and what it hears; guarded by mu
+	up, down weather       // client to server, and server to client; guarded by mu
 	calm     chan struct{} // closed while nothing is silent; guarded by mu
 	ends     []net.Conn    // guarded by mu
-	// A link with a fuse breaks once, at the first piece that holds these words: so much of it arrives.
+	// A link with a fuse breaks once: at the first chunk that contains fuse, of which the fraction
+	// passes arrives.
 	fuse   string  // guarded by mu
 	passes float64 // guarded by mu
 	blown  bool    // guarded by mu
-	// The server's clock is ahead of the party's by so many hours: every time that is said or heard is changed.
+	// The server's clock is this many hours ahead of the client's: link changes every time in both
+	// directions accordingly.
 	ahead int
 }
 
 var errSilent = errors.New("the link is silent")
 
-// newLink is a link to a server that works. It ends with the test.
+// newLink returns a working link to a server. It closes when the test ends.
 func newLink(t *testing.T, srv *devserver.Server) *link {
 	l := &link{srv: srv, calm: make(chan struct{})}
 	close(l.calm)
@@ -72,9 +74,10 @@ func (l *link) set(up, down weather) {
 	}
 }
 
-// InProcessConn makes a connection to the server over the link. Who waits for the first words of a server holds the lock of its
-// connection, and whoever wants that lock stops simulated time. So while the link is silent it makes none, at once; and
-// the two greet each other in any weather.
+// InProcessConn opens a connection to the server over the link. A client holds its connection's
+// lock while it waits for the server's greeting, and a goroutine that wants that lock stops
+// simulated time. So a silent link refuses a connection at once, and the greeting passes
+// undisturbed in any weather.
 func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	silent := l.up.silent || l.down.silent
@@ -95,8 +98,9 @@ func (l *link) InProcessConn() (net.Conn, error) {
 	return near, nil
 }
 
-// pass carries one direction, of which the given words end the greeting. The end of one side is heard of at the other once the link is
-// not silent. It takes what is said at once, however slow the link is: who writes may hold a lock, and then no simulated time would pass.
+// pass carries one direction. The given words end its greeting. After one side closes, the other
+// side is closed once the link is not silent. pass reads at once, however slow the link is: a
+// writer that blocks may hold a lock, and then simulated time would stop.
 func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 	pieces := make(chan piece, 1<<16)
 	go l.carry(pieces, to, now)
@@ -135,10 +139,11 @@ func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 
 var (
 	hourOfDay   = regexp.MustCompile(`2000-01-01T\d\d:`)
-	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // of that day, in the subject of an ack
+	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // a time of that day, in an ack's subject
 )
 
-// later moves the times in a text by whole hours. They stay as long as they are, so that nothing else has to change.
+// later shifts the times in a text by whole hours. Their length stays the same, so that no length
+// field has to change.
 func later(said []byte, hours int) []byte {
 	if hours == 0 {
 		return said
@@ -154,13 +159,14 @@ func later(said []byte, hours int) []byte {
 	})
 }
 
-// piece is something that was said, and when it is heard at the earliest.
+// piece is a chunk of bytes, and when it may arrive at the earliest.
 type piece struct {
 	said     []byte
 	at       time.Time
 	greeting bool
 }
 
+// carry delivers the chunks of one direction, delayed and slowed down by the weather.
 func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
 	defer to.Close()
 	for p := range pieces {
@@ -172,7 +178,7 @@ func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
 			time.Sleep(time.Duration(len(p.said)) * time.Second / time.Duration(rate))
 		}
 		if _, err := to.Write(p.said); err != nil {
-			for range pieces { // until the other side has heard of it
+			for range pieces { // drop the rest until pass ends
 			}
 			return
 		}
@@ -190,7 +196,7 @@ func (l *link) connect(f *fleet, name string) *bus.Conn {
 	return conn
 }
 
-// workerOver and coordinatorOver are daemons whose connection is the link.
+// workerOver starts a worker whose connection is the link.
 func (f *fleet) workerOver(l *link, cfg worker.Config) {
 	f.t.Helper()
 	cfg.Logger = f.log
@@ -202,6 +208,7 @@ func (f *fleet) workerOver(l *link, cfg worker.Config) {
 	f.start(conn, w.Run)
 }
 
+// coordinatorOver starts a coordinator whose connection is the link, and waits until it is ready.
 func (f *fleet) coordinatorOver(l *link) {
 	f.t.Helper()
 	conn := l.connect(f, "coordinator")

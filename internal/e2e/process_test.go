@@ -19,10 +19,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// built is the folder of the binary, once there is one.
+// built is the folder of the binary; "" until build has run.
 var built string
 
-// build builds the command, once for all tests of the package.
+// build compiles the command once for all tests of the package.
 var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-e2e-")
 	if err != nil {
@@ -36,7 +36,8 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// binary is the path of the command. Of processes of their own the race detector sees nothing: under it their tests are skipped.
+// binary returns the path of the command. Under the race detector it skips the test, because the
+// detector sees nothing of other processes.
 func binary(t *testing.T) string {
 	t.Helper()
 	if raceDetector {
@@ -57,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// daemon is a process of the command.
+// daemon is a running process of the command.
 type daemon struct {
 	cmd *exec.Cmd
 	log *lockedBuffer
@@ -80,7 +81,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// processes is a fleet of real processes: one server, and what is started beside it.
+// processes is a fleet of real processes: one NATS server, and the daemons started for it.
 type processes struct {
 	t   *testing.T
 	url string
@@ -103,7 +104,7 @@ func newProcesses(t *testing.T, env ...string) *processes {
 	return p
 }
 
-// start runs a daemon until the test ends or it is killed.
+// start runs a daemon until the test ends or kills it, and logs its output if the test failed.
 func (p *processes) start(args ...string) *daemon {
 	p.t.Helper()
 	d, err := p.launch(args...)
@@ -119,7 +120,7 @@ func (p *processes) start(args ...string) *daemon {
 	return d
 }
 
-// launch starts a daemon, which is then the caller's to end.
+// launch starts a daemon that the caller must stop.
 func (p *processes) launch(args ...string) (*daemon, error) {
 	d := &daemon{cmd: exec.Command(binary(p.t), args...), log: &lockedBuffer{}}
 	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
@@ -127,7 +128,7 @@ func (p *processes) launch(args ...string) (*daemon, error) {
 	return d, d.cmd.Start()
 }
 
-// ready runs a daemon with an HTTP address and waits until it says that it is ready.
+// ready starts a daemon with an HTTP address and waits until /readyz says that it is ready.
 func (p *processes) ready(args ...string) *daemon {
 	p.t.Helper()
 	addr := natstest.FreeAddr(p.t)
@@ -169,8 +170,9 @@ func (p *processes) client() *client.Client {
 	return c
 }
 
-// tools writes a tools file with sleep and echo (reads), hold (a read that waits until there is a file with the name of the ledger
-// and ".go" behind it) and note (a write that adds a line to the ledger).
+// tools writes a tools file with these tools: sleep and echo are reads; hold is a read that waits
+// until the file LEDGER.go exists, LEDGER being the path of the ledger; note is a write that
+// appends a line to the ledger.
 func (p *processes) tools() (file, ledger string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -213,7 +215,7 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	p.started(dir, 8) // none of them ends before
+	p.started(dir, 8) // none ends before all have started
 	p.goOn(dir)
 	reply := p.reply(c, b)
 	by := map[string]int{}
