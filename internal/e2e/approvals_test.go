@@ -22,7 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The call before the refund runs at once, the refund when a person agrees, the call after it when the refund has ended.
+// The call before the refund runs at once, the refund runs once a person approves it, and the call
+// after it runs when the refund has ended.
 func TestARefundWaitsForAPerson(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -64,7 +65,7 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 	})
 }
 
-// What a person may say, and what becomes of the call.
+// Each decision that a person can make, and how the call then ends.
 func TestWhatAPersonMaySay(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -154,7 +155,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 	}
 }
 
-// Many people decide at once, at several coordinators: one decision is taken.
+// Many approvers decide at once, at several coordinators: exactly one decision counts.
 func TestTheFirstDecisionWins(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -214,7 +215,7 @@ func TestTheFirstDecisionWins(t *testing.T) {
 	})
 }
 
-// Decisions that nobody takes: each is refused with its reason, and written down.
+// Each invalid decision is refused with its reason, and the refusal is in the audit log.
 func TestRefusedDecisions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -228,7 +229,8 @@ func TestRefusedDecisions(t *testing.T) {
 		f.submit(b)
 		f.submit(other)
 		q, q2 := f.question(b, 0), f.question(other, 0)
-		// A question can be answered from when it is stored, and its coordinator puts it on record a moment later.
+		// A question can be answered as soon as it is stored; its coordinator writes the audit line
+		// a moment later.
 		f.until("both questions are on record", func() bool { return f.audited()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
 			d := approval.Answer(q, messages.Approve, name)
@@ -285,7 +287,7 @@ func TestRefusedDecisions(t *testing.T) {
 	})
 }
 
-// A grant in the journal that no approver has signed is worth nothing, whoever wrote it.
+// A grant in the journal that no approver has signed allows nothing, no matter who wrote it.
 func TestAForgedGrantRunsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -324,7 +326,7 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 	})
 }
 
-// What changes between the approval and the run counts: a deny rule, another policy.
+// Changes between the approval and the run count: a new deny rule, or another policy.
 func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 	for _, row := range []struct {
 		name, policy, status string
@@ -365,7 +367,8 @@ func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 	}
 }
 
-// A read may ask as well; the others of its stage do not wait for it, the stage behind does.
+// A read may need approval too. The other reads of its stage do not wait for it; the next stage
+// does.
 func TestAReadMayAsk(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -400,8 +403,8 @@ func TestAReadMayAsk(t *testing.T) {
 	})
 }
 
-// Ten thousand calls wait for people. Nothing of the fleet is busy with them; every process is restarted; one is approved
-// and runs once, under its own call id.
+// Ten thousand calls wait for approval and keep no part of the fleet busy. After every process is
+// restarted, one of them is approved and runs once, under its own call id.
 func TestTenThousandApprovals(t *testing.T) {
 	parked := 10_000
 	if testing.Short() {
@@ -442,7 +445,7 @@ func TestTenThousandApprovals(t *testing.T) {
 			}
 		}
 		waitFor(parked)
-		free := func(session string) { // no slot is taken by those who wait, and there is room for others
+		free := func(session string) { // waiting calls take no slot, so other calls can run
 			t.Helper()
 			time.Sleep(11 * time.Second) // simulated: workers have said again how busy they are
 			for _, w := range f.present() {
@@ -480,8 +483,9 @@ func TestTenThousandApprovals(t *testing.T) {
 	})
 }
 
-// A hook makes a call stricter than it was planned, and the policy asks about what it has become: the call waits for the
-// rest of its stage, then for a person, and runs alone, with the hook's arguments and without asking the hook once more.
+// A hook makes a call stricter than planned, and the policy asks about the changed call. The call
+// waits for the rest of its stage, then for a person. Then it runs alone, with the hook's arguments
+// and without running the hook again.
 func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -526,7 +530,7 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 	})
 }
 
-// An edit takes nobody past a gate: what a person makes of the arguments the hooks before the tool see too.
+// An edit does not bypass the hooks: they run before the tool on the edited arguments too.
 func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -559,7 +563,8 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 	})
 }
 
-// What a hook put into the arguments is for the tool and for the person who decides, not for the agent and its model.
+// What a hook adds to the arguments is visible to the tool and to the approver, but not to the
+// agent and its model.
 func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -596,7 +601,7 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		if !strings.Contains(q.Line, "CANARY") {
 			t.Errorf("the person reads %s", q.Line)
 		}
-		// One that is answered right away may be over before its coordinator tells of it.
+		// A question that is answered at once may be closed before its coordinator publishes it.
 		f.until("the agent hears of the question", func() bool { return strings.Contains(agentHeard(), "awaiting_approval") })
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))

@@ -25,7 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// severed is a link that is never mended once its fuse has blown: who spoke over it looks dead from then on.
+// severed is a link that stays broken once its fuse has blown, so that the client behind it looks
+// dead.
 type severed struct{ *link }
 
 func (s severed) InProcessConn() (net.Conn, error) {
@@ -47,7 +48,8 @@ func (l *link) blowAt(fuse string, passes float64) {
 	l.fuse, l.passes = fuse, passes
 }
 
-// over runs a daemon over a link, which ends for good where it blows, or is made again.
+// over runs a daemon over a link. When the link breaks, it stays broken if forGood is set, else it
+// is restored.
 func (f *fleet) over(l *link, forGood bool, daemon func(*bus.Conn) func(context.Context) error) part {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -85,7 +87,7 @@ func (f *fleet) askingCoordinator(cfg coordinator.Config) func(*bus.Conn) func(c
 	}
 }
 
-// signed is a decision as a person hands it in.
+// signed returns a signed decision, ready to be handed in.
 func (p people) signed(t testing.TB, name string, q messages.Approval, v messages.Verdict) messages.Decision {
 	t.Helper()
 	d := approval.Answer(q, v, name)
@@ -97,7 +99,7 @@ func (p people) signed(t testing.TB, name string, q messages.Approval, v message
 	return d
 }
 
-// insists hands a decision in until somebody says what became of it.
+// insists repeats a decision until the fleet answers it.
 func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.DecisionState, refused *messages.Refusal) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -117,7 +119,7 @@ func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.D
 	}
 }
 
-// serial is a hook that makes another input each time that it runs: what people agree to is one of them.
+// serial is a hook that produces another input at each run. An approval covers only one of them.
 func serial(t testing.TB, ran *atomic.Int32) hook.Set {
 	return hooks(t, hook.Hook{Name: "serial", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 		var input map[string]any
@@ -129,8 +131,9 @@ func serial(t testing.TB, ran *atomic.Int32) hook.Set {
 	}})
 }
 
-// The coordinator's link breaks at each point of the way of a decision, or the coordinator is lost there: the decision is
-// taken once, its sender hears the truth when it asks again, and the batch goes on.
+// The coordinator's link breaks, or the coordinator is lost, at each step of handling a decision.
+// The decision counts once, its sender gets the true answer when it asks again, and the batch goes
+// on.
 func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 	for name, row := range map[string]struct {
 		fuse   string
@@ -160,7 +163,7 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					b := canonical("s", "b", refund("149.99"), call{"lookup", ""})
 					f.submit(b)
 					q := f.question(b, 0)
-					time.Sleep(10 * time.Second) // it rests
+					time.Sleep(10 * time.Second) // the batch is suspended
 					l.blowAt(row.fuse, row.passes)
 					d := p.signed(t, "alice", q, messages.Approve)
 					var deciding sync.WaitGroup
@@ -185,16 +188,17 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 	}
 }
 
-// The worker's link breaks at each point of asking and of running what was allowed, or the worker is lost there. Nothing
-// runs that was not allowed, with no other arguments than those, under no other key; a write that runs once, once.
+// The worker's link breaks, or the worker is lost, at each step of asking and of running an
+// approved call. A call runs only after approval, with the approved arguments and key, and a write
+// of kind once runs once.
 func TestALinkBreaksWhileACallAsks(t *testing.T) {
 	const ok, unknown = "ok", "outcome_unknown"
 	for name, row := range map[string]struct {
-		granted bool // it breaks after the grant; else while the question is put
+		granted bool // the link breaks after the grant; else while the question is asked
 		fuse    string
 		passes  float64
-		broken  string // what becomes of the call
-		lost    string // what becomes of a call that runs once when its worker is lost there
+		broken  string // status of the call
+		lost    string // status of a call of kind once if its worker is lost there
 	}{
 		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
 		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},
@@ -235,7 +239,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 							f.submit(b)
 							f.until("the link breaks", l.hasBlown)
 							f.worker(cfg)
-							time.Sleep(time.Minute) // what comes again has come
+							time.Sleep(time.Minute) // redeliveries have arrived
 							f.until("connected", f.conn.Connected)
 						} else {
 							f.submit(b)
@@ -277,7 +281,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 	}
 }
 
-// The server goes and comes back while questions are open, and while they are being answered.
+// The server restarts while questions are open, and while they are being answered.
 func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -336,7 +340,8 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 	})
 }
 
-// Decisions are taken at two coordinators of a cluster while the journal's leader changes: one of them counts.
+// Two coordinators of a cluster get decisions while the journal's leader changes: exactly one
+// decision counts.
 func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	f := newReplicated(t)
 	defer f.close()
@@ -395,7 +400,8 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	}
 }
 
-// A decision comes at the same moment as the expiry, or as an abort. There is one outcome, and nobody was told another.
+// A decision arrives at the same moment as the expiry, or as an abort. There is one outcome, and no
+// client was told another.
 func TestADecisionRacesWithTheEnd(t *testing.T) {
 	for _, against := range []string{"expired", "aborted"} {
 		t.Run(against, func(t *testing.T) {
@@ -448,8 +454,8 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 	}
 }
 
-// A worker is lost in the middle of what was allowed. What may run again runs with the same arguments and key, without
-// another question; what runs once does not.
+// A worker is lost while it runs an approved call. A call that may run again does so with the same
+// arguments and key, without another question; a call of kind once does not.
 func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]string{messages.Idempotent: "ok", messages.Once: "outcome_unknown"} {
 		t.Run(string(crash), func(t *testing.T) {
@@ -471,7 +477,8 @@ func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 				b := canonical("s", "b", refund("149.99"))
 				f.submit(b)
 				q := f.question(b, 0)
-				f.until("the question is on record", func() bool { return f.audited()["approval_asked"] == 1 }) // a moment after it is stored
+				// The audit line comes a moment after the question is stored.
+				f.until("the question is on record", func() bool { return f.audited()["approval_asked"] == 1 })
 				f.approve(p, "alice", q)
 				f.hasRun(ledger, 1)
 				f.worker(cfg)
@@ -494,8 +501,8 @@ func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 	}
 }
 
-// A question near the end of a batch puts that off, and ten of them do not put it off for longer than the batch may
-// live anyway.
+// A question near the end of a batch postpones that end, but ten of them do not postpone it past
+// the maximum life of a batch.
 func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -548,8 +555,9 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 	})
 }
 
-// Somebody has something to say between the groups while a call waits for a person: that call is answered and runs, and
-// what is behind it is not.
+// A steering message comes while a call waits for approval. With between_groups that call can still
+// be approved and runs, and the calls behind it are skipped. With immediate it is skipped too, and
+// with after_batch all calls run.
 func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 	for when, want := range map[messages.SteerWhen]string{messages.SteerBetweenGroups: "ok ok skipped", messages.SteerImmediate: "ok skipped skipped", messages.SteerAfterBatch: "ok ok ok"} {
 		t.Run(string(when), func(t *testing.T) {
@@ -582,7 +590,7 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 	}
 }
 
-// What waits behind a batch that asks keeps its place, and nobody else's session waits.
+// Batches behind one that waits for approval keep their place, and other sessions do not wait.
 func TestALaneBehindAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -606,7 +614,7 @@ func TestALaneBehindAQuestion(t *testing.T) {
 		other := canonical("other", "b", refund("49"))
 		f.submit(other)
 		f.wantStatuses(f.reply(other, 5*time.Second), "ok")
-		f.submit(first) // again, as an agent would that forgot
+		f.submit(first) // repeated, as by an agent that lost its state
 		time.Sleep(time.Minute)
 		if n := len(ledger.all()); n != 1 {
 			t.Fatalf("%d runs while the first batch of the session waits, want that of the other session", n)
@@ -630,7 +638,8 @@ func TestALaneBehindAQuestion(t *testing.T) {
 	})
 }
 
-// The time that a batch was given does not run while it waits for people, whoever drives it.
+// The time limit of a batch does not run while the batch waits for approval, even if another
+// coordinator takes it over.
 func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("taken over: %t", taken), func(t *testing.T) {
@@ -644,7 +653,8 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 				})
 				f.worker(p.worker(t, refunds))
 				kill := f.mortal(p.coordinator())
-				// 30 s of active time: 12 of the first nap, two questions of 10 minutes, 12 of the second nap; the third is cut.
+				// 30 s of active time: 12 of the first nap, 12 of the second, and the third is cut.
+				// The two questions of 10 minutes do not count.
 				b := canonical("s", "b", call{"nap", ""}, refund("51"), refund("52"), call{"nap", ""}, refund("1"), call{"nap", ""})
 				b.TimeoutMS = 30_000
 				f.submit(b)
@@ -664,7 +674,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 	}
 }
 
-// What a batch has used of its time before it waits for people is not given back to it.
+// Time that a batch used before it waits for approval still counts afterwards.
 func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -687,8 +697,9 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 	})
 }
 
-// Arguments that just fit into a message are asked about; what hooks make too large is refused, and so is an edit that does
-// not fit beside what was asked. Either way the batch ends and the lane goes on.
+// Arguments that just fit into a message can be asked about. Arguments that hooks make too large
+// are refused, and so is an edit that does not fit beside the original. In each case the batch ends
+// and its lane goes on.
 func TestLargeQuestions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -739,7 +750,7 @@ func TestLargeQuestions(t *testing.T) {
 	})
 }
 
-// An abort that reaches a batch only by its last look before it rests ends it at once.
+// An abort that a batch sees only in its last check before it is suspended ends it at once.
 func TestAnAbortThatIsFoundBeforeResting(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -749,7 +760,8 @@ func TestAnAbortThatIsFoundBeforeResting(t *testing.T) {
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		names := f.conn.Names()
-		// What a coordinator leaves behind that is killed when it has stored an abort, at the moment that the call is parked.
+		// The state that a coordinator leaves if it is killed after it stored an abort, at the
+		// moment the call is parked.
 		var said atomic.Int32
 		stop, err := f.conn.Subscribe(names.All(messages.VerbCall), "", func(m bus.Msg) {
 			if strings.Contains(string(m.Data), `"state":"parked"`) {

@@ -25,11 +25,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// secretOfAcme is in what acme's agent sends and gets, and nobody else may see it.
+// secretOfAcme is in what acme's agent sends and receives. Other tenants must not see it.
 const secretOfAcme = "secret-of-acme"
 
-// siege is a fleet with a victim: an agent of acme with a question that is open, a batch that has ended, and others that
-// run while it is attacked.
+// siege is a fleet under attack with a victim: an agent of acme with an open question, an ended
+// batch, and batches that run during the attack.
 type siege struct {
 	*identified
 	t        *testing.T
@@ -37,7 +37,7 @@ type siege struct {
 	ledger   *outside
 	operator *bus.Conn
 	approver *client.Client
-	open     messages.Batch // its refund waits for a person
+	open     messages.Batch // its refund waits for approval
 	done     messages.Batch
 }
 
@@ -66,7 +66,7 @@ func (s *siege) victim() messages.BatchKey {
 	return messages.KeyOf(natstest.Tenants[0], s.open.Session, s.open.ID)
 }
 
-// asked is the open question, as an approver sees it.
+// asked returns the open question as an approver sees it.
 func (s *siege) asked() (q messages.Approval) {
 	s.t.Helper()
 	s.until("the refund waits for a person", func() (asked bool) {
@@ -90,7 +90,8 @@ var (
 	verbInSource = regexp.MustCompile(`(?m)^\s+Verb\w+\s+Verb = "([a-z.]+)"`)
 )
 
-// belongings is everything that the fleet has stored of the victim, and how every stream and the tools are made.
+// belongings returns everything that the fleet has stored for the victim, and the configuration of
+// every stream and of the tools.
 func (s *siege) belongings() map[string]string {
 	s.t.Helper()
 	stored := map[string]string{}
@@ -122,7 +123,7 @@ func (s *siege) belongings() map[string]string {
 	return stored
 }
 
-// everyVerb is the verbs that package messages has, so that a new one is attacked too.
+// everyVerb lists the verbs of package messages, so that the test covers new ones too.
 func everyVerb(t *testing.T) (verbs []messages.Verb) {
 	t.Helper()
 	source, err := os.ReadFile("../../messages/token.go")
@@ -138,8 +139,9 @@ func everyVerb(t *testing.T) (verbs []messages.Verb) {
 	return verbs
 }
 
-// everySubject is every subject of the product, and of the server below it, that names the victim as somebody in the
-// tenant would, or as somebody who speaks as the tenant's name.
+// everySubject lists the subjects of every verb, stream and request of the product and of the NATS
+// server that concern the victim. It uses each form of the tenant: its name, _ as an agent of the
+// tenant writes it, another tenant, and wildcards.
 func (s *siege) everySubject() (subjects []string) {
 	s.t.Helper()
 	verbs := everyVerb(s.t)
@@ -181,7 +183,7 @@ var tricks = []map[string][]string{
 	{"Nats-Schedule": {"@at 2020-01-01T00:00:00Z"}, "Nats-Schedule-Target": {"toolfleet.final.acme.victim.open"}, "Nats-Batch-Id": {"x"}, "Nats-Batch-Sequence": {"1"}, "Nats-Incr": {"1"}},
 }
 
-// bodies are what an attacker would have stored or taken for true.
+// bodies are messages that an attacker would like to have stored or believed.
 func (s *siege) bodies(q messages.Approval) [][]byte {
 	mallory := newPeople(s.t, "alice") // another key under her name
 	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
@@ -199,13 +201,14 @@ func (s *siege) bodies(q messages.Approval) [][]byte {
 	}
 }
 
-// guess takes out the secret, so that whoever gets to read it has not brought it along.
+// guess removes the secret from a body, so that an attacker cannot find its own copy of it.
 func guess(body []byte) []byte {
 	return []byte(strings.ReplaceAll(string(body), secretOfAcme, "guess"))
 }
 
-// assault says everything everywhere, as whoever the intruder is, and listens everywhere. Its own is the tenant's name: there it leaves the
-// victim's session alone, since an agent of the tenant may speak in it.
+// assault publishes to every subject as the intruder and subscribes everywhere. own means an
+// intruder of the victim's tenant: it leaves the victim's session alone, since agents of the tenant
+// may use it.
 func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	subjects := s.everySubject()
 	in.Hear(in.Inbox())
@@ -222,7 +225,7 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 		}
 		in.Flush()
 	}
-	// What it may say, with answers to where it may not.
+	// Subjects that the intruder may publish, with reply subjects that it may not.
 	var n messages.Names
 	for i, reply := range subjects {
 		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
@@ -239,7 +242,7 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	}
 }
 
-// allowedIn reports whether an agent may publish a subject, and it is about this session.
+// allowedIn reports whether an agent may publish a subject that is about this session.
 func allowedIn(subject, session string) bool {
 	for _, may := range []string{"toolfleet.batch._.*.*", "toolfleet.run._.*.*", "toolfleet.get._.*.*", "toolfleet.control._.*"} {
 		if matches(may, subject) && strings.Contains(subject, "."+session) {
@@ -249,8 +252,9 @@ func allowedIn(subject, session string) bool {
 	return false
 }
 
-// An agent of another tenant, and one of the victim's own, try every subject, reply subject and header that there is, while the
-// fleet works. Nothing of the victim's changes but by its own hand, nobody hears of it, and nothing is approved.
+// An agent of another tenant and an agent of the victim's tenant try every subject, reply subject
+// and header while the fleet works. The victim's data changes only by its own actions, no intruder
+// sees it, and no call is approved.
 func TestAnAgentTriesEverything(t *testing.T) {
 	s := newSiege(t)
 	defer s.close()
@@ -266,7 +270,7 @@ func TestAnAgentTriesEverything(t *testing.T) {
 	attack.Wait()
 	rest()
 	group.Wait()
-	for left := math.MaxInt; left > 1; { // but the victim's, which waits for a person
+	for left := math.MaxInt; left > 1; { // one batch stays: the victim's, which waits for approval
 		s.until("more of what the attackers submitted has ended", func() bool {
 			open, err := s.operator.All(t.Context(), "TOOLFLEET_BATCHES", ">")
 			if err != nil || len(open) >= left {
@@ -304,7 +308,7 @@ func TestAnAgentTriesEverything(t *testing.T) {
 
 func (s *siege) agentMay() (publish, subscribe []string) { return s.ids.May("acme") }
 
-// work runs batches of the victim's tenant, one after another, and each must be as ever.
+// work runs batches of the victim's tenant one after another and checks that each is normal.
 func (s *siege) work(ctx context.Context) {
 	for n := 0; ctx.Err() == nil || n < 3; n++ {
 		reply := s.run(canonical("worker-bee", fmt.Sprint("b", n), call{"lookup", `{"n":1}`}, call{"note", `{"v":"` + secretOfAcme + `"}`}, call{"lookup", `{"n":2}`}))
@@ -312,8 +316,8 @@ func (s *siege) work(ctx context.Context) {
 	}
 }
 
-// goesOn: an approver's forged, unsigned and repeated decisions are refused, a true one is taken, and the victim's batch ends
-// as it should.
+// goesOn checks that forged, unsigned and repeated decisions are refused, that a genuine one
+// counts, and that the victim's batch ends normally.
 func (s *siege) goesOn(q messages.Approval) {
 	s.t.Helper()
 	decide := func(d messages.Decision) (messages.DecisionState, error) {
@@ -349,7 +353,8 @@ func (s *siege) goesOn(q messages.Approval) {
 	}
 }
 
-// Who may publish what, as it arrives in the account of the fleet. docs/identities.md has it as a table.
+// The publish rights of each identity, as the fleet's account enforces them. docs/identities.md has
+// them as a table.
 func TestWhoMaySayWhat(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	srv := natstest.Server(t, natstest.Fast, ids.Option)
@@ -406,5 +411,5 @@ func TestWhoMaySayWhat(t *testing.T) {
 	}
 }
 
-// newFleetless is for waiting without a fleet.
+// newFleetless returns a fleet that only serves to wait with until.
 func newFleetless(t *testing.T) *fleet { return &fleet{t: t} }

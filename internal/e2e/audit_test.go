@@ -24,7 +24,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// onRecord is the lines about calls and refused batches that a filter wants, in the order of storing.
+// onRecord returns the audit lines about calls and refused batches that match a filter, in the
+// order in which they were stored.
 func (f *fleet) onRecord(want audit.Filter) (lines []messages.AuditRecord) {
 	f.t.Helper()
 	log, err := audit.New(f.conn, audit.Config{})
@@ -48,7 +49,7 @@ func (f *fleet) onRecord(want audit.Filter) (lines []messages.AuditRecord) {
 	return lines
 }
 
-// gone waits until a batch has left the log: from then on it is on record.
+// gone waits until a batch has left the log: from then on its lines are in the audit log.
 func (f *fleet) gone(b messages.Batch) {
 	f.t.Helper()
 	f.until("the batch has left the log", func() bool {
@@ -57,7 +58,8 @@ func (f *fleet) gone(b messages.Batch) {
 	})
 }
 
-// wantOnRecord checks that each call of a batch has one line, in order, that says what the reply says.
+// wantOnRecord checks that each call of a batch has one audit line, in call order, that agrees with
+// the reply.
 func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
 	f.t.Helper()
 	f.gone(b)
@@ -91,10 +93,11 @@ func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.
 	return lines
 }
 
-// secret stands in arguments and results, and may not be in any line.
+// secret is in arguments and results and must not be in any audit line.
 const secret = "canary-4711"
 
-// Each call of each batch has one line, whatever became of it, and nothing of what it was about is in any.
+// Each call of each batch has exactly one audit line, however it ended, and no line holds the
+// call's content.
 func TestEveryCallHasItsLine(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -196,7 +199,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.MalformedMessage || lines[0].Refusal.Message != "" {
 			t.Errorf("on record of a refused batch: %+v", lines)
 		}
-		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under an id that was used
+		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under a used id
 		f.submit(again)
 		f.gone(again)
 		if lines = f.onRecord(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.BatchConflict {
@@ -233,10 +236,11 @@ func TestEveryCallHasItsLine(t *testing.T) {
 	})
 }
 
-// fullRecord is a coordinator whose fleet has a record that takes nothing, and the way to let it take again.
+// fullRecord returns a coordinator configuration with which the audit log is full, and a function
+// that makes room.
 func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) { return full(f, bus.Audit) }
 
-// full is fullRecord for any stream.
+// full does what fullRecord does, for any stream.
 func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
 	cfg.Provision.MaxBytes = map[string]int64{name: 1}
 	return cfg, func() {
@@ -261,8 +265,9 @@ func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
 	}
 }
 
-// The record takes nothing when a batch ends. Its reply goes out; the batch stays in the log, whoever drives it, and so
-// does what is behind it in its session. Once there is room all of them are on record, and nothing has run twice.
+// The audit log is full when a batch ends. Its reply goes out, but the batch stays in the log, no
+// matter which coordinator drives it, and so do the later batches of its session. Once there is
+// room, all of them have audit lines, and nothing has run twice.
 func TestABatchWaitsForItsRecord(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
 		"the coordinator goes on":              func(*fleet, part, *link) {},
@@ -304,8 +309,10 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 				lost(f, first, l)
 				if name != "the coordinator goes on" {
 					f.coordinator(coordinator.Config{Provision: cfg.Provision})
-					if strings.HasPrefix(name, "another finds") { // long before it is delivered again
-						f.until("somebody wakes the session", func() bool { // of the two that are asked in turn, one hears
+					// This is long before the batch is delivered again.
+					if strings.HasPrefix(name, "another finds") {
+						// Requests go to two coordinators in turn, and one of them gets it.
+						f.until("somebody wakes the session", func() bool {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 							defer cancel()
 							_, err := f.client.Abort(ctx, "s", "no such batch", byOps)
@@ -318,14 +325,15 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 					}
 				}
 				makeRoom()
-				second := f.reply(two, time.Minute) // heard as it comes: who asks for it later may ask the one that is silent
+				// Await it by its event: a request for it may reach the silent coordinator.
+				second := f.reply(two, time.Minute)
 				f.wantStatuses(second, "ok")
 				f.wantOnRecord(one, reply)
 				f.wantOnRecord(two, second)
 				if runs.Load() != 3 {
 					t.Errorf("%d runs, want 3", runs.Load())
 				}
-				f.submit(one) // a finished batch that is submitted again is no other batch
+				f.submit(one) // submitting a finished batch again makes no other batch
 				f.gone(one)
 				if got := f.onRecord(audit.Filter{}); len(got) != 4 {
 					t.Errorf("%d lines after a batch was submitted again, want 4", len(got))
@@ -342,7 +350,7 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
-			time.Sleep(20 * time.Second) // the first driver does not hear of the end
+			time.Sleep(20 * time.Second) // the first driver does not learn of the end
 			return tool.Text("done"), nil
 		})
 		f.worker(worker.Config{Slots: 50})
@@ -355,7 +363,8 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 			f.submit(b)
 		}
 		time.Sleep(5 * time.Second) // simulated: all of them run
-		// The first coordinator is cut off, and the second brings to its end what it drove; then the first does so too.
+		// The first coordinator is cut off, and the second finishes its batches; later the first
+		// finishes them too.
 		l.set(weather{silent: true}, weather{silent: true})
 		f.coordinator(coordinator.Config{})
 		for _, b := range batches {
@@ -369,7 +378,7 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 	})
 }
 
-// The key of the hashes is for the daemons: a worker hashes as the coordinator does, and nobody else reads it.
+// Only the daemons can read the key of the audit hashes, and a worker and a coordinator hash alike.
 func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -432,7 +441,7 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", `{"n":1}`}, call{"put", ""}, call{"put", ""})
 		key, log := messages.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
-		// The journal holds the plan of another body, and a claim that nobody will end.
+		// The journal holds the plan of another body, and a claim that never ends.
 		if _, err := log.WritePlan(context.Background(), key, messages.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -459,7 +468,7 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	})
 }
 
-// operatorReads tries each way to a message of the key's bucket.
+// operatorReads tries every way to read a message of the key's bucket.
 func operatorReads(conn *bus.Conn) string {
 	const stream = "KV_TOOLFLEET_keys"
 	for _, ask := range [][2]string{

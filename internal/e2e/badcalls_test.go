@@ -14,12 +14,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// tooDeep is an input that is nested so many levels deeper than its object.
+// tooDeep returns an input nested this many levels deeper than its object.
 func tooDeep(levels int) string {
 	return `{"a":` + strings.Repeat("[", levels) + strings.Repeat("]", levels) + `}`
 }
 
-// Calls that name no tool, or whose input cannot be taken, are answered each by itself. The calls beside them run.
+// Calls that name no tool, or whose input is invalid, get an answer each. The calls beside them
+// run.
 func TestOneBadCallCostsNoOther(t *testing.T) {
 	bad := []struct {
 		call   call
@@ -49,7 +50,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 			unknown := 0
 			for _, b := range bad {
 				if b.call.name == "" && p == messages.Gemini {
-					continue // its answer must repeat the name
+					continue // an answer must repeat the name
 				}
 				calls, want = append(calls, b.call), append(want, ended{b.status, b.code})
 				if b.status == messages.StatusUnknownTool {
@@ -88,15 +89,15 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 	}
 }
 
-// A refusal says which batch of which session it is about: as the body says, and where the body does not say or cannot be
-// read, as the subject does. A subject that holds the hash of an id does not tell the id.
+// A refusal names its batch and session: by the ids of the body, else by those of the subject. A
+// token that is the hash of an id does not give the id.
 func TestARefusalNamesItsBatch(t *testing.T) {
 	f, runs := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	const spaced = "a session" // its token is a hash
 	long := messages.SessionID(strings.Repeat("x", messages.MaxID+1))
 	for i, tt := range []struct {
-		session messages.SessionID // of the subject, whose batch is b0, b1...
+		session messages.SessionID // session in the subject; the batches are b0, b1, ...
 		body    string             // BATCH stands for the batch
 		class   messages.Class
 		want    messages.Batch

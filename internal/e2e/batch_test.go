@@ -21,14 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// shelf is a place where calls put and find values, and the order in which they did.
+// shelf is a store that calls write and read, with the order in which they did.
 type shelf struct {
 	mu     sync.Mutex
 	values map[string]json.RawMessage
 	order  []string
 }
 
-// tools registers rd {k} and wr {k,v} over the shelf.
+// tools registers rd {k} and wr {k,v}, which read and write the shelf.
 func (s *shelf) tools(f *fleet) {
 	s.values = map[string]json.RawMessage{}
 	type args struct {
@@ -61,7 +61,7 @@ func (s *shelf) tools(f *fleet) {
 	})
 }
 
-// answers is what the model reads, by call id, whatever the dialect.
+// answers returns the ids and texts of the results in a reinjection of any dialect.
 func answers(t testing.TB, p messages.Provider, reinjection []byte) (ids, texts []string) {
 	t.Helper()
 	var v any
@@ -117,8 +117,8 @@ func answers(t testing.TB, p messages.Provider, reinjection []byte) (ids, texts 
 	return ids, texts
 }
 
-// The regression of X7: results zipped with calls in the order in which they finished give a write's
-// result to a read. In every dialect, often.
+// The regression test of X7: results that are matched to calls in the order in which they finished
+// give a write's result to a read. In every dialect, many times.
 func TestWriteThenReadReadsWhatWasWritten(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -205,7 +205,8 @@ func TestWindowAndTotality(t *testing.T) {
 	})
 }
 
-// One fails, one times out, one is unknown, one is malformed, among four good ones: nobody is cancelled.
+// Of eight calls, one fails, one times out, one is unknown and one is malformed. The four good ones
+// are not cancelled.
 func TestFailuresStayAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

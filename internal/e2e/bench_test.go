@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// BenchmarkBatch runs batches of 8 reads and 2 writes with tools that do nothing, from submit to reply, in
-// one process. Compare ratios of one run (-count=6, benchstat), never absolute figures.
+// BenchmarkBatch runs batches of 8 reads and 2 writes with tools that do nothing, from submit to
+// reply, in one process. Compare ratios of one run (-count=6, benchstat), never absolute figures.
 func BenchmarkBatch(b *testing.B) {
 	for _, sync := range []struct {
 		name    string
@@ -40,8 +40,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTraces is what traces cost: without a tracer, with one trace in a hundred, with all of them, and with all of them
-// while the collector is not there, takes its time, or never answers.
+// BenchmarkTraces measures the cost of traces: without a tracer, with one trace in a hundred, with
+// all, and with all while the collector is away, slow, or silent.
 func BenchmarkTraces(b *testing.B) {
 	fine := newOTLP(b)
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func BenchmarkTraces(b *testing.B) {
 		time.Sleep(time.Second)
 	}))
 	b.Cleanup(slow.Close)
-	deaf, err := net.Listen("tcp", "127.0.0.1:0") // connections are made and nobody reads from them
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // it accepts connections and never reads
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounces is the notices of workers that gave a job up.
+// bounces records the notices of workers that handed a job back.
 type bounces struct {
 	mu   sync.Mutex
 	seen []messages.LetGo // guarded by mu
 }
 
-// bounces collects those notices until the fleet is closed.
+// bounces starts to collect these notices; it ends when the fleet is closed.
 func (f *fleet) bounces() *bounces {
 	f.t.Helper()
 	b := &bounces{}
@@ -43,7 +43,8 @@ func (f *fleet) bounces() *bounces {
 	return b
 }
 
-// check counts the bounces. Each was offered again within 50 ms and counts as no failed attempt.
+// check counts the bounces. It wants each to be offered again within 50 ms and to count as no
+// failed attempt.
 func (b *bounces) check(t *testing.T) (n int) {
 	t.Helper()
 	b.mu.Lock()
@@ -56,7 +57,7 @@ func (b *bounces) check(t *testing.T) (n int) {
 	return len(b.seen)
 }
 
-// only starts a worker with one read that does nothing.
+// only starts a worker whose one tool is a read that does nothing.
 func (f *fleet) only(name string, cfg worker.Config) part {
 	f.t.Helper()
 	tools := &tool.Registry{}
@@ -67,8 +68,8 @@ func (f *fleet) only(name string, cfg worker.Config) part {
 	return f.workerWith(tools, cfg)
 }
 
-// Two workers of one pool serve different tools, and the one that serves the calls has a tenth of the slots. Every call
-// finds it before its queue timeout.
+// Two workers of one pool serve different tools, and the one that serves the calls has a tenth of
+// the slots. Every call reaches it before its queue timeout.
 func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -96,8 +97,8 @@ func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	})
 }
 
-// A call that no worker serves goes round as long as it may wait, and no longer: it does not spin, and ends as expired
-// at its queue timeout.
+// A call that no worker serves is offered again until its queue timeout and then ends as expired.
+// It does not spin.
 func TestACallThatNoWorkerServes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

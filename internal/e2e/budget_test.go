@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// serverOn is a fleet whose server keeps its data in a folder of the caller's, with further flags.
+// serverOn starts a fleet whose server keeps its data in the caller's folder, with further flags.
 func serverOn(t *testing.T, data string, flags []string, env ...string) (*processes, *daemon) {
 	t.Helper()
 	addr := natstest.FreeAddr(t)
@@ -36,7 +36,7 @@ func serverOn(t *testing.T, data string, flags []string, env ...string) (*proces
 	return p, server
 }
 
-// drained waits until no batch is left in the log: a reply is out a moment before its batch leaves.
+// drained waits until the log is empty: a batch leaves it a moment after its reply is out.
 func (p *processes) drained(conn *bus.Conn) {
 	p.t.Helper()
 	p.until("the log is empty", func() bool {
@@ -45,11 +45,11 @@ func (p *processes) drained(conn *bus.Conn) {
 	})
 }
 
-// synced is a file that was synced, in a line of strace -y.
+// synced matches a synced file in a line of strace -y.
 var synced = regexp.MustCompile(`(?:fsync|fdatasync)\(\d+<[^>]*/streams/([^>]*)>`)
 
-// countSyncs attaches strace to a process while do runs, and counts its syncs of messages by stream, and those of all
-// else. It skips the test where there is no strace, or it may not attach.
+// countSyncs attaches strace to a process while do runs and counts its syncs: of messages by
+// stream, and all others. It skips the test if strace is missing or may not attach.
 func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, others int) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -96,8 +96,8 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 	return byStream, others
 }
 
-// What a batch of 8 reads and 2 writes costs in syncs, counted at a real server. They decide how many batches a disk
-// can take, so each is named here; one more is a regression.
+// The syncs of a batch of 8 reads and 2 writes, counted at a real server. They decide how many
+// batches a disk can take, so each is listed here; one more is a regression.
 //
 //	BATCHES    the publish; the removal once the reply is stored
 //	CALLS      the plan with the reads before the first write; claim and end of each write;
@@ -105,8 +105,8 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 //	REPLIES    the reply
 //	AUDIT      the lines of all its calls, in one message, at the same time as the reply
 //
-// Jobs, results of reads, presence and events cost none. What the server syncs besides is the state of the coordinators'
-// consumer, at most ten times a second however many batches there are.
+// Jobs, results of reads, presence and events cost none. The server also syncs the state of the
+// coordinators' consumer, at most ten times a second however many batches there are.
 func TestDurabilityBudget(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")

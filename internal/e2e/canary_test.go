@@ -27,11 +27,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// canary is what every planted secret looks like; the rest of it says where it was planted.
+// canary matches every planted secret; its suffix says where it was planted.
 var canary = regexp.MustCompile(`cnry-[a-z]+`)
 
-// canaryTools is tools that say secrets in every way a tool can. How fast a machine starts their programs is not what is looked at, so
-// only the one that hangs has little time.
+// canaryTools are tools that leak secrets in every way a tool can. Only the tool that hangs has a
+// short timeout, so that slow program starts do not matter.
 const canaryTools = `tools:
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: fails, kind: read, input_schema: {type: object}, builtin: fail}
@@ -76,7 +76,7 @@ hooks:
   - {name: tidy, match: rewritten, budget: 1m, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
 `
 
-// canaries is a fleet of processes full of secrets, and everything that leaves them for whoever operates it.
+// canaries is a fleet of processes full of secrets, and everything that reaches its operator.
 type canaries struct {
 	*processes
 	alice  approval.Key
@@ -130,7 +130,8 @@ func newCanaries(t *testing.T, env ...string) *canaries {
 	return c
 }
 
-// newRudeCollector takes traces as they come. What comes first it refuses, and says with which headers it came.
+// newRudeCollector starts a trace collector that keeps what it is sent, but refuses the first
+// request of each connection and quotes its headers in the refusal.
 func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 	t.Helper()
 	taken = &lockedBuffer{}
@@ -146,7 +147,7 @@ func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 	return srv.URL, taken
 }
 
-// serves runs a daemon and has what it logs and counts searched.
+// serves starts a daemon and registers its log and metrics to be searched.
 func (c *canaries) serves(args ...string) {
 	c.t.Helper()
 	addr := natstest.FreeAddr(c.t)
@@ -157,7 +158,7 @@ func (c *canaries) serves(args ...string) {
 	c.sinks["the metrics of the "+args[0]] = func() string { return c.page(addr, "/metrics") }
 }
 
-// page is a page of a daemon, "" while there is none.
+// page returns a page of a daemon; "" if it is not up.
 func (c *canaries) page(addr, path string) string {
 	r, err := http.NewRequest(http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
@@ -173,7 +174,7 @@ func (c *canaries) page(addr, path string) string {
 	return string(body)
 }
 
-// record is everything in the AUDIT stream.
+// record returns everything in the AUDIT stream.
 func (c *canaries) record() string {
 	c.t.Helper()
 	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(messages.VerbAudit))
@@ -187,7 +188,7 @@ func (c *canaries) record() string {
 	return text.String()
 }
 
-// work has everything happen to batches that can happen to them, with a secret in every place.
+// work runs batches in which everything happens that can happen, with a secret in every place.
 func (c *canaries) work() {
 	c.t.Helper()
 	const arguments = `{"x":"cnry-arg","cnry-key":1}`
@@ -199,7 +200,7 @@ func (c *canaries) work() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// What is planted has to be there to be found.
+	// The secrets must really have been planted.
 	want := "ok error validation_error validation_error ok error denied ok ok denied unknown_tool outcome_unknown hook_error"
 	if got := statuses(reply); got != want {
 		c.t.Errorf("statuses\n%s, want\n%s", got, want)
@@ -211,7 +212,7 @@ func (c *canaries) work() {
 	c.asks("forged", messages.Approve, func(d *messages.Decision) { d.Sig = "forged" })
 }
 
-// refused is batches that are not run.
+// refused submits batches that are refused.
 func (c *canaries) refused() {
 	c.t.Helper()
 	for i, message := range []string{`{"calls":[{"id":"1","name":"echo","input":{"x":"cnry-refused"}},{"id":"1","name":"cnry-tool"}]}`, `{"calls":"cnry-refused"}`, `{"cnry-refused":[]}`,
@@ -235,7 +236,7 @@ func (c *canaries) refused() {
 	}
 }
 
-// raw is a batch with headers of its agent's own.
+// raw submits a batch with extra headers from its agent.
 func (c *canaries) raw() {
 	c.t.Helper()
 	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
@@ -248,7 +249,8 @@ func (c *canaries) raw() {
 	}
 }
 
-// asks is a batch whose call waits for a person, and what that person says. A batch that is not decided on is aborted.
+// asks submits a batch with a call that needs approval, and makes the decision. Without a decision
+// it aborts the batch.
 func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Decision)) {
 	c.t.Helper()
 	b := canonical(id, id, call{"refund", `{"cents":14999,"x":"cnry-arg"}`})
@@ -287,8 +289,9 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	}
 }
 
-// found is the secrets that stand in what left the processes, as "sink: secret". The server is taken away first and the daemons
-// are ended: what is said of a lost connection is searched too, and all traces have come.
+// found returns the secrets in what left the processes, as "sink: secret". It stops the server
+// first and then the daemons, so that messages about the lost connection are searched too and all
+// traces have arrived.
 func (c *canaries) found() []string {
 	c.t.Helper()
 	texts := map[string]string{"the AUDIT stream": c.record()}
@@ -319,8 +322,8 @@ func (c *canaries) found() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// What a person said of a question, what an agent calls its provider, and what a model calls a tool, belong on the record for
-// people.
+// These belong into the audit log: what a person said about a question, the agent's name of its
+// provider, and the model's name of a tool.
 var recorded = []string{"the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
 
 func TestNoSecretLeavesTheProcesses(t *testing.T) {
@@ -331,8 +334,8 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	}
 }
 
-// TestWhatDebugShows: the words of probes and hooks, and what a batch is refused for, for whoever finds out why they fail; never
-// arguments, results or credentials.
+// TestWhatDebugShows: at the level debug the log has the texts of probes, hooks and refusals, so
+// that an operator finds out why they fail, but never arguments, results or credentials.
 func TestWhatDebugShows(t *testing.T) {
 	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
 	c.work()
@@ -344,7 +347,8 @@ func TestWhatDebugShows(t *testing.T) {
 	}
 }
 
-// TestContentInTracesByRequest is what the tests above would find if traces held content.
+// TestContentInTracesByRequest shows that the tests above would find the secrets if traces held
+// content.
 func TestContentInTracesByRequest(t *testing.T) {
 	c := newCanaries(t, "TOOLFLEET_TRACE_CONTENT=true")
 	c.work()
@@ -363,7 +367,8 @@ func TestContentInTracesByRequest(t *testing.T) {
 	}
 }
 
-// TestAWrongStartTellsNoSecret starts daemons that cannot work, for reasons that have to do with secrets.
+// TestAWrongStartTellsNoSecret starts daemons that cannot work because of settings with secrets in
+// them. No message may contain one.
 func TestAWrongStartTellsNoSecret(t *testing.T) {
 	p := newProcesses(t)
 	tools, _ := p.tools()

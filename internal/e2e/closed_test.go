@@ -23,9 +23,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// TestABatchThatCannotBeDrivenOnIsClosedFirst: the plan of a batch is damaged while a write of it runs, and its
-// coordinator is replaced. The new one cannot drive the batch on. It waits for the write, ends the other calls and
-// answers each; the next write of the session starts after that.
+// TestABatchThatCannotBeDrivenOnIsClosedFirst: the plan of a batch is damaged while one of its
+// writes runs, and its coordinator is replaced. The new coordinator cannot continue the batch. It
+// waits for the write, ends the other calls and answers each; the next write of the session starts
+// after that.
 func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -87,7 +88,8 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 	})
 }
 
-// breaking is a tracer that panics at the second job of its coordinator that is published: a bug in a driver.
+// breaking is a tracer that panics when its coordinator publishes its second job: it stands for a
+// bug in a driver.
 type breaking struct {
 	noop.Tracer
 	jobs *atomic.Int32
@@ -101,13 +103,14 @@ func (b breaking) Start(ctx context.Context, name string, options ...trace.SpanS
 	return ctx, recording{}
 }
 
-// recording is a span that nobody keeps. Without one that records no other is begun.
+// recording is a span that records and is dropped. No child is begun for a span that does not
+// record.
 type recording struct{ noop.Span }
 
 func (recording) IsRecording() bool { return true }
 
-// TestADriverThatPanicsClosesItsBatchFirst: it panics while a write of its batch runs. The write ends as it does, and
-// every call is answered.
+// TestADriverThatPanicsClosesItsBatchFirst: a driver panics while a write of its batch runs. The
+// write ends normally, and every call is answered.
 func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -115,7 +118,8 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 		var runs atomic.Int32
 		f.tool(schemas.Tool{Name: "slow"}, func(context.Context, tool.Call) (tool.Output, error) {
 			runs.Add(1)
-			time.Sleep(15 * time.Second) // simulated: longer than a lease, and than the poll that publishes its job again
+			// Simulated: longer than a lease, and than the poll that publishes its job again.
+			time.Sleep(15 * time.Second)
 			return tool.Text("done"), nil
 		})
 		f.worker(worker.Config{})

@@ -77,7 +77,8 @@ func (f *replicated) daemons() {
 	}
 }
 
-// ledger is the world outside: what was done to it, by whom, and in which order.
+// ledger records the effects of tools on the outside world: which, by which worker, and in which
+// order.
 type ledger struct {
 	mu      sync.Mutex
 	effects map[string]int      // by idempotency key
@@ -107,7 +108,7 @@ func (l *ledger) tools(f *fleet) {
 	})
 }
 
-// done is how many writes were applied.
+// done returns how many writes were applied.
 func (l *ledger) done() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,8 +119,9 @@ func (l *ledger) done() int {
 	return n
 }
 
-// Leaders change and a node is lost and comes back while batches run: each ends exactly once, its session's writes
-// in order, none applied twice, and each read sees the write before it.
+// Leaders change, and a node is lost and comes back, while batches run. Each batch ends exactly
+// once, its session's writes run in order, none is applied twice, and each read sees the write
+// before it.
 func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	f := newReplicated(t)
 	defer f.close()
@@ -146,7 +148,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 			}
 		})
 	}
-	// Every fault waits for some progress since the one before, so that it meets batches that run.
+	// Each fault waits for some progress since the last one, so that it hits running batches.
 	faults := []func(){}
 	for _, stream := range []string{bus.Batches, bus.Calls, bus.Jobs, bus.Replies, bus.Results} {
 		faults = append(faults, func() { f.cl.StepDown(f.conn.Names().Stream(stream)) })
@@ -180,7 +182,8 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 			t.Errorf("session %d wrote %v", s, got)
 		}
 	}
-	for _, stream := range []string{bus.Batches, bus.Jobs} { // both are taken out a moment after the reply
+	// Both are deleted a moment after the reply.
+	for _, stream := range []string{bus.Batches, bus.Jobs} {
 		f.until("nothing is left in "+stream, func() bool {
 			_, err := f.conn.First(ctx, f.conn.Names().Stream(stream), ">")
 			return errors.Is(err, bus.ErrNotFound)
@@ -188,7 +191,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	}
 }
 
-// lookWriteLook submits a batch of reads and two writes, waits for its reply, and reports whether it is as it should be.
+// lookWriteLook submits a batch of reads and two writes, awaits its reply and checks it.
 func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) bool {
 	pay, put := fmt.Sprintf(`{"n":%d,"w":"pay"}`, n), fmt.Sprintf(`{"n":%d,"w":"put"}`, n)
 	b := canonical(session, fmt.Sprint("b", n), call{"look", ""}, call{"look", ""}, call{"pay", pay}, call{"look", ""}, call{"put", put}, call{"look", ""})
@@ -215,8 +218,8 @@ func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) b
 	return true
 }
 
-// Two writers claim the same call over and over, at different nodes, while the journal's leader changes: one of them
-// gets each claim, and the other is told whose it is.
+// Two writers claim the same call over and over, at different nodes, while the journal's leader
+// changes. Each claim goes to one of them, and the other learns whose it is.
 func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	f := newReplicated(t)
 	defer f.close()
@@ -270,7 +273,7 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	}
 }
 
-// What one daemon was told is stored, another sees, also at a node that is behind.
+// Once a record is acknowledged to one daemon, the others see it, even at a node that lags.
 func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 	f := newReplicated(t)
 	defer f.close()

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// A batch that is driven because its turn has come, not because it was delivered, is delivered to somebody else all the
-// same. Who hears that it is driven leaves it alone.
+// A batch that a coordinator drives because it is next in its session is still delivered, perhaps
+// to another coordinator. The other one learns that the batch is driven and leaves it alone.
 func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -52,8 +52,10 @@ func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.until("the end of each batch is told", func() bool { return ends.Load() >= sessions*batches }) // which is a moment after its reply
-		time.Sleep(time.Minute)                                                                          // simulated: and what is told again
+		// The end comes a moment after the reply.
+		f.until("the end of each batch is told", func() bool { return ends.Load() >= sessions*batches })
+		// Simulated: time for repeated events, too.
+		time.Sleep(time.Minute)
 		if replied := ends.Load(); replied > sessions*batches*11/10 {
 			t.Errorf("%d batches were brought to their end %d times", sessions*batches, replied)
 		}

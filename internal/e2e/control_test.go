@@ -23,15 +23,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// gate is a tool whose runs wait until they are let through or stopped.
+// gate is a tool whose runs wait until the test lets them through or stops them.
 type gate struct {
 	runs, stopped atomic.Int32
 	probes        atomic.Int32
-	applied       atomic.Bool // what the probe of a checkable one answers
+	applied       atomic.Bool // result of the probe, for a checkable tool
 	open          chan struct{}
 }
 
-// gated registers a tool behind a gate: {"through":true} as input goes through it at once.
+// gated registers a tool behind a gate. A call with the input {"through":true} passes at once.
 func (f *fleet) gated(promise schemas.Tool) *gate {
 	f.t.Helper()
 	g := &gate{open: make(chan struct{})}
@@ -61,7 +61,7 @@ func (f *fleet) gated(promise schemas.Tool) *gate {
 	return g
 }
 
-// through is the input that passes every gate.
+// through is the input that passes every gate at once.
 const through = `{"through":true}`
 
 func (f *fleet) atGate(g *gate, n int) {
@@ -79,7 +79,7 @@ func (f *fleet) abort(session, id string) {
 	}
 }
 
-// reply is the reply that must come within a time.
+// reply awaits the reply of a batch within the given time.
 func (f *fleet) reply(b messages.Batch, within time.Duration) messages.Reply {
 	f.t.Helper()
 	reply, err := f.await(b, within)
@@ -107,7 +107,7 @@ func (f *fleet) wantStatuses(r messages.Reply, want string) {
 	}
 }
 
-// wantWords checks that what the model reads of a result has these words.
+// wantWords checks that the model's text of a result contains these words.
 func (f *fleet) wantWords(r messages.Result, words ...string) {
 	f.t.Helper()
 	for _, w := range words {
@@ -117,7 +117,7 @@ func (f *fleet) wantWords(r messages.Result, words ...string) {
 	}
 }
 
-// mortal starts a coordinator that kill cuts off from the server in the middle of whatever it does.
+// mortal starts a coordinator; kill cuts it off from the server at any moment.
 func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("mortal coordinator")
@@ -131,7 +131,8 @@ func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
 	return func() { conn.Close(); p.stop() }
 }
 
-// Each kind of running call ends with what is known of it, its tool is stopped, and the calls behind it never start.
+// On abort, each kind of running call ends with what is known of it and its tool is stopped. The
+// calls behind it never start.
 func TestAbortOfRunningCalls(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -181,7 +182,8 @@ func TestAbortOfRunningCalls(t *testing.T) {
 	}
 }
 
-// Eight of twelve reads run, four wait for their turn in the window, a write waits for all of them.
+// Eight of twelve reads run, four wait for the window, and a write waits for all of them: an abort
+// reaches all.
 func TestAbortReachesCallsThatWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -212,7 +214,8 @@ func TestAbortReachesCallsThatWait(t *testing.T) {
 	})
 }
 
-// The jobs of an aborted batch are in the queue and no worker is there. One that comes later starts none of them.
+// The jobs of an aborted batch are in the queue while there is no worker. A worker that starts
+// later runs none of them.
 func TestAbortWithoutAnyWorker(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -242,7 +245,7 @@ func TestAbortWithoutAnyWorker(t *testing.T) {
 	})
 }
 
-// An abort of a session ends every batch that is there, in order, and none that comes later.
+// An abort of a session ends all its present batches, in order, and no later one.
 func TestAbortOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -301,8 +304,8 @@ func TestAbortOfAWaitingBatch(t *testing.T) {
 	})
 }
 
-// An abort by id that is stored before its batch holds for batch_ttl. One of the whole session does not: it is for the
-// batches that are there.
+// An abort by id that is stored before its batch holds for batch_ttl. An abort of the session does
+// not: it only covers the batches that are present.
 func TestAbortBeforeItsBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -311,7 +314,7 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
 		away := f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		away.stop() // whatever is published for it stays in the queue
+		away.stop() // the batch's messages stay in the queue
 		both := []call{{"look", through}, {"pay", through}}
 		soon, late, other := canonical("s", "soon", both...), canonical("s", "late", both...), canonical("s", "other", both...)
 		elsewhere := canonical("elsewhere", "soon", both...)
@@ -342,7 +345,8 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 	})
 }
 
-// The first look into the controls fails. The batch waits for the next one; it does not begin without.
+// The first read of the controls fails. The batch waits for the next one; it does not start without
+// it.
 func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -363,7 +367,8 @@ func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	})
 }
 
-// garbler is the way to a server on which the first requests with these words become ones that the server refuses.
+// garbler is a connection on which the first requests with the given words are garbled so that the
+// server refuses them.
 type garbler struct {
 	*devserver.Server
 	words string
@@ -388,7 +393,7 @@ func (g garbled) Write(said []byte) (int, error) {
 	return g.Conn.Write(said)
 }
 
-// Nobody is left who heard of the abort but the journal.
+// After the coordinator is killed, only the journal knows of the abort.
 func TestAbortOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -448,7 +453,7 @@ func TestAbortInThePauseBeforeARetry(t *testing.T) {
 	}
 }
 
-// What nobody could act on is refused, and changes nothing.
+// Invalid controls are refused and change nothing.
 func TestControlsThatAreRefused(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

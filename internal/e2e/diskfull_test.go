@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// mounted mounts something on a new folder until the test ends, or skips the test where it may not.
+// mounted mounts a file system on a new folder until the test ends. It skips the test if mounting
+// is not allowed.
 func mounted(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,7 +33,7 @@ func mounted(t *testing.T, args ...string) string {
 	return dir
 }
 
-// fillDisk takes all the room that a folder's disk has, and returns how to give it back.
+// fillDisk fills the disk of a folder and returns a function that frees it.
 func fillDisk(t *testing.T, dir string) (remove func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -53,8 +54,8 @@ func fillDisk(t *testing.T, dir string) (remove func()) {
 	}
 }
 
-// The disk under the server fills up while batches run. What is not stored is not acknowledged, the doctor says what to
-// do, and after a restart with room everything that was acknowledged gets its reply.
+// The server's disk fills up while batches run. Nothing is acknowledged that is not stored, doctor
+// says what to do, and after a restart with free space every acknowledged batch gets its reply.
 func TestTheDiskIsFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")
@@ -96,7 +97,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	if refused == 0 {
 		t.Fatal("a full disk took every batch")
 	}
-	// A server that only was slow has not met the full disk yet when it says nothing for so long.
+	// If the server was only slow to answer, it has not met the full disk yet.
 	p.until("a stream takes nothing any more", func() bool { out, _, _ := p.tell("doctor"); return strings.Contains(out, "restart the NATS server") })
 	giveBack()
 	out, _, code := p.tell("doctor")

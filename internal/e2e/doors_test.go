@@ -24,7 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// counted is a fleet with the tools echo (read) and count (a write that counts its runs).
+// counted returns a fleet with the tools echo (a read) and count (a write that counts its runs).
 func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
 	t.Helper()
 	return countedWith(t, srv, coordinator.Config{})
@@ -85,7 +85,7 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 		first := f.run(b)
 		f.gone(b)
 		held := canonical("other", "b", call{"gate", ""})
-		f.submit(held) // takes the only slot, so that what is put into the log stays there
+		f.submit(held) // it takes the only slot, so that later batches stay in the log
 		f.until("it runs", func() bool { return running.Load() == 1 })
 		f.submit(b)
 		began := time.Now()
@@ -161,7 +161,8 @@ func TestEventsComeInOrder(t *testing.T) {
 	})
 }
 
-// Ids are opaque: whatever is in them, sessions are independent and nothing of them is in a subject.
+// Ids are opaque: whatever they contain, sessions stay separate and no hostile id appears in a
+// subject.
 func TestHostileIds(t *testing.T) {
 	f, runs := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -209,7 +210,7 @@ func TestHostileIds(t *testing.T) {
 	}
 }
 
-// What a published subject may hold is not ours to choose: tokens are checked before they are used.
+// Any client may publish any subject, so its tokens are checked before they are used.
 func TestHostileSubjectsAreSetAside(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -284,7 +285,8 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	if reply := f.run(canonical("s", "many", many...)); len(reply.Results) != 128 || strings.Count(string(reply.Reinjection), `"id"`) != 128 {
 		t.Errorf("128 calls: %d results", len(reply.Results))
 	}
-	for _, size := range []int{200_000, 700_000, 3_000_000} { // in one message; by reference; over the message limit
+	// In one message; by reference; over the message limit.
+	for _, size := range []int{200_000, 700_000, 3_000_000} {
 		reply := f.run(canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"count", ""}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
 		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size {
 			t.Errorf("two outputs of %d bytes: %d came back", size, n)
@@ -303,7 +305,8 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "983040") {
 		t.Errorf("a batch of a million bytes: %v, want a refusal with the limit", err)
 	}
-	// Past the client, as another program would: what fits into a message and is over the limit is refused by the coordinator.
+	// Without our client, as another program would: the coordinator refuses a batch that fits into
+	// a message and is over the limit.
 	reply, err := f.conn.Request(t.Context(), "toolfleet.run._.s.over", nil, []byte(`{"v":1,"id":"over","session":"s","provider":"canonical","message":{"calls":[{"id":"x","name":"echo","input":{"v":"`+strings.Repeat("x", 1000_000)+`"}}]}}`))
 	if err != nil || !strings.Contains(string(reply.Data), `"too_large"`) || !strings.Contains(string(reply.Data), "983040") {
 		t.Errorf("over the limit, past the client: %.300s, err %v", reply.Data, err)
@@ -344,7 +347,7 @@ func TestNobodyTakesTheCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, runs := counted(t, srv)
 		defer f.close()
-		f.run(canonical("warm", "b", call{"echo", ""})) // whoever runs calls has announced its tools
+		f.run(canonical("warm", "b", call{"echo", ""})) // the worker has announced its tools
 		f.stops[0]()                                    // the worker goes; its tools stay known
 		began := time.Now()
 		reply := f.run(canonical("s", "b", call{"echo", ""}, call{"count", ""}))
@@ -359,7 +362,8 @@ func TestNobodyTakesTheCall(t *testing.T) {
 	})
 }
 
-// A provider's id may hold half a surrogate pair, which is no UTF-8: it is echoed as it came.
+// A provider's call id may contain half a surrogate pair, which is not valid UTF-8. It is returned
+// unchanged.
 func TestAnIdThatIsNoText(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -370,7 +374,8 @@ func TestAnIdThatIsNoText(t *testing.T) {
 	}
 }
 
-// Gemini takes no name that starts with a digit: it is told another one, and calls the tool by that.
+// Gemini accepts no tool name that starts with a digit: it gets another name and calls the tool by
+// that.
 func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -385,7 +390,8 @@ func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 	}
 }
 
-// A free-text call of OpenAI has its text as the member input, whatever the text looks like.
+// A free-text call of OpenAI has its text as the input's member input, even if the text looks like
+// JSON.
 func TestFreeTextIsTheInput(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

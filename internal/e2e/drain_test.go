@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// drained is a kind of call that is running when its worker is told to end, and what becomes of it.
+// drained is a kind of call that runs when its worker is told to stop, and how it ends.
 type drained struct {
 	name    string
 	tool    schemas.Tool
@@ -34,8 +34,8 @@ var drainedCalls = []drained{
 	{"checkable, not applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, false, "ok", 2},
 }
 
-// A tool that does not end within the drain is stopped, and what may run again does so at once on another worker. The
-// same when somebody hurries a drain that would last for hours.
+// A tool that outlasts the drain is stopped, and a call that may run again does so at once on
+// another worker. The same happens when a drain of hours is hurried.
 func TestADrainGivesItsCallsUp(t *testing.T) {
 	for _, hurried := range []bool{false, true} {
 		for _, row := range drainedCalls {
@@ -83,7 +83,7 @@ func TestADrainGivesItsCallsUp(t *testing.T) {
 	}
 }
 
-// A call that ends within the drain is not stopped, and a worker that drains takes no other.
+// A call that ends within the drain is not stopped, and a draining worker takes no other.
 func TestADrainLetsCallsEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -108,7 +108,7 @@ func TestADrainLetsCallsEnd(t *testing.T) {
 	})
 }
 
-// A tool that ignores that it was told to end cannot hold its worker.
+// A tool that ignores its cancellation cannot keep its worker from ending.
 func TestADrainLeavesAStubbornToolBehind(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -135,7 +135,7 @@ func TestADrainLeavesAStubbornToolBehind(t *testing.T) {
 	})
 }
 
-// A probe that hangs does not hold up a worker that is hurried.
+// A probe that hangs does not delay a worker whose drain is hurried.
 func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -161,7 +161,8 @@ func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	})
 }
 
-// Workers and coordinators are replaced one after the other under load: every batch is answered, every effect is had once.
+// Workers and coordinators are replaced one after another under load: every batch is answered, and
+// every effect happens once.
 func TestRollingRestartsUnderLoad(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// The record for people answers "which arguments did the model give in the second round?" after a wrong refund: the commands of
-// that drill in docs/audit.md are run, and show what the page shows.
+// After a wrong refund, the audit log answers "which arguments did the model give in the second
+// round?". The test runs the commands of that drill in docs/audit.md, and they show what the page
+// shows.
 func TestTheDrillOfAWrongRefund(t *testing.T) {
 	for _, needed := range []string{"bash", "jq"} {
 		if _, err := exec.LookPath(needed); err != nil {
@@ -36,7 +37,8 @@ func TestTheDrillOfAWrongRefund(t *testing.T) {
 	}
 	for i, s := range all {
 		follow := func() error { return r.follow(s) }
-		if strings.Contains(s.text, "toolfleet audit ") { // the record is there a moment after the reply at the latest
+		// The audit lines come at most a moment after the reply.
+		if strings.Contains(s.text, "toolfleet audit ") {
 			follow = func() error { return r.until(func() error { return errors.Join(r.follow(s), r.follow(all[i+1])) }) }
 		}
 		if err := follow(); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A hook after the tool that takes longer than anybody waits for a worker makes no unknown outcome of what is done: the
-// time that it was given is part of the claim's.
+// A post-hook that takes longer than other workers wait for a lost one does not make the outcome
+// unknown: its time budget is part of the claim's lease.
 func TestASlowHookAfterTheTool(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -45,14 +45,14 @@ func TestASlowHookAfterTheTool(t *testing.T) {
 	})
 }
 
-// A claim with an edited input just fits into a message, and the release that would follow it does not: the call ends with
-// how the attempt failed, and its worker does not hold on to it.
+// A claim with edited input just fits into a message, but the release after it does not. The call
+// ends with the error of the failed attempt, and its worker does not keep it.
 func TestAReleaseThatIsTooLarge(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		var claim atomic.Int64 // bytes of the record of the newest
+		var claim atomic.Int64 // size of the newest claim record in bytes
 		tries := f.kept(schemas.Tool{Name: "refund", OnCrash: messages.Idempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
 			newest, _, err := journal.New(f.conn).Newest(ctx, messages.KeyOf(messages.OneTenant, "s", "small").Call(0))
 			if err != nil {
@@ -76,7 +76,8 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		const small = 1000
 		ask("small", small)
 		before := len(tries.all())
-		ask("large", small+(f.conn.MaxPayload()-int(claim.Load())-1500)/3) // each of three copies grows by that
+		// Each of three copies of the input grows by a third of the rest.
+		ask("large", small+(f.conn.MaxPayload()-int(claim.Load())-1500)/3)
 		if n := len(tries.all()) - before; before != 3 || n != 1 {
 			t.Errorf("attempted %d times, and %d times with large arguments: want 3 and 1", before, n)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// run is one run of a tool as the outside world sees it.
+// run is one run of a tool, as seen from outside the fleet.
 type run struct {
 	at      time.Time
 	key     string
@@ -29,7 +29,7 @@ type run struct {
 	input   string
 }
 
-// outside is what the outside world saw of a tool. Its runs end as the test says.
+// outside records a tool's runs as seen from outside the fleet. The test decides how each ends.
 type outside struct {
 	mu     sync.Mutex
 	runs   []run                                                          // guarded by mu
@@ -42,7 +42,7 @@ func seen(c tool.Call) run {
 	return run{time.Now(), c.IdempotencyKey, c.Fence, c.Attempt, string(c.Input)}
 }
 
-// kept registers a tool whose runs are kept by an outside watcher.
+// kept registers a tool whose runs and probes are recorded in outside.
 func (f *fleet) kept(promise schemas.Tool, do func(ctx context.Context, n int) (tool.Output, error)) *outside {
 	f.t.Helper()
 	l := &outside{do: do}
@@ -84,7 +84,7 @@ func (f *fleet) hasRun(l *outside, n int) {
 	f.until(fmt.Sprintf("it has run %d times", n), func() bool { return len(l.all()) == n })
 }
 
-// doomed starts a worker that kill cuts off from the server: to the others it looks dead from then on.
+// doomed starts a worker; kill cuts it off from the server, so that it looks dead to the others.
 func (f *fleet) doomed(cfg worker.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("doomed worker")
@@ -115,7 +115,8 @@ func hooks(t testing.TB, h hook.Hook) hook.Set {
 	return set
 }
 
-// Two failures that the tool calls retryable, then success: after pauses that double and are jittered downwards.
+// Two failures that the tool calls retryable, then success. The pauses double and have downward
+// jitter.
 func TestRetries(t *testing.T) {
 	for _, promise := range []schemas.Tool{
 		{Kind: messages.Read}, {Kind: messages.Compute}, {Kind: messages.Write, OnCrash: messages.Idempotent}, {Kind: messages.Write, OnCrash: messages.Checkable},
@@ -153,7 +154,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// What must not be tried again is not: a write that may run once, an error that is final, and one too many.
+// These failures are not retried: of a write of kind once, with a final error, and after the last
+// attempt.
 func TestRetriesThatAreNone(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -187,7 +189,7 @@ func TestRetriesThatAreNone(t *testing.T) {
 	}
 }
 
-// A retry that could only start after the batch's time or its life is over is not waited for.
+// A retry that could start only after the batch's time limit or end of life is not awaited.
 func TestNoRetryPastTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -208,7 +210,7 @@ func TestNoRetryPastTheEnd(t *testing.T) {
 	})
 }
 
-// The worker of the failed attempt is gone in the pause; another one tries again.
+// The worker of the failed attempt is lost during the pause. Another worker makes the next attempt.
 func TestTheWorkerIsLostInThePause(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.Read}, {Kind: messages.Write, OnCrash: messages.Idempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {
@@ -241,7 +243,7 @@ func TestTheWorkerIsLostInThePause(t *testing.T) {
 	}
 }
 
-// A call was released and its new job is lost on the way: the poll publishes it again.
+// A call is released and its new job is lost: the poll publishes it again.
 func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -275,7 +277,7 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	})
 }
 
-// A worker is lost in the middle of a checkable write. What the probe says decides.
+// A worker is lost in the middle of a checkable write. The probe's answer decides what happens.
 func TestTheProbeDecides(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -300,7 +302,7 @@ func TestTheProbeDecides(t *testing.T) {
 				})
 				lost := make(chan struct{})
 				l.probe = func(ctx context.Context, n int) (bool, error) {
-					if n == 1 { // the lost worker's own, which nobody may hear of
+					if n == 1 { // the lost worker's own probe, whose answer is lost
 						close(lost)
 						<-ctx.Done()
 						return false, ctx.Err()
@@ -329,7 +331,7 @@ func TestTheProbeDecides(t *testing.T) {
 	}
 }
 
-// A run that is stopped at its time is asked about on the spot.
+// After a run is stopped by its timeout, its worker probes at once whether it was applied.
 func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 	for applied, want := range map[bool]string{true: "ok", false: "timeout"} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -347,7 +349,8 @@ func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 	}
 }
 
-// The worker that takes a lost checkable write over has to go while it asks: whoever is next must ask too.
+// A worker that takes over a lost checkable write must stop during the probe: the next worker
+// probes again.
 func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -377,8 +380,8 @@ func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 	})
 }
 
-// An idempotent write was given up while it ran, so it may have been applied. Where it cannot be run again under the
-// same key, nobody says that it was not.
+// An idempotent write was given up while it ran, so it may have been applied. If it cannot run
+// again under the same key, its result must not say that it was not applied.
 func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -414,8 +417,8 @@ func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 	}
 }
 
-// A hook would give the next attempt other arguments, and so another key under which the effect could be had twice. It is
-// not asked again: what was once claimed keeps its arguments.
+// On the next attempt a hook would make other arguments and so another key, under which the effect
+// could happen twice. The hook does not run again: a claimed call keeps its arguments.
 func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -445,7 +448,8 @@ func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 	})
 }
 
-// After a write whose outcome is unknown the later ones are skipped, or run, as the settings say.
+// After a write with an unknown outcome the later writes are skipped or run, depending on
+// after_unknown.
 func TestAfterUnknown(t *testing.T) {
 	for policy, want := range map[coordinator.AfterUnknown]string{
 		coordinator.Stop: "outcome_unknown ok skipped ok skipped", coordinator.Continue: "outcome_unknown ok ok ok ok",

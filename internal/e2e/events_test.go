@@ -26,7 +26,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// eventName is an event as the tests write it: its type, its call, and its attempt where there is one.
+// eventName returns an event in the tests' short form: its type, its call, and its attempt if there
+// is one.
 func eventName(e messages.Event) string {
 	name := string(e.Type)
 	if e.Index >= 0 {
@@ -46,7 +47,7 @@ func eventNames(events []messages.Event) []string {
 	return names
 }
 
-// feed is events as somebody was told of them.
+// feed records the events that a watcher received.
 type feed struct {
 	mu     sync.Mutex
 	events []messages.Event
@@ -66,7 +67,7 @@ func (f *feed) all() []messages.Event {
 
 func (f *feed) has(name string) bool { return slices.Contains(eventNames(f.all()), name) }
 
-// of is what the feed tells of one batch.
+// of returns the events of one batch.
 func (f *feed) of(id messages.BatchID) (events []messages.Event) {
 	for _, e := range f.all() {
 		if e.Batch == id {
@@ -76,7 +77,8 @@ func (f *feed) of(id messages.BatchID) (events []messages.Event) {
 	return events
 }
 
-// checkFeed checks what holds for the events of any batch of so many calls that was followed to its reply.
+// checkFeed checks the guarantees for the events of a batch of this many calls, followed to its
+// reply.
 func checkFeed(t testing.TB, events []messages.Event, calls int) {
 	t.Helper()
 	names := eventNames(events)
@@ -139,7 +141,8 @@ func checkFeed(t testing.TB, events []messages.Event, calls int) {
 	}
 }
 
-// watchable is a fleet with the tools echo (read) and count (write), and more.
+// watchable returns a fleet with the tools echo (a read) and count (a write), and those that more
+// adds.
 func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
 	f := newFleet(t, srv)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -229,7 +232,7 @@ func TestTheTimelineOfABatch(t *testing.T) {
 			}
 		}
 
-		// Its records are forgotten long before its reply.
+		// The records of a batch are deleted long before its reply.
 		if _, err := f.await(canonical("s", "next"), time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -243,8 +246,8 @@ func TestTheTimelineOfABatch(t *testing.T) {
 	})
 }
 
-// While a tool is not known yet nothing is told but that the call belongs to the batch: what a plan will say is not known before
-// it is stored. So nobody is told of an end that is none.
+// Before the plan is stored, the timeline says only that the calls belong to the batch, because the
+// plan decides the rest. So it never reports an end that did not happen.
 func TestATimelineBeforeThePlan(t *testing.T) {
 	late := func(f *fleet) {
 		more := &tool.Registry{}
@@ -304,7 +307,7 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 	}
 }
 
-// A tool is announced anew, as another kind, while its calls run: what was planned stays what is told.
+// A tool is announced again as another kind while its calls run: the timeline keeps to the plan.
 func TestATimelineIsThePlans(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -349,7 +352,7 @@ func TestATimelineIsThePlans(t *testing.T) {
 	})
 }
 
-// A batch of which nothing has happened yet has a timeline all the same, and can be followed.
+// A batch without events still has a timeline and can be followed.
 func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -414,7 +417,8 @@ func TestALargeTimeline(t *testing.T) {
 	}
 }
 
-// A person is asked: the question is told, and afterwards who answered it. What is not for the agent stays hidden.
+// The timeline of a call that needs approval has the question, and later who answered it. It hides
+// what the agent must not see.
 func TestTheTimelineOfAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		p := newPeople(t, "alice")
@@ -466,8 +470,8 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 	})
 }
 
-// Every order that the events of a batch promise, in batches of all kinds, for somebody who follows from the beginning, for
-// one who comes late, and for whoever watches the session.
+// Every ordering guarantee for events, in batches of all kinds: for a client that follows from the
+// beginning, for one that comes late, and for a watcher of the session.
 func TestFeedsOfManyBatches(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -487,7 +491,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	watcher := make(chan error, 1)
 	go func() { watcher <- f.client.Watch(watching, "s", watched.take) }()
 	first := 0
-	f.until("the watcher is there", func() bool { // who comes after the end of a batch is not told of it
+	f.until("the watcher is there", func() bool { // a watcher that starts after the end misses it
 		first++
 		b := canonical("s", fmt.Sprint("first", first), call{"count", ""})
 		f.run(b)
@@ -532,7 +536,8 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	}
 }
 
-// What a worker publishes of a run is in order, and never goes back, whatever its tool says.
+// The progress that a worker publishes for a run is in order and never decreases, whatever its tool
+// reports.
 func TestProgressNeverGoesBack(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps"}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -582,13 +587,13 @@ func TestProgressNeverGoesBack(t *testing.T) {
 	}
 }
 
-// follower is an agent whose connection goes over a link.
+// follower returns an agent whose connection goes over a link.
 func (f *fleet) follower(l *link) (*client.Client, *bus.Conn) {
 	conn := l.connect(f, "follower")
 	return client.Over(conn, ""), conn
 }
 
-// cut breaks every connection that goes over the link now.
+// cut breaks every connection over the link now.
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -598,8 +603,8 @@ func (l *link) cut() {
 	l.ends = nil
 }
 
-// The connection breaks at every step of a batch. What was told before, what is told live after and what was missed between
-// are each told once.
+// The connection breaks at every step of a batch. The follower receives each event once: those
+// before the break, those missed, and those after it.
 func TestFollowThroughACutLink(t *testing.T) {
 	const gates = 4
 	var opens []func()
@@ -630,7 +635,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 			f.until("it is connected again", conn.Connected)
 			l.cut()
 		}
-		open() // while nobody listens
+		open() // while the connection is down
 	}
 	for range 2 {
 		if err := <-following; err != nil {
@@ -646,7 +651,8 @@ func TestFollowThroughACutLink(t *testing.T) {
 	}
 }
 
-// Whoever is told is slow while the connection is lost and found again: what was missed is told before what came after it.
+// The follower's callback is slow while the connection is lost and restored. It receives missed
+// events before later ones.
 func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	gate := make(chan struct{})
 	var tried, again atomic.Bool
@@ -703,7 +709,7 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	}
 }
 
-// The link is silent for a while, and the connection notices nothing.
+// The link is silent for a while, and the connection does not notice.
 func TestFollowThroughASilentLink(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 45 * time.Second} {
 		t.Run(silence.String(), func(t *testing.T) {
@@ -739,7 +745,7 @@ func TestFollowThroughASilentLink(t *testing.T) {
 	}
 }
 
-// A worker is lost: whoever watches sees the second attempt.
+// A worker is lost: a follower sees the second attempt.
 func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -21,7 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// slowly registers a write that takes the given time and counts its runs.
+// slowly registers a write that takes this long, and counts its runs.
 func slowly(f *fleet, took time.Duration) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "slow", TimeoutMS: 300_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
@@ -36,7 +36,8 @@ func slowly(f *fleet, took time.Duration) *atomic.Int32 {
 	return runs
 }
 
-// A write that runs longer than its lease renews it: nobody takes it over and nobody calls it lost.
+// A write that outlasts its lease renews it. No other worker takes it over, and it is not reported
+// as lost.
 func TestALongWriteKeepsItsClaim(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -87,12 +88,14 @@ func TestTheServerRestartsDuringABatch(t *testing.T) {
 	})
 }
 
-// Whoever waits at the run door hears of the end soon after the server is back, though all that was on its way is gone.
+// A client that waits for the run handler gets its reply soon after the server is back, although
+// every message in flight was lost.
 func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		const agents = 12 // some of them are back later than the coordinator that has an answer for them
+		// Some agents reconnect later than the coordinator that has their reply.
+		const agents = 12
 		runs := slowly(f, 5*time.Second)
 		f.worker(worker.Config{Slots: agents})
 		f.coordinator(coordinator.Config{})
@@ -124,8 +127,9 @@ func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
 	})
 }
 
-// The coordinator at whose run door somebody waits is gone without a word. Another brings the batch to its end, and
-// whoever waits hears of it then, not when its patience is over.
+// The coordinator with the client's pending run request disappears without an error. Another
+// coordinator finishes the batch, and the client gets the reply then, not when its own timeout
+// ends.
 func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -143,7 +147,7 @@ func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
 		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) {
 			select {
 			case stored <- time.Now():
-			default: // it may be published again, for whoever asks again
+			default: // it may be published again for a repeated request
 			}
 		}); err != nil {
 			t.Fatal(err)
@@ -162,7 +166,8 @@ func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
 	})
 }
 
-// Many batches of one session at once, two coordinators, three publishers: one at a time, in the order of the log.
+// Many batches of one session at once, with two coordinators and three publishers: they run one at
+// a time, in the order of the log.
 func TestASessionStaysInOrder(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -174,12 +179,13 @@ func TestASessionStaysInOrder(t *testing.T) {
 	f.coordinator(coordinator.Config{AckWait: 3 * time.Second})
 	const batches = 20
 	var want []string
-	for n := range batches { // appended one by one, so the order of the log is known; nobody waits for replies
+	for n := range batches { // appended one by one, so that the order of the log is known
 		id := fmt.Sprint("b", n)
 		v := func(m int) string { return fmt.Sprintf(`{"k":"x","v":"%d-%d"}`, n, m) }
 		b := canonical("s", id, call{"wr", v(0)}, call{"rd", `{"k":"x"}`}, call{"wr", v(1)})
 		if n%5 == 3 {
-			b.Message = json.RawMessage(`{"calls":"none"}`) // a head that is refused must not hold the lane
+			// A head that is refused must not hold the lane.
+			b.Message = json.RawMessage(`{"calls":"none"}`)
 		} else {
 			want = append(want, fmt.Sprintf(`"%d-0"`, n), fmt.Sprintf(`"%d-1"`, n))
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Calls that run together end in the opposite order. The end of each is told at once, while slower ones run; their results are
-// told in call order, once the last has ended.
+// Calls that run together end in reverse order. Each end event comes at once, while slower calls
+// run. The result events come in call order once the last call has ended.
 func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	var opens []func()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
@@ -32,7 +32,7 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 		}
 	})
 	defer f.close()
-	var told, raw feed // with what the client does about what is lost, and as it comes
+	var told, raw feed // told: repaired by the client; raw: as it arrived
 	listen(t, f.conn, &raw)
 	f.submit(canonical("s", "b", call{"gate0", ""}, call{"gate1", ""}, call{"gate2", ""}, call{"gate3", ""}))
 	following := make(chan error, 1)
@@ -67,7 +67,7 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	}
 }
 
-// listen takes every event as it comes from now on, without any help of the client's.
+// listen records every event as it arrives, without the client's repairs.
 func listen(t *testing.T, conn *bus.Conn, into *feed) {
 	t.Helper()
 	stop, err := conn.Subscribe("toolfleet.event._.>", "", func(m bus.Msg) {
@@ -86,8 +86,8 @@ func listen(t *testing.T, conn *bus.Conn, into *feed) {
 	}
 }
 
-// A tool tells three times how far it is, on a worker that is far from the server, to somebody who is far from it too. What
-// the links do to what goes over them changes neither the words nor their order.
+// A tool reports progress three times, over slow links on both the worker's and the follower's
+// side. The links change neither the reports nor their order.
 func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -128,8 +128,9 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 	})
 }
 
-// Workers and coordinators are killed at moments that are thrown, 200 batches long: whoever follows a batch hears of all its
-// starts before anything of it runs, of each end once, and of its results in call order at the end.
+// Workers and coordinators are killed at random moments over 200 batches. For each batch, a
+// follower gets all starts before any call runs, each end once, and the results in call order at
+// the end.
 func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 	batches := 200
 	if testing.Short() {

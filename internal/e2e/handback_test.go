@@ -30,7 +30,8 @@ var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Conte
 	return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), "ls ", "rm ", 1))}, nil
 }}
 
-// shell registers sh, whose command decides whether it may run beside others. Each run takes a second.
+// shell registers sh, whose command decides whether it is concurrency-safe. Each run takes a
+// second.
 func (f *fleet) shell() *outside {
 	return f.kept(schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
 		select {
@@ -44,7 +45,7 @@ func (f *fleet) shell() *outside {
 
 func sh(command string) call { return call{"sh", `{"command":"` + command + `"}`} }
 
-// overlapping names the calls of a reply that ran at the same time as the one at an index.
+// overlapping returns the calls that ran at the same time as call i.
 func overlapping(r messages.Reply, i int) (others []int) {
 	end := func(x messages.Result) time.Time {
 		return x.Started.Add(time.Duration(x.DurationMS * float64(time.Millisecond)))
@@ -68,8 +69,8 @@ func commands(l *outside) (all []string) {
 	return all
 }
 
-// Two calls in the middle of a stage turn out to be strict: they run alone, one after the other in call order, when the
-// rest of their stage has ended, and before the next stage.
+// Two calls in the middle of a stage turn out to be strict. They run alone, in call order, after
+// the rest of their stage and before the next stage.
 func TestHandedBackCallsRunAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -115,7 +116,8 @@ func TestHandedBackCallsRunAlone(t *testing.T) {
 	})
 }
 
-// The coordinator dies between the hand-back and the end of the stage; an old job of the read lane turns up again.
+// The coordinator dies between the hand-back and the end of the stage, and an old job of the read
+// lane appears again.
 func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -126,7 +128,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
 		f.submit(b)
 		f.atGate(look, 1)
-		// The very job of the read lane, to be published once more when it is stale.
+		// The original job of the read lane, to be published again when it is stale.
 		queued := func() (bus.Msg, error) {
 			return f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
 		}
@@ -169,7 +171,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A handed-back call that waits for its turn is aborted without having run.
+// A handed-back call that waits for its turn is aborted and never runs.
 func TestAbortOfAHandedBackCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

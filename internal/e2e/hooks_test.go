@@ -24,8 +24,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What the hooks of a batch do is seen while it happens, stands in the results, and is summed up in the reply. One of them
-// wants the agent to stop, one denies, two cannot run.
+// The effects of a batch's hooks appear in events while they happen, in the results, and as a
+// summary in the reply. One hook wants the agent to stop, one denies, two cannot run.
 func TestHooksOfABatch(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -76,7 +76,8 @@ func TestHooksOfABatch(t *testing.T) {
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	counts := []int{3, 2, 3, 0} // guard, broken and close; guard and close; none of a tool that nobody knows
+	// Hooks per call: guard, broken and close; guard and close; none for an unknown tool.
+	counts := []int{3, 2, 3, 0}
 	for i, r := range reply.Results {
 		var all messages.Hooks
 		if r.Hooks != nil {
@@ -99,8 +100,8 @@ func TestHooksOfABatch(t *testing.T) {
 	sawAll(messages.VerbEvent, messages.VerbReply, messages.VerbResult)
 }
 
-// A write whose worker is lost in the middle goes on with the input that its hooks had made. They are not asked again, and
-// what they had to say reaches the model.
+// A write whose worker is lost continues with the input that its hooks made. The hooks do not run
+// again, and their messages reach the model.
 func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

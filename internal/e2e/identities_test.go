@@ -28,13 +28,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// identified is a fleet on a server with the identities of deploy/nats. Each part is itself, and whatever the server
-// refuses to one of ours fails the test.
+// identified is a fleet on a server with the identities of deploy/nats. Each daemon has its own
+// identity. If the server refuses anything to one of them, the test fails.
 type identified struct {
 	*fleet
 	ids  *natstest.Identities
 	said *wiretap
-	// guests are those whom the server may refuse things.
+	// guests are identities that the server may refuse things.
 	guests sync.Map
 }
 
@@ -45,7 +45,7 @@ func newIdentified(t *testing.T, srv *devserver.Server, ids *natstest.Identities
 	return f
 }
 
-// identify makes a connection what its name says: the agent is acme's.
+// identify sets a connection's credentials by its name. The name agent is acme's agent.
 func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Options) {
 	who := o.Name
 	if who == "agent" {
@@ -64,7 +64,8 @@ func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Option
 	o.Logger = slog.New(noRefusal{o.Logger.Handler(), t, who})
 }
 
-// noRefusal fails the test when the server refuses something to one of ours.
+// noRefusal is a log handler that fails the test if the server refuses something to one of our
+// identities.
 type noRefusal struct {
 	slog.Handler
 	t   *testing.T
@@ -83,7 +84,7 @@ func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// wiretap keeps what each identity publishes and subscribes to.
+// wiretap records what each identity publishes and subscribes to.
 type wiretap struct {
 	mu    sync.Mutex
 	heard map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
@@ -98,7 +99,7 @@ func (w *wiretap) note(who, what, subject string) {
 	w.heard[who+" "+what+" "+subject] = true
 }
 
-// of is the subjects of an identity, sorted.
+// of returns the sorted subjects of an identity.
 func (w *wiretap) of(who, what string) (subjects []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +112,7 @@ func (w *wiretap) of(who, what string) (subjects []string) {
 	return subjects
 }
 
-// tapped is a server over connections that are listened to.
+// tapped is a server whose connections are recorded by a wiretap.
 type tapped struct {
 	srv *devserver.Server
 	tap *wiretap
@@ -129,7 +130,7 @@ func (s tapped) InProcessConn() (net.Conn, error) {
 type tappedConn struct {
 	net.Conn
 	tapped
-	rest []byte // of what was written and is not a whole command yet; writes come one after another
+	rest []byte // start of an incomplete command; writes come one after another
 }
 
 func (c *tappedConn) Write(b []byte) (int, error) {
@@ -139,7 +140,7 @@ func (c *tappedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// command reads one command of the NATS protocol off what was written.
+// command takes one command of the NATS protocol off the recorded bytes.
 func (c *tappedConn) command() bool {
 	line, after, whole := bytes.Cut(c.rest, []byte("\r\n"))
 	if !whole {
@@ -164,7 +165,8 @@ func (c *tappedConn) command() bool {
 	return true
 }
 
-// matches is the NATS rule: does a subject, which may hold wildcards itself, lie within a pattern?
+// matches implements the NATS rule: does a subject, which may contain wildcards, lie within a
+// pattern?
 func matches(pattern, subject string) bool {
 	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range p {
@@ -178,7 +180,8 @@ func matches(pattern, subject string) bool {
 	return len(s) == len(p)
 }
 
-// What a fleet does in a day, by an agent of acme, with every part as itself: the permissions are enough.
+// The permissions suffice for everything that a fleet does for an agent of acme in a day, with each
+// daemon under its own identity.
 func TestAFleetWithIdentities(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	f := newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)
@@ -205,7 +208,7 @@ func TestAFleetWithIdentities(t *testing.T) {
 	f.nothingSpare(t)
 }
 
-// unseen are rights that this test does not use, and who does.
+// unseen are rights that this test does not use, with the situation that needs them.
 var unseen = map[string]string{
 	"$JS.API.STREAM.UPDATE.":               "a fleet whose ages or bounds are raised",
 	"$JS.API.STREAM.MSG.GET.":              "reads from the leader, on a cluster",
@@ -230,7 +233,7 @@ var unseen = map[string]string{
 	"$KV.TOOLFLEET_approvals.>":            "calls that people decide about",
 }
 
-// nothingSpare fails for each right that nobody has used, and that is not in the list above.
+// nothingSpare fails for each right that was not used and is not in unseen.
 func (f *identified) nothingSpare(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker"} {
 		publish, subscribe := f.ids.May(who)
@@ -249,7 +252,7 @@ func (f *identified) nothingSpare(t *testing.T) {
 	}
 }
 
-// Workers make no stream that holds the truth, and wait for whoever does.
+// Workers do not create the streams that hold durable data. They wait until a coordinator does.
 func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -269,10 +272,11 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 	}, ids.Option)
 }
 
-// A worker whose key is taken away is cut off in the middle of its calls. The others go on, and its calls end as those of a
-// worker that is lost.
+// A worker whose key is revoked is cut off in the middle of its calls. The others go on, and its
+// calls end like those of a lost worker.
 func TestRevokedCredentials(t *testing.T) {
-	if raceDetector { // nats-server compares the counters of its accounts in a reload, and counts on meanwhile
+	// A data race inside nats-server: its reload compares account counters while they change.
+	if raceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)
@@ -301,7 +305,7 @@ func TestRevokedCredentials(t *testing.T) {
 	if err := f.srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	f.worker(worker.Config{AckWait: soon.AckWait}) // whose own claims hold as long as any
+	f.worker(worker.Config{AckWait: soon.AckWait}) // its own claims keep the default lease
 	f.wantStatuses(f.reply(read, time.Minute), "ok")
 	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
 	if runs.Load() != 3 {
@@ -317,7 +321,7 @@ func TestRevokedCredentials(t *testing.T) {
 	}
 }
 
-// unlucky is a worker that ends with an error, which it returns.
+// unlucky starts a worker that will end with an error, and returns that error.
 func (f *identified) unlucky(cfg worker.Config) <-chan error {
 	conn := f.connect("worker")
 	cfg.Logger = f.log
@@ -333,9 +337,11 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 	return ended
 }
 
-// The same of a coordinator: it ends with an error by itself, in the middle of a batch, and another goes on with that.
+// A coordinator whose key is revoked ends by itself with an error in the middle of a batch, and
+// another one continues the batch.
 func TestARevokedCoordinatorEnds(t *testing.T) {
-	if raceDetector { // nats-server compares the counters of its accounts in a reload, and counts on meanwhile
+	// A data race inside nats-server: its reload compares account counters while they change.
+	if raceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)
@@ -376,8 +382,8 @@ func TestARevokedCoordinatorEnds(t *testing.T) {
 	f.wantStatuses(f.reply(b, time.Minute), "ok")
 }
 
-// What an identity must not have stays out of reach of every right, wildcards included: those above are only for rights
-// that nobody uses.
+// No right gives an identity what it must not have, wildcards included. The checks above only find
+// unused rights.
 func TestRightsAreNoWider(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	key := []string{"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys", "$JS.API.STREAM.MSG.GET.KV_TOOLFLEET_keys", "$JS.API.DIRECT.GET.KV_TOOLFLEET_keys.$KV.TOOLFLEET_keys.audit",
@@ -425,7 +431,8 @@ func (f *identified) everyProvider(t *testing.T) {
 }
 
 func (f *identified) largeReplies(t *testing.T) {
-	for _, size := range []int{200_000, 700_000, 3_000_000} { // in one message; by reference; over the message limit
+	// In one message; by reference; over the message limit.
+	for _, size := range []int{200_000, 700_000, 3_000_000} {
 		b := canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"wr", `{"k":"l","v":"1"}`}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)})
 		reply := f.run(b)
 		again, err := f.client.Get(t.Context(), b.Session, b.ID)
@@ -463,7 +470,8 @@ func (f *identified) doors(t *testing.T) {
 	}
 }
 
-// The first call that has to be put on record before it runs finds the key of the record: a coordinator has made it.
+// The first call that needs an audit line before it runs finds the key of the audit log, which a
+// coordinator made.
 func TestTheFirstCallIsPutOnRecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -478,14 +486,15 @@ func TestTheFirstCallIsPutOnRecord(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// A worker writes lines about what it starts. How batches ended is for coordinators to say.
+// A worker writes audit lines about calls that it starts. Only a coordinator can write how batches
+// ended.
 func TestAWorkerCannotEndARecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
 		defer f.close()
 		f.coordinator(coordinator.Config{})
-		f.log = slog.New(slog.DiscardHandler) // where the server's refusal is told
+		f.log = slog.New(slog.DiscardHandler) // the server's refusal goes there
 		w := f.fleet.connect("worker")
 		defer w.Close()
 		key := messages.KeyOf("acme", "s", "b")

@@ -16,13 +16,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// page is a reader of docs/identities.md, who goes on in a shell whose variables stay.
+// page reads docs/identities.md and runs its commands in one shell, so that variables persist.
 type page struct{ *reader }
 
-// What docs/identities.md says is done here, and works. Beside the words of README.md it knows:
+// The test does what docs/identities.md shows. Besides the words of README.md it knows:
 //
-//	<!-- test: sees, TEXT -->    its command shows the text, soon
-//	<!-- test: reload, FILE -->  the server gets SIGHUP, and then lets in whoever has the key in that file
+// <!-- test: sees, TEXT --> its command soon shows the text <!-- test: reload, FILE --> the server
+// gets SIGHUP and then accepts the key in that file
 func TestIdentitiesPage(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands are not run")
@@ -31,7 +31,7 @@ func TestIdentitiesPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, walk, _ := strings.Cut(string(document), "\n## Running it\n") // the picture before it is no command
+	_, walk, _ := strings.Cut(string(document), "\n## Running it\n") // skip the picture
 	all, err := snippets(walk)
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d commands, %v", len(all), err)
@@ -46,7 +46,8 @@ func TestIdentitiesPage(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(p.dir, "examples", "refund", "ledger")) // of whoever tried the example
+	// A copied leftover of a manual run.
+	_ = os.Remove(filepath.Join(p.dir, "examples", "refund", "ledger"))
 	p.env = []string{"PATH=" + p.dir + ":" + os.Getenv("PATH"), "HOME=" + p.dir}
 	t.Cleanup(p.stop)
 	for _, s := range all {
@@ -96,7 +97,7 @@ func (p page) follow(s snippet) error {
 	return errors.New("no such word")
 }
 
-// shell does commands, and keeps the variables that they export.
+// shell runs commands and keeps the variables that they export.
 func (p page) shell(commands string) error {
 	const kept = ".exported"
 	cmd := exec.CommandContext(p.t.Context(), "bash", "-euc", commands+"\nenv -0 > "+kept)
@@ -135,7 +136,7 @@ func (p page) reload(key string) error {
 	})
 }
 
-// Each daemon with --http says that it is ready, and the server refuses nothing to its identity.
+// Each daemon with --http becomes ready, and the server refuses nothing to its identity.
 func TestDaemonsWithIdentitiesGetReady(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	p := &processes{t: t, url: natstest.Server(t, natstest.Listening, ids.Option).URL()}

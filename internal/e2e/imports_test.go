@@ -18,30 +18,30 @@ import (
 
 const module = "github.com/toolfleet/toolfleet"
 
-// room is a package, which of ours its non-test files may import, and whether it must be pure. A pattern
-// that ends in "/..." means the package and everything below it.
+// room is a package, the packages of ours that its non-test files may import, and whether it must
+// be pure. A pattern that ends in "/..." means the package and everything below it.
 type room struct {
 	path string
 	may  []string
 	pure bool // no clock, no I/O, no goroutine, no lock, no chance
 }
 
-// The words that both halves share, and what stands on them.
+// The packages that both halves share, and those built on them.
 var (
 	words       = []string{"messages", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/wire", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
 	foundations = plus(words, "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
-	// What a program outside this module could import: examples show no more than that.
+	// What a program outside this module may import. Examples import nothing else.
 	public = plus(words, "client", "coordinator/...", "worker/...")
 )
 
-// keyRooms make and check the keys of approvers: approval signs with them, and the policy's reader tells a key that is
-// none, with its line.
+// keyRooms may handle approvers' keys: approval signs with them, and the policy's reader reports an
+// invalid key with its line.
 var keyRooms = []string{"internal/approval", "schemas"}
 
-// rooms is the map of the module: every package has a line here, and imports point up the list. It
-// starts with the shared words and ends with those who may import anything.
+// rooms is the map of the module: every package has a line, and imports point up the list. It
+// starts with the shared packages and ends with those that may import anything.
 var rooms = []room{
 	{path: "messages", pure: true},
 	{path: "schemas/expression", may: []string{"messages"}, pure: true},
@@ -83,7 +83,7 @@ var rooms = []room{
 	{path: "internal/journal/outcome", pure: true},
 	{path: "internal/journal", may: []string{"messages", "internal/bus", "internal/journal/outcome"}},
 	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
-	// Pure but for the file of a key.
+	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages"}},
 	{path: "client", may: []string{"messages", "internal/bus", "internal/tracing"}},
 
@@ -91,7 +91,7 @@ var rooms = []room{
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
-	// The whole fleet in one goroutine, from both halves; nothing of it is in the binary.
+	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim", may: plus(words, "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/lane", "internal/journal/outcome")},
 
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
@@ -102,8 +102,8 @@ var rooms = []room{
 	{path: "cmd/...", may: []string{"..."}},
 }
 
-// natsRooms are the only ones that know NATS. A whole-fleet test may also speak to the server as a
-// stranger's client would.
+// natsRooms are the only packages that import a NATS package. A whole-fleet test may also talk to
+// the server as a foreign client would.
 var natsRooms = []string{"internal/bus", "internal/devserver", "internal/natstest"}
 
 func TestImports(t *testing.T) {
@@ -175,8 +175,8 @@ type file struct {
 	fset      *token.FileSet
 }
 
-// scan parses every Go file of the module at the root of fsys. Build tags do not matter: a rule holds on
-// every platform. Nested modules and testdata are left out.
+// scan parses every Go file of the module at the root of fsys. Build tags do not matter, because a
+// rule holds on every platform. Nested modules and testdata are left out.
 func scan(fsys fs.FS) ([]file, error) {
 	var files []file
 	fset := token.NewFileSet()
@@ -212,7 +212,8 @@ func exists(fsys fs.FS, name string) bool {
 	return err == nil
 }
 
-// violations says, one line each, where the files break the map. An unknown package is named once.
+// violations returns one line for each import or use that breaks the map. It names an unknown
+// package once.
 func violations(files []file) []string {
 	var found []string
 	unknown := map[string]bool{}
@@ -238,9 +239,10 @@ func violations(files []file) []string {
 	return found
 }
 
-// refuse says why the file may not import a package, or "".
+// refuse returns why the file may not import a package, or "".
 func refuse(r room, f file, imported string) string {
-	// nuid makes random names, nkeys makes and checks keys and signatures; both speak to nobody.
+	// nuid makes random names, nkeys makes and checks keys and signatures. Neither uses the
+	// network.
 	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyRooms, f.pkg)
 	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && !keys {
 		if slices.Contains(natsRooms, f.pkg) || f.test && f.pkg == "internal/e2e" {
@@ -262,8 +264,8 @@ func refuse(r room, f file, imported string) string {
 	return f.pkg + " may not import " + ours
 }
 
-// impure reports whether a package of the standard library brings I/O, time of day, chance or locks.
-// time itself is welcome for its values; see [impurities].
+// impure reports whether a package of the standard library brings I/O, the clock, randomness or
+// locks. time itself is allowed for its values; see [impurities].
 func impure(imported string) bool {
 	return slices.ContainsFunc([]string{
 		"context", "crypto/rand", "database/...", "io/ioutil", "log/...", "math/rand/...", "net/...", "os/...",
@@ -271,7 +273,7 @@ func impure(imported string) bool {
 	}, func(p string) bool { return matches(p, imported) })
 }
 
-// impurities are the uses of the clock and of goroutines in a file.
+// impurities returns the uses of the clock and of goroutines in a file.
 func impurities(f file) []string {
 	clock := ""
 	for _, spec := range f.syntax.Imports {
@@ -302,7 +304,7 @@ func impurities(f file) []string {
 
 var clockReads = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-// lookup finds a package's line on the map.
+// lookup returns a package's entry on the map.
 func lookup(pkg string) (room, bool) {
 	i := slices.IndexFunc(rooms, func(r room) bool { return matches(r.path, pkg) })
 	if i < 0 {
@@ -311,7 +313,8 @@ func lookup(pkg string) (room, bool) {
 	return rooms[i], true
 }
 
-// matches reports whether a package is meant by a pattern: itself, "p/..." (p and all below), or "..." (all).
+// matches reports whether a pattern includes a package: itself, "p/..." (p and all below), or "..."
+// (all).
 func matches(pattern, pkg string) bool {
 	if pattern == "..." {
 		return true

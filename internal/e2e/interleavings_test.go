@@ -57,7 +57,8 @@ func (f *fleet) submit(b messages.Batch) {
 	}
 }
 
-// the second finished batch in a row that was submitted again is driven without a look at its reply.
+// Finished batches that are submitted again, several in a row, are answered from their replies and
+// run nothing.
 func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -70,7 +71,7 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 		x, y := canonical("s", "x", call{"pay", ""}), canonical("s", "y", call{"pay", ""})
 		f.run(x)
 		f.run(y)
-		time.Sleep(4 * time.Hour) // the claims are forgotten (3 x batch_ttl), the replies are kept (24 h)
+		time.Sleep(4 * time.Hour) // the claims are deleted (3 x batch_ttl), the replies kept (24 h)
 		slow := canonical("s", "slow", call{"nap", `{"ms":20000}`})
 		f.submit(slow)
 		f.until("nap", func() bool { return naps.Load() == 1 })
@@ -86,7 +87,7 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 	})
 }
 
-// Client.Run never comes back when the coordinator that took the request goes.
+// Client.Run returns although the coordinator that took its request stops.
 func TestRunOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -109,7 +110,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 		}()
 		f.until("nap", func() bool { return n.Load() == 1 })
 		f.coordinator(coordinator.Config{})
-		first.stop() // graceful
+		first.stop() // a graceful stop
 		reply, err := f.await(canonical("s", "b"), time.Minute)
 		if err != nil || reply.Status != messages.Completed {
 			t.Errorf("the batch: %s, err %v", reply.Status, err)
@@ -121,7 +122,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// the acknowledgement of a renewal is lost; the tool ends well; the result is thrown away.
+// The acknowledgement of a lease renewal is lost and the tool ends well: its result is kept.
 func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -139,7 +140,7 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 		if err != nil || !found {
 			t.Fatal(found, err)
 		}
-		// What a renewal leaves behind whose acknowledgement never reached the worker.
+		// The record of a renewal whose acknowledgement never reached the worker.
 		renewed := claim.Record
 		renewed.State, renewed.Nonce, renewed.Fence = messages.Renewed, "lost", claim.Seq
 		if _, err := j.Write(context.Background(), key, renewed, claim.Seq); err != nil {
@@ -155,7 +156,7 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 	})
 }
 
-// the server is away for a second at the moment a tool ends.
+// The server is away for a second when a tool ends: the result is not lost.
 func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -191,7 +192,7 @@ func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 	})
 }
 
-// a result with a foreign id on a call's result subject.
+// A result with a foreign id on a call's result subject is ignored.
 func TestAForeignResultIsNobodys(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -215,7 +216,7 @@ func TestAForeignResultIsNobodys(t *testing.T) {
 	})
 }
 
-// a second coordinator ends a read that runs, because its worker speaks to the first.
+// A second coordinator does not end a running read whose worker notifies only the first.
 func TestASlowReadIsTakenOver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -264,7 +265,8 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	})
 }
 
-// a hostile subject with a large body cannot be set aside, and as the head of a session it blocks it.
+// A message with a hostile subject and a large body is dead-lettered and does not block its
+// session, even as the session's head.
 func TestAHostileHeadIsSetAside(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -284,7 +286,7 @@ func TestAHostileHeadIsSetAside(t *testing.T) {
 	})
 }
 
-// progress of 0/0.
+// Progress of 0/0 does not harm the call that reports it.
 func TestProgressOfNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -301,7 +303,6 @@ func TestProgressOfNothing(t *testing.T) {
 	})
 }
 
-// timeouts.
 func TestTimeouts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -324,7 +325,8 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// a takeover that does not get to its tool says "failed" of a call that may have been applied.
+// A worker that took a call over but never started the tool reported "failed" for a call that may
+// have been applied.
 func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -351,7 +353,7 @@ func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
 		f.until("make", func() bool { return applied.Load() == 1 })
 		go conn.Close()
 		time.Sleep(time.Second)
-		// The second worker's first four phases say no: here by a hook-free deny through NotServing input checks.
+		// The second worker denies the call before its tool starts.
 		f.workerWith(f.tools, worker.Config{Rules: denyAll()})
 		reply, err := f.await(b, 10*time.Minute)
 		if err != nil {
@@ -371,7 +373,7 @@ func denyAll() permission.Rules {
 	return r
 }
 
-// A call that ends in the very moment in which its first sign of life is given is not held up by it.
+// A call that ends just as its first keep-alive is sent is not delayed by it.
 func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -394,7 +396,8 @@ func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Records that cannot be read are left out; whoever takes the batch over goes on with the rest.
+// Unreadable records are skipped, and a coordinator that takes the batch over continues with the
+// rest.
 func TestJunkInTheJournal(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -436,8 +439,9 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 	})
 }
 
-// A batch that is driven as the head behind another has never been delivered. Its first delivery brings it a second
-// driver, to whom the worker does not speak: that one does not hold a read that runs for one that nobody took.
+// A batch that is driven because it is next in its session has not been delivered yet. Its first
+// delivery starts a second driver, which the worker does not notify. This driver must not take a
+// running read for one that no worker claimed.
 func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -462,8 +466,8 @@ func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 	})
 }
 
-// A write that nobody starts stands before a slow one of its session. The slow one waits for its end, which comes
-// when its time in the queue is up; a worker that comes for it after that runs nothing.
+// A write that no worker starts comes before a slow write of its session. The slow one waits until
+// the first expires in the queue. A worker that gets the first one after that does not run it.
 func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -482,7 +486,7 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 		w := f.workerWith(elsewhere, worker.Config{})
 		f.coordinator(coordinator.Config{})
 		f.coordinator(coordinator.Config{})
-		f.run(canonical("warm", "b", call{"never", ""})) // its tool is known
+		f.run(canonical("warm", "b", call{"never", ""})) // makes the tool known
 		w.stop()
 		never.Store(0)
 		first := canonical("s", "first", call{"never", ""}, call{"put", `{"ms":5000}`})
@@ -511,8 +515,8 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	})
 }
 
-// A server that comes back delivers at once what was on its way to be settled. The worker that has the call knows it,
-// and the other one finds the claim.
+// A restarted server redelivers at once the deliveries whose settling was in flight. The worker
+// that runs the call recognises it, and the other worker finds the claim.
 func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -549,8 +553,8 @@ func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	})
 }
 
-// cutter connects to a server and cuts the connection once, right after something was written to it: the server has it,
-// and its answer reaches nobody.
+// cutter connects to a server and cuts the connection once, right after a write: the server has the
+// message, but its answer is lost.
 type cutter struct {
 	srv  *devserver.Server
 	what string
@@ -575,12 +579,13 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Whatever was stored and not heard to be stored is found again: no write runs twice, and none is called lost. What is waited for
-// to cut the connection is the publish itself: whoever makes a stream or reads from it names its subjects too.
+// What was stored although its acknowledgement was lost is found again: no write runs twice, and
+// none is reported as lost. The cut happens at the publish itself, since creating or reading a
+// stream names its subjects too.
 func TestALostPubAck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		what   string
-		worker bool // who is cut off; else it is the coordinator
+		worker bool // the worker is cut off; else the coordinator
 	}{
 		"of a claim":       {`"state":"claimed"`, true},
 		"of a renewal":     {`"state":"renewed"`, true},
@@ -638,8 +643,8 @@ func TestALostPubAck(t *testing.T) {
 	}
 }
 
-// Another body under the id of a batch that runs is no part of it: it is refused, and the first one's reply is
-// nobody else's.
+// Another body under the id of a running batch is not part of that batch: it is refused, and does
+// not get the first one's reply.
 func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -676,7 +681,8 @@ func encoded(b messages.Batch) []byte {
 	return messages.MustMarshal(b)
 }
 
-// Jobs and batches that come up again when the records about them are gone run nothing: they say how long they hold.
+// Jobs and batches that reappear after their records were deleted run nothing, because each carries
+// its own time of expiry.
 func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -727,8 +733,8 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 	})
 }
 
-// A call that waited for a person is claimed by the dispatch that follows the grant. A job from before it, wherever it
-// comes from, leaves the call alone.
+// A call that waited for approval is claimed by the dispatch after the grant. An older job for it,
+// from any source, leaves the call alone.
 func TestAGrantMeetsTheOldJob(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -750,7 +756,8 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		}
 		b := canonical("s", "b", call{"put", `{"ms":1}`})
 		f.submit(b)
-		time.Sleep(4 * time.Minute) // simulated; longer than a call may wait in the queue, and less than a batch rests
+		// Simulated; longer than the queue timeout, and less than the longest suspension.
+		time.Sleep(4 * time.Minute)
 		mu.Lock()
 		old := jobs[len(jobs)-1]
 		before := len(jobs)
@@ -763,7 +770,8 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.conn.Append(ctx, old.Subject, old.Header, old.Data); err != nil { // the old job meets the grant
+		// Now the old job meets the grant.
+		if _, err := f.conn.Append(ctx, old.Subject, old.Header, old.Data); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Millisecond) // simulated: the worker has seen it, and no poll has come
@@ -801,8 +809,8 @@ func (l *laneBook) ran(session messages.SessionID) (n int) {
 	return n
 }
 
-// A record in a call's own journal that nobody can read: somebody may have run the call. It ends as unknown, and the
-// session goes on.
+// An unreadable record in a call's own journal may mean that the call ran. The call ends as
+// unknown, and the session goes on.
 func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

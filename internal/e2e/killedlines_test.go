@@ -16,8 +16,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Workers are killed with SIGKILL between the effect of a call and its result, 200 times, and coordinators whenever: each
-// effect has its line in the record for people, one, and that says how the call ended.
+// Workers are killed with SIGKILL between the effect of a call and its result, 200 times, and
+// coordinators at any moment. Each effect has exactly one audit line, which says how its call
+// ended.
 func TestEveryEffectHasItsLine(t *testing.T) {
 	kills := 200
 	if testing.Short() {
@@ -26,8 +27,8 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=1500ms", "TOOLFLEET_GRACE=400ms", "TOOLFLEET_QUEUE_TIMEOUT=1h", "TOOLFLEET_POISON=50")
 	dir := t.TempDir()
 	ledger, file := filepath.Join(dir, "ledger"), filepath.Join(dir, "tools.yaml")
-	// The effect is a line in the ledger. Then the tool kills the worker that runs it: pay in every attempt, for it has only
-	// one; charge in its first, and with the same key it may run again.
+	// The effect is a line in the ledger. Then the tool kills the worker that runs it: pay in its
+	// only attempt, charge in its first, after which it may run again with the same key.
 	body := `tools:
   - name: pay
     kind: write
@@ -52,7 +53,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 	var keepers sync.WaitGroup
 	defer keepers.Wait()
 	defer stop()
-	for i := range 4 { // workers that are started again when they die
+	for i := range 4 { // workers restart when they die
 		keepers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				d, err := p.launch("worker", "--tools", file, "--slots", "1", "--name", fmt.Sprintf("w%d-%d", i, n), "--log-level", "error")
@@ -68,7 +69,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 			}
 		})
 	}
-	for range 2 { // coordinators that are killed whatever they do, once they have had the time to do something
+	for range 2 { // coordinators are killed at any moment after some time to work
 		keepers.Go(func() {
 			for ctx.Err() == nil {
 				d, err := p.launch("coordinator")
@@ -113,7 +114,8 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 	for i := range kills {
 		await(i)
 	}
-	// A worker that could not renew its claim in time, on a busy machine, has stopped the tool before the tool could kill it.
+	// On a busy machine a worker may fail to renew its claim in time and stop the tool before the
+	// tool kills it.
 	for i := kills; int(killed.Load()) < kills && i < 2*kills; i++ {
 		submit(i)
 		await(i)
@@ -162,7 +164,8 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 			t.Errorf("call %s of a tool that runs once had %d effects", id, effects[id])
 		}
 	}
-	story := p.command("audit", "--call", "call-0") // of a payment: nobody has measured what its worker was killed over
+	// A payment whose worker was killed, so without a duration.
+	story := p.command("audit", "--call", "call-0")
 	if !strings.Contains(story, "ran        on w") || strings.Contains(story, "took") || !strings.Contains(story, "ended      outcome_unknown") {
 		t.Errorf("the story of a lost call is\n%s", story)
 	}

@@ -23,7 +23,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// laneBook is the outside world of a fleet's writes: what was applied, from when to when.
+// laneBook records a fleet's writes as seen from outside: which were applied, and from when to
+// when.
 type laneBook struct {
 	mu     sync.Mutex
 	writes []laneRun // guarded by mu; in the order in which they began
@@ -51,8 +52,8 @@ func (n rest) take(ctx context.Context) error {
 	}
 }
 
-// tools registers put, a write that takes ms, and count, a read that takes ms and tells how many writes its session
-// has seen the end of.
+// tools registers put, a write that takes ms milliseconds, and count, a read that takes ms and
+// returns how many writes of its session have ended.
 func (l *laneBook) tools(f *fleet) {
 	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		var n rest
@@ -114,7 +115,7 @@ func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.B
 	}
 }
 
-// published remembers the order of the log: what the server said when it took the batches.
+// published records the order of the log from the acknowledgements of the publishes.
 type published struct {
 	mu   sync.Mutex
 	seqs map[messages.SessionID]map[messages.BatchID]uint64 // guarded by mu
@@ -141,7 +142,7 @@ func (p *published) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
 	p.seqs[b.Session][b.ID] = seq
 }
 
-// log is each session's batches in the order in which they were taken.
+// log returns the batches of each session in the order of the log.
 func (p *published) log() map[messages.SessionID][]messages.BatchID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +156,9 @@ func (p *published) log() map[messages.SessionID][]messages.BatchID {
 	return log
 }
 
-// Twenty batches of each session are published at once by three publishers, while three coordinators drive them and
-// one after the other goes and comes again. Each session's run one at a time in the order of the log.
+// Three publishers publish twenty batches of each session at once. Three coordinators drive them,
+// and one after another stops and restarts. The batches of a session run one at a time, in the
+// order of the log.
 func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 	for _, sessions := range []int{1, 50} {
 		t.Run(fmt.Sprint(sessions), func(t *testing.T) {
@@ -168,7 +170,7 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 				f.worker(worker.Config{Slots: 30})
 				f.worker(worker.Config{Slots: 30})
 				var alive []part
-				for n := range 3 { // some end well, some let go of what they drive
+				for n := range 3 { // some stop in order, some hand their batches back
 					alive = append(alive, f.coordinator(coordinator.Config{Drain: time.Duration(n) * 100 * time.Millisecond}))
 				}
 				var p published
@@ -210,7 +212,8 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 	}
 }
 
-// A backlog many times what the coordinators have slots for drains completely, and every lane of it in order.
+// A backlog many times as large as the coordinators' slots drains completely, and every lane in
+// order.
 func TestABacklogDrains(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -218,7 +221,7 @@ func TestABacklogDrains(t *testing.T) {
 		var l laneBook
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
-		f.coordinator(coordinator.Config{Slots: 4}) // makes the log
+		f.coordinator(coordinator.Config{Slots: 4}) // creates the log
 		var p published
 		const sessions, batches = 200, 5
 		for n := range batches {
@@ -241,7 +244,7 @@ func TestABacklogDrains(t *testing.T) {
 	})
 }
 
-// left is how many messages a stream holds.
+// left returns how many messages a stream holds.
 func (f *fleet) left(stream string) uint64 {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -275,7 +278,8 @@ func (f *fleet) drained() {
 	}
 }
 
-// The heads of these lanes cannot be run, each in its own way. Behind each stands a batch that can, and is, soon.
+// The heads of these lanes cannot run, each for another reason. A good batch behind each of them
+// runs soon.
 func TestNoHeadStrandsItsLane(t *testing.T) {
 	heads := map[string]func(f *fleet, session string){
 		"refused": func(f *fleet, session string) {
@@ -340,7 +344,7 @@ func TestNoHeadStrandsItsLane(t *testing.T) {
 	}
 }
 
-// append publishes something under the log's subjects, as any agent could.
+// append publishes a body under the log's subjects, as any agent could.
 func (f *fleet) append(address string, body []byte) { f.record("batch._."+address, body) }
 
 func (f *fleet) record(address string, body []byte) {
@@ -352,7 +356,8 @@ func (f *fleet) record(address string, body []byte) {
 	}
 }
 
-// A session with a hundred batches in the log takes one slot. The other slot is free for everybody else.
+// A session with a hundred batches in the log takes one slot. The other slot stays free for other
+// sessions.
 func TestWhatWaitsTakesNoSlot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -364,7 +369,8 @@ func TestWhatWaitsTakesNoSlot(t *testing.T) {
 		for n := range 100 {
 			f.submit(canonical("long", fmt.Sprint("b", n), call{"put", `{"ms":60000}`}))
 		}
-		time.Sleep(10 * time.Second) // simulated: the first one runs, and the others come and are let go, again and again
+		// Simulated: the first batch runs, and the others are delivered and given back, many times.
+		time.Sleep(10 * time.Second)
 		for n := range 20 {
 			b := canonical(fmt.Sprint("s", n), "b", call{"put", `{"ms":10}`})
 			began := time.Now()
@@ -378,8 +384,8 @@ func TestWhatWaitsTakesNoSlot(t *testing.T) {
 	})
 }
 
-// The driver of a head dies with it. Another takes the lane up where it stands once the broker gives the delivery
-// out again, and what waited behind the head held no slot meanwhile.
+// A coordinator dies with the heads that it drives. Another one takes the lanes up where they are
+// once the broker redelivers, and batches behind a head took no slot meanwhile.
 func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -397,7 +403,7 @@ func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 		f.until("it is ready", c.Ready)
 		p.publish(f, f.conn, canonical("s", "head", call{"put", `{"ms":3000}`}))
 		f.until("the head runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
-		go dead.Close()         // as a kill: nothing is handed back
+		go dead.Close()         // like a kill: nothing is handed back
 		time.Sleep(time.Second) // simulated
 		f.coordinator(coordinator.Config{Slots: 2})
 		for n := range 10 {
@@ -410,15 +416,15 @@ func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 			t.Errorf("another session waited %v for a slot", took)
 		}
 		f.drained()
-		if took := time.Since(began); took > 15*time.Second { // AckWait, and what was left to do
+		if took := time.Since(began); took > 15*time.Second { // AckWait plus the remaining work
 			t.Errorf("the lane of a dead head went on after %v", took)
 		}
 		l.inOrder(t, p.log(), 0)
 	})
 }
 
-// A log that takes no more batches refuses them, at the publish and at the door, and loses none: whoever tries again gets
-// in, and everything that was taken is run once and in order.
+// A full log refuses batches, both at the publish and at the run handler, and loses none. A client
+// that retries succeeds, and every accepted batch runs once and in order.
 func TestBackPressureLosesNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -443,7 +449,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 				defer cancel()
 				for n := range batches {
 					b := canonical(session, fmt.Sprint("b", n), call{"put", `{"ms":200}`})
-					if s%2 == 0 { // by the log, again and again until it is taken
+					if s%2 == 0 { // published to the log until accepted
 						for err := f.client.Submit(ctx, b); err != nil; err = f.client.Submit(ctx, b) {
 							if !errors.Is(err, bus.ErrFull) {
 								t.Errorf("a full log said: %v", err)
@@ -481,7 +487,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 	})
 }
 
-// knock asks at the run door, once, as a program without our client would.
+// knock sends one request to the run handler, as a program without our client would.
 func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
 	b.V = messages.Version
 	subject := f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID))
@@ -492,13 +498,13 @@ func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Rep
 	return reply, err
 }
 
-// crawl takes five seconds.
+// crawl is a tool that takes five seconds.
 func crawl(ctx context.Context, _ tool.Call) (tool.Output, error) {
 	return tool.Text("done"), rest{5000}.take(ctx)
 }
 
-// conversations has agents that each publish a batch, wait for its reply, think for a while, and go on. The sessions
-// that are slow use the tool crawl. It returns how long each batch of the others took.
+// conversations runs agents that each publish a batch, await its reply, pause, and repeat. The slow
+// sessions use the tool crawl. It returns how long each batch of the others took.
 func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -517,7 +523,8 @@ func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
 			continue
 		}
 		fast.Go(func() {
-			time.Sleep(time.Duration(s) * 7 * time.Millisecond) // simulated: they do not move in step
+			// Simulated: so that they start at different times.
+			time.Sleep(time.Duration(s) * 7 * time.Millisecond)
 			for n := range batches {
 				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"count", `{"ms":20}`}, call{"count", `{"ms":20}`}, call{"put", `{"ms":20}`})
 				began := time.Now()
@@ -538,7 +545,7 @@ func percentile(took []time.Duration, p int) time.Duration {
 	return took[(len(took)-1)*p/100]
 }
 
-// One session in a hundred uses tools that take five seconds. The others do not notice.
+// One session in a hundred uses tools that take five seconds. The other sessions are not delayed.
 func TestASlowSessionDelaysNobody(t *testing.T) {
 	p99 := map[int]time.Duration{}
 	for _, slow := range []int{0, 2} {
@@ -562,8 +569,8 @@ func TestASlowSessionDelaysNobody(t *testing.T) {
 	}
 }
 
-// Slow calls that fill every slot of the workers delay the calls behind them in the queue, whoever's they are: a lane keeps
-// sessions apart, not the workers' slots. What does is a pool of their own for the slow tools.
+// Slow calls that fill every slot of the workers delay all calls behind them in the queue: a lane
+// separates sessions but not the workers' slots. A separate pool for slow tools does.
 func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	p99 := map[string]time.Duration{}
 	for _, pool := range []string{"", "slow"} {
@@ -588,8 +595,8 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	}
 }
 
-// A full log has no room for a batch that it holds already, or that has its reply. Whoever asks for one of these at the door
-// is not sent away.
+// A full log refuses a batch that it already holds, or that has its reply. A client that asks for
+// such a batch at the run handler still gets its reply.
 func TestAFullLogKnowsItsBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -18,8 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What a write gave is large, and the store of large results is away for longer than a lease. The write has been done,
-// and its worker is there: nobody else does it again, and nobody says that its outcome is unknown.
+// A write's result is large, and the object store is away for longer than a lease. The write is
+// done and its worker alive: no other worker runs it again, and its outcome is not reported as
+// unknown.
 func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 	for _, onCrash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
 		t.Run(string(onCrash), func(t *testing.T) {
@@ -50,8 +51,8 @@ func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 	}
 }
 
-// A worker has to go while what a write gave waits for a store that is away. It goes on trying for as long as its last
-// words may take, and the result is not lost.
+// A worker is told to stop while a result waits for an object store that is away. The worker keeps
+// trying for as long as its final publishes may take, and the result is not lost.
 func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -80,8 +81,8 @@ func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 	})
 }
 
-// Another coordinator has finished a batch that is still driven here, and the id comes again with another body. That one
-// is another batch: it is refused, and not taken out of the log with the first.
+// Another coordinator has finished a batch that is still driven here, and its id is used again with
+// another body. The new batch is refused, and it is not deleted from the log with the first.
 func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -99,7 +100,7 @@ func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(messages.VerbRefused), "", func(m bus.Msg) {
 			select {
 			case refused <- m:
-			default: // it may be told again
+			default: // it may be published again
 			}
 		})
 		if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounded starts a fleet whose streams have bounds, with the tools echo (read), blob (a read of n bytes) and put (a write
-// that counts its runs and, where there is a gate, waits at it).
+// bounded starts a fleet with bounded streams and the tools echo (a read), blob (a read of n bytes)
+// and put (a write that counts its runs and, if gate is not nil, waits for it).
 func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -49,8 +49,8 @@ func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
 	return runs
 }
 
-// A full log refuses further batches where they come in, with words that a program can act on, and takes them again
-// when there is room. What it had accepted is run all the same.
+// A full log refuses further batches with an error that a program can act on, and accepts them
+// again when there is room. Accepted batches still run.
 func TestAFullLogRefuses(t *testing.T) {
 	for name, p := range map[string]bus.Provision{
 		"messages": {MaxBatches: 2},
@@ -89,14 +89,15 @@ func TestAFullLogRefuses(t *testing.T) {
 					t.Errorf("batch of session %s: %+v, %v", b.Session, reply, err)
 				}
 			}
-			if reply := f.run(late); reply.Status != messages.Completed || runs.Load() != 3 { // the client tries again by itself
+			// The client retries by itself.
+			if reply := f.run(late); reply.Status != messages.Completed || runs.Load() != 3 {
 				t.Errorf("when there is room: %s after %d writes", reply.Status, runs.Load())
 			}
 		})
 	}
 }
 
-// fill stores junk under a subject until its stream takes no more.
+// fill stores junk under a subject until its stream is full.
 func fill(t *testing.T, conn *bus.Conn, subject string) {
 	t.Helper()
 	for size := 4096; size > 0; {
@@ -110,13 +111,13 @@ func fill(t *testing.T, conn *bus.Conn, subject string) {
 	}
 }
 
-// A journal that is full holds a batch up, for as long as it takes: nothing is started that cannot be recorded, and
-// nothing is said that is not. With room again the batch goes on.
+// A full journal holds a batch up for as long as it is full: nothing starts and nothing is reported
+// that is not recorded. Once there is room, the batch goes on.
 func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	for _, tt := range []struct {
 		stream, junk string
 		calls        []call
-		writes       int32 // that may have begun
+		writes       int32 // writes that may have started
 	}{
 		{bus.Calls, "toolfleet.call._.junk.b.0", []call{{"put", ""}, {"echo", `{"n":1}`}}, 0},
 		{bus.Results, "toolfleet.result._.junk.b.0", []call{{"echo", `{"n":1}`}, {"put", ""}}, 0},
@@ -155,7 +156,8 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	}
 }
 
-// A large output that finds no room is given up by name. Its siblings, and later ones, are none the worse.
+// A large output that cannot be stored ends with an error that names the reason. Calls beside it
+// and after it are unaffected.
 func TestAFullObjectStoreIsNamed(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -175,12 +177,12 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 	}
 }
 
-// Outputs around every size at which something else happens to them come back whole, or not at all and by name.
+// Outputs around each size limit come back whole, or as an error that names the reason.
 func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	bounded(f, bus.Provision{}, nil)
-	const cut = 16 << 20 // of the pipeline, on the encoded output: a text has two quotes
+	const cut = 16 << 20 // the pipeline's limit, on the encoded output: a text has two quotes
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
 		0, 1, journal.MaxInline - 3, journal.MaxInline - 2, journal.MaxInline - 1, journal.MaxInline, journal.MaxInline + 1,
@@ -199,7 +201,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 	}
 }
 
-// A batch may have every byte of the limit, and not one more.
+// A batch may use every byte of the limit, and not one more.
 func TestBatchesAroundTheLimit(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

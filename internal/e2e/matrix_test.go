@@ -34,7 +34,7 @@ var silences = map[string]struct{ up, down weather }{
 	"in what it hears":       {down: weather{silent: true}},
 }
 
-// fiveSeconds is a run that notes its end.
+// fiveSeconds is a run of five seconds that notes its end.
 func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, error) {
 	var mu sync.Mutex
 	return func(ctx context.Context, _ int) (tool.Output, error) {
@@ -46,8 +46,8 @@ func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, er
 	}
 }
 
-// The link of an agent or of the only coordinator falls silent for a minute while a write runs, and nobody is told. When
-// it speaks again whoever waits has the reply, and nothing has run twice.
+// The link of an agent or of the only coordinator is silent for a minute, without an error, while a
+// write runs. When it recovers, the waiting client has the reply, and nothing has run twice.
 func TestASilentLink(t *testing.T) {
 	for _, who := range []string{"agent", "coordinator"} {
 		for how, silence := range silences {
@@ -96,7 +96,8 @@ func TestASilentLink(t *testing.T) {
 	}
 }
 
-// The same with the link of a worker that runs a write: its tool is stopped before anybody else may run the call.
+// The link of a worker that runs a write is silent: its tool is stopped before another worker may
+// run the call.
 func TestASilentLinkOfAWorker(t *testing.T) {
 	for _, crash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
 		for how, silence := range silences {
@@ -109,7 +110,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 						if n == 1 {
 							<-ctx.Done()
 							ended = append(ended, time.Now())
-							return tool.Text("late"), nil // as if it had not noticed
+							return tool.Text("late"), nil // the tool ignores its cancellation
 						}
 						return tool.Text("in time"), nil
 					})
@@ -124,7 +125,8 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					began := time.Now()
 					l.set(silence.up, silence.down)
 					reply := f.reply(b, 5*time.Minute)
-					// Lease, grace, and a look. Where it is to run again the server may first deliver to who hears nothing.
+					// Lease, grace, and a poll. A call that runs again may first be delivered to
+					// the silent worker.
 					want, runs, within := "outcome_unknown", 1, 20*time.Second
 					if crash == messages.Idempotent {
 						want, runs, within = "ok", 2, 45*time.Second
@@ -134,7 +136,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					}
 					f.wantStatuses(reply, want)
 					l.set(weather{}, weather{})
-					time.Sleep(time.Minute) // what the silent worker has to say comes now
+					time.Sleep(time.Minute) // the silent worker's messages arrive now
 					all := long.all()
 					if len(all) != runs || len(ended) != 1 {
 						t.Fatalf("%d runs, %d of them stopped; want %d and 1", len(all), len(ended), runs)
@@ -155,7 +157,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 	}
 }
 
-// A link breaks in the middle of one message, and what was said there is lost. Whoever said it, or waits for it, asks
+// A link breaks in the middle of a message, and the message is lost. Its sender or receiver asks
 // again, and nothing runs twice.
 func TestALinkBreaksInAMessage(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -182,7 +184,8 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-					return tool.Text("paid"), rest{50}.take(ctx) // ended before its first sign of life
+					// The call ends before its first keep-alive.
+					return tool.Text("paid"), rest{50}.take(ctx)
 				})
 				l := newLink(t, srv)
 				agent := f.client
@@ -217,7 +220,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.wantStatuses(reply, "ok ok")
-				time.Sleep(time.Minute) // what comes again has come
+				time.Sleep(time.Minute) // redeliveries have arrived
 				l.mu.Lock()
 				blown := l.blown
 				l.mu.Unlock()
@@ -232,7 +235,8 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 	}
 }
 
-// An agent that has gone, before its batch arrived or after, leaves nothing or the whole batch, whose reply waits.
+// An agent disappears before or after its batch arrived. It leaves nothing, or the whole batch,
+// whose reply can be fetched.
 func TestTheAgentIsGone(t *testing.T) {
 	for name, row := range map[string]struct {
 		passes float64
@@ -274,8 +278,9 @@ func TestTheAgentIsGone(t *testing.T) {
 	}
 }
 
-// On a link of 16 KB a second, or one on which each answer takes half a second as from a disk that does, everything takes
-// its time: the results come whole, nothing runs twice and nothing is called lost. A worker gets by with 1 KB a second.
+// On a link of 16 KB/s, or with half a second per answer as from a slow disk, everything takes
+// longer: results arrive whole, nothing runs twice and nothing is reported as lost. A worker gets
+// by with 1 KB/s.
 func TestSlowLinks(t *testing.T) {
 	for name, row := range map[string]struct {
 		slow weather
@@ -323,14 +328,15 @@ func TestSlowLinks(t *testing.T) {
 	}
 }
 
-// The clock of a coordinator or a worker is three hours ahead of the server's or behind it: longer than a batch may live,
-// and than any lease. Nothing expires, no lease lapses and no retry comes early or never.
+// A coordinator's or worker's clock is three hours ahead of the server's or behind it, which is
+// longer than a batch's life and than any lease. Nothing expires, no lease lapses, and retries come
+// on time.
 func TestAClockThatIsWrong(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker"} {
 		for _, ahead := range []int{-3, 3} {
 			t.Run(fmt.Sprintf("%s, %d hours", who, ahead), func(t *testing.T) {
 				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-					time.Sleep(5 * time.Hour) // so that no time is of the day before
+					time.Sleep(5 * time.Hour) // so that three hours earlier is the same day
 					f := newFleet(t, srv)
 					defer f.close()
 					l := newLink(t, srv)
@@ -363,7 +369,7 @@ func TestAClockThatIsWrong(t *testing.T) {
 	}
 }
 
-// The work queue says that a job is done, and nothing else does: whoever acknowledged it, or took it away, has no say. The
+// A job that was acknowledged or deleted from the queue is not done by that: without a result its
 // call is dispatched again.
 func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -394,7 +400,8 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	})
 }
 
-// Sessions and tenants choose their ids as they like: the same ones are different batches elsewhere.
+// Sessions and tenants choose their ids freely: the same ids in another session or tenant mean
+// different batches.
 func TestTheSameIdsElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -413,7 +420,7 @@ func TestTheSameIdsElsewhere(t *testing.T) {
 	})
 }
 
-// What a later version adds to a batch or a job is passed over by this one.
+// Fields that a later version adds to a batch or a job are ignored.
 func TestFieldsOfALaterVersion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -441,7 +448,8 @@ func TestFieldsOfALaterVersion(t *testing.T) {
 	})
 }
 
-// A session that has two thousand writes in the log and runs one after another leaves the workers' other slots alone.
+// A session with two thousand writes in the log runs them one at a time and leaves the workers'
+// other slots free.
 func TestAHotSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -471,7 +479,8 @@ func TestAHotSession(t *testing.T) {
 	}, natstest.Fast)
 }
 
-// A worker is lost in a post-hook: the run has ended, and nothing says so. The hook does not run again where the tool does not.
+// A worker is lost in a post-hook: the tool has ended, but no record says so. If the tool may not
+// run again, the hook does not either.
 func TestAWorkerIsLostInAPostHook(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]struct {
 		status string
@@ -510,8 +519,8 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 	}
 }
 
-// A worker that may open no more files says so in the results of the calls that it cannot start, runs the others, and
-// starts calls again when there is room.
+// A worker without free file descriptors says so in the results of the calls that it cannot start,
+// runs the others, and starts calls again later.
 func TestAWorkerHasNoFilesLeft(t *testing.T) {
 	p := newProcesses(t)
 	path := binary(t)
@@ -546,7 +555,7 @@ func TestAWorkerHasNoFilesLeft(t *testing.T) {
 		calls[i].name = "hold"
 	}
 	reply, err := c.Run(ctx, canonical("s", "many", append(calls, call{"pay", ""})...), func(e messages.Event) {
-		if e.Type == messages.EventEnd { // of one that could not be started: the others wait for this
+		if e.Type == messages.EventEnd { // a call that could not start: the others wait for its end
 			_ = os.WriteFile(goOn, nil, 0o600)
 		}
 	})
@@ -576,7 +585,7 @@ var (
 	defined = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
 )
 
-// Every test that docs/faults.md names is there.
+// Every test that docs/faults.md names exists.
 func TestFaultsAreShown(t *testing.T) {
 	document, err := os.ReadFile("../../docs/faults.md")
 	if err != nil {
@@ -584,7 +593,7 @@ func TestFaultsAreShown(t *testing.T) {
 	}
 	there := map[string]bool{}
 	err = filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() == ".git" { // where folders come and go
+		if err == nil && d.IsDir() && d.Name() == ".git" { // other processes change this folder
 			return filepath.SkipDir
 		}
 		if err != nil || !strings.HasSuffix(path, "_test.go") {

@@ -17,10 +17,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// shown is metrics by their names: type and labels, as docs/metrics.md has them.
+// shown maps metrics' names to their type and labels, as docs/metrics.md lists them.
 type shown map[string]string
 
-// Register implements [prometheus.Registerer]: it notes down what would be seen.
+// Register implements [prometheus.Registerer]: it records what would be exposed.
 func (s shown) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 	go func() {
@@ -56,7 +56,8 @@ func (s shown) MustRegister(all ...prometheus.Collector) {
 // Unregister implements [prometheus.Registerer].
 func (s shown) Unregister(prometheus.Collector) bool { return false }
 
-// docs/metrics.md has every metric that we show, with its type and its labels, under the heading of who shows it, and no other.
+// docs/metrics.md lists exactly our metrics, each with its type and labels, under the daemon that
+// exposes it.
 func TestMetricsAreDocumented(t *testing.T) {
 	document, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -120,7 +121,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 var documentedMetric = regexp.MustCompile("^\\| `(toolfleet_\\w+)` \\| (\\w+) \\| (.*?) ?\\|")
 
-// gauges looks at the fleet as a coordinator does when it is scraped.
+// gauges reads the fleet's gauges as a coordinator does on a scrape.
 func (f *identified) gauges(t *testing.T) {
 	conn := f.connect("coordinator")
 	defer conn.Close()

@@ -24,11 +24,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// observability is the settings of what looks at a fleet.
+// observability is the folder with the settings of the monitoring.
 const observability = "../../deploy/observability/"
 
-// A fleet of processes works, well and badly, under a Prometheus that has our settings: every query of the dashboard finds data, every
-// rule can be evaluated, and the alerts speak of what was broken.
+// A fleet of processes works, with successes and failures, under a Prometheus with our settings.
+// Every query of the dashboard finds data, every rule can be evaluated, and the alerts name what
+// was broken.
 func TestTheDashboardHasData(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
@@ -70,18 +71,18 @@ func TestTheDashboardHasData(t *testing.T) {
 	}
 }
 
-// observed is a fleet of processes that is looked at.
+// observed is a fleet of processes under monitoring.
 type observed struct {
 	*processes
 	dir    string
 	people people
 	agent  *client.Client
-	served map[string][]string // where the processes of a job have their /metrics
+	served map[string][]string // addresses of the /metrics of each job's processes
 	rounds int
 }
 
-// newObserved starts a server, a coordinator and two workers. Whatever has a metric is there: a hook that cannot run, a stream with
-// a bound, people, traces.
+// newObserved starts a server, a coordinator and two workers, with everything that has a metric: a
+// hook that cannot run, a bounded stream, approvers, traces.
 func newObserved(t *testing.T) *observed {
 	t.Helper()
 	f := &observed{dir: t.TempDir(), people: newPeople(t, "alice"), served: map[string][]string{}}
@@ -136,7 +137,7 @@ func (f *observed) serve(args ...string) *daemon {
 	return d
 }
 
-// loseAWorker kills a worker in the middle of a write, so that nobody knows whether it was applied.
+// loseAWorker kills a worker in the middle of a write, so that its outcome is unknown.
 func (f *observed) loseAWorker() {
 	f.t.Helper()
 	tools := f.file(f.t, "doomed.yaml", "tools: [{name: nap, kind: write, pool: doomed, timeout: 60s, input_schema: {type: object}, builtin: sleep}]\n")
@@ -165,7 +166,7 @@ func (f *observed) loseAWorker() {
 	}
 }
 
-// sendJunk publishes what is no batch.
+// sendJunk publishes a message that is no batch.
 func (f *observed) sendJunk() {
 	f.t.Helper()
 	if _, err := f.bus().Append(f.t.Context(), "toolfleet.batch._.*.b", nil, []byte("no batch")); err != nil {
@@ -173,7 +174,8 @@ func (f *observed) sendJunk() {
 	}
 }
 
-// work has a round of batches done: calls of every kind and end, a refused batch, a question that is answered and one that is not.
+// work runs a round of batches: calls of every kind and status, a refused batch, a question that is
+// answered and one that is not.
 func (f *observed) work() {
 	f.t.Helper()
 	f.rounds++
@@ -198,7 +200,7 @@ func (f *observed) work() {
 	}
 }
 
-// loop has an agent go round and round, and its model call no tool any more.
+// loop runs 30 rounds of an agent whose model calls no tool any more.
 func (f *observed) loop() {
 	f.t.Helper()
 	for round := range 30 {
@@ -210,7 +212,7 @@ func (f *observed) loop() {
 	}
 }
 
-// linger has a read wait for what is behind it, for longer than its budget.
+// linger runs a read of 2.2 s, which counts as slow.
 func (f *observed) linger() {
 	f.t.Helper()
 	f.rounds++
@@ -219,7 +221,8 @@ func (f *observed) linger() {
 	}
 }
 
-// answer approves of a call as alice, and again, which is refused: the question is not open any more.
+// answer approves a call as alice, twice: the second time is refused, because the question is
+// closed.
 func (f *observed) answer(b messages.Batch) {
 	f.t.Helper()
 	var q messages.Approval
@@ -245,7 +248,7 @@ func (f *observed) answer(b messages.Batch) {
 	}
 }
 
-// checkMetrics lets promtool look at what a daemon shows: names, units, help.
+// checkMetrics makes promtool check a daemon's metrics: names, units, help.
 func (f *observed) checkMetrics(job, addr string) {
 	f.t.Helper()
 	resp, err := http.Get("http://" + addr + "/metrics")
@@ -261,13 +264,13 @@ func (f *observed) checkMetrics(job, addr string) {
 	}
 }
 
-// scraper is a real Prometheus.
+// scraper is a real Prometheus server.
 type scraper struct {
 	t   *testing.T
 	url string
 }
 
-// scrape starts a Prometheus with our settings, but for where the processes are and how often it looks.
+// scrape starts a Prometheus with our settings, except for the addresses and the scrape interval.
 func (f *observed) scrape() *scraper {
 	f.t.Helper()
 	settings, err := os.ReadFile(observability + "prometheus/prometheus.yml")
@@ -314,7 +317,7 @@ func (f *observed) scrape() *scraper {
 	return &scraper{f.t, "http://" + addr + "/api/v1/"}
 }
 
-// get is what an endpoint says, or the end of the test.
+// get returns the answer of an endpoint, or fails the test.
 func (p *scraper) get(endpoint string, values url.Values) json.RawMessage {
 	p.t.Helper()
 	resp, err := http.Get(p.url + endpoint + "?" + values.Encode())
@@ -338,7 +341,7 @@ func (p *scraper) get(endpoint string, values url.Values) json.RawMessage {
 
 func ago(d time.Duration) string { return strconv.FormatInt(time.Now().Add(-d).Unix(), 10) }
 
-// without is the queries that have no data: no series, or none that is a number.
+// without returns the queries that have no data: no series, or only NaN.
 func (p *scraper) without(queries []query) (empty []query) {
 	p.t.Helper()
 	for _, q := range queries {
@@ -361,7 +364,8 @@ func (p *scraper) without(queries []query) (empty []query) {
 	return empty
 }
 
-// has wants a series of each name: a query with an alternative has data also where its metric does not exist.
+// has checks that each metric has a series: a query with an alternative has data even if its metric
+// does not exist.
 func (p *scraper) has(names []string) {
 	p.t.Helper()
 	var there []string
@@ -376,7 +380,7 @@ func (p *scraper) has(names []string) {
 	p.t.Logf("%d metrics", len(names))
 }
 
-// rulesAreSound wants every rule evaluated without an error.
+// rulesAreSound checks that every rule is evaluated without an error.
 func (p *scraper) rulesAreSound() {
 	p.t.Helper()
 	var found struct {
@@ -402,7 +406,7 @@ func (p *scraper) rulesAreSound() {
 	p.t.Logf("%d rules", n)
 }
 
-// alert is the state of an alert: "", pending or firing.
+// alert returns the state of an alert: "", pending or firing.
 func (p *scraper) alert(name string) string {
 	p.t.Helper()
 	var found struct {
@@ -422,7 +426,8 @@ func (p *scraper) alert(name string) string {
 	return ""
 }
 
-// metricNames is the metrics of the fleet that the dashboard and the rules name. What the rules record has a colon in its name.
+// metricNames returns the fleet's metrics that the dashboard and the rules name. It leaves out
+// recorded series, which have a colon in their names.
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(observability + "prometheus/rules/*.yml")
@@ -444,10 +449,10 @@ func metricNames(t *testing.T) (names []string) {
 	return slices.Compact(names)
 }
 
-// query is one of the dashboard.
+// query is one query of the dashboard.
 type query struct{ panel, expr string }
 
-// dashboardQueries is what the dashboard asks, with everything chosen.
+// dashboardQueries returns the dashboard's queries with all values of its variables selected.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	body, err := os.ReadFile(observability + "dashboards/toolfleet.json")

@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// A tool that the workers' policy denies altogether is not offered, also when no worker is left. Where workers disagree,
-// deny wins, in whatever order they came.
+// A tool that the workers' policy denies altogether is not offered, even after the last worker has
+// gone. If workers disagree, deny wins, regardless of the order in which they came.
 func TestDeniedToolsAreNotOffered(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -64,7 +64,7 @@ func (f *fleet) announced() []schemas.Announcement {
 	return values[schemas.Announcement](f, bus.BucketTools)
 }
 
-// wantOffered checks which tools are offered once every worker has said what it serves, or that it goes.
+// wantOffered checks which tools are offered once every worker has announced its tools or its end.
 func (f *fleet) wantOffered(want string) {
 	f.t.Helper()
 	time.Sleep(time.Second) // simulated
@@ -77,7 +77,7 @@ func (f *fleet) wantOffered(want string) {
 	}
 }
 
-// values is what a bucket holds, by key.
+// values returns the contents of a bucket by key.
 func values[T any](f *fleet, bucket string) []T {
 	f.t.Helper()
 	found, err := f.conn.Values(f.t.Context(), f.conn.Names().Stream(bucket))

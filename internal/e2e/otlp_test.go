@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// otlp is a backend that takes traces over OTLP/HTTP, as a collector does, and can be asked what it holds.
+// otlp is a trace backend that takes OTLP over HTTP, as a collector does, and returns the spans it
+// got.
 type otlp struct {
 	URL string
 
@@ -24,7 +25,7 @@ type otlp struct {
 	spans []span // guarded by mu
 }
 
-// span is what the tests look at.
+// span is the part of a span that the tests check.
 type span struct {
 	service, name    string
 	trace, id, above string // hex; above is the parent, "" for a root
@@ -60,7 +61,7 @@ func newOTLP(t testing.TB) *otlp {
 	return o
 }
 
-// env makes a process send everything here, at once.
+// env returns the environment with which a process sends every trace here at once.
 func (o *otlp) env() []string {
 	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + o.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_EXPORTER_OTLP_COMPRESSION=none"}
 }
@@ -103,14 +104,14 @@ func read(service string, s *v1.Span) span {
 	return out
 }
 
-// forget drops what has come so far.
+// forget drops the spans received so far.
 func (o *otlp) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spans = nil
 }
 
-// all is the spans that have come, in the order of their start.
+// all returns the received spans in the order of their start.
 func (o *otlp) all() []span {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A call that succeeds, one that fails, one that is rejected, one that tells its progress and one whose hook cannot run after it:
-// each is counted, and told in an event and a line of the record that say how long it took and what decided about it. The
-// arguments stand in the lines of chosen tools only, and in no event.
+// Five calls: one succeeds, one fails, one is rejected, one reports progress, and one has a
+// post-hook that cannot run. Each is counted, and has an event and an audit line with its duration
+// and decision. Only the audit lines of chosen tools show arguments, and no event does.
 func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -54,7 +54,7 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 	const input = `{"id":"A-1001","other":1}`
 	b := canonical("s", "b", call{"chosen", input}, call{"fails", input}, call{"rejected", input}, call{"steps", input}, call{"hooked", input})
 	var told feed
-	listen(t, f.conn, &told) // from before it begins: progress and news of hooks are told to whoever listens then
+	listen(t, f.conn, &told) // starts before the batch: progress and hook events are not repeated
 	f.submit(b)
 	reply := f.reply(b, time.Minute)
 	f.until("every end is told", func() bool {
@@ -69,7 +69,7 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 		Rule    string
 		Took    bool   // a duration is told
 		Shown   string // arguments
-		Besides string // what else its events told
+		Besides string // what else its events have
 	}
 	want := []outcome{
 		{Status: messages.StatusOK, Effect: "allow", Source: "default", Took: true, Shown: `map[id:"A-1001"]`},
@@ -141,7 +141,8 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 	})
 }
 
-// counts is what registries show, by name and the values of the labels: of histograms how many were observed.
+// counts returns the values of registries by metric name and label values; for histograms, the
+// number of observations.
 func counts(t *testing.T, registries ...*prometheus.Registry) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}

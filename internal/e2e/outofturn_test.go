@@ -22,8 +22,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// An id is used again with another body while another batch of the session runs. It is refused at once and on record before
-// that batch, which comes first in the log and has its lines all the same.
+// An id is used again with another body while another batch of the session runs. The new batch is
+// refused at once and in the audit log before the running one, which comes first in the log and
+// still gets its lines.
 func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -52,7 +53,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	})
 }
 
-// slowAndFast are two writes, one of which takes 20 seconds.
+// slowAndFast registers two writes, one of which takes 20 seconds.
 func (f *fleet) slowAndFast() {
 	for name, wait := range map[string]time.Duration{"slow": 20 * time.Second, "put": 0} {
 		f.tool(schemas.Tool{Name: name, Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
@@ -62,8 +63,9 @@ func (f *fleet) slowAndFast() {
 	}
 }
 
-// The log is made anew and gives its places out again, and what was replied is still there. A batch that is submitted again and
-// comes to the place that it had is not taken for one that is in the log still: nothing is put on record before its turn.
+// The log is created again and reuses sequence numbers, while old replies still exist. A batch that
+// is submitted again at its old sequence is not taken for one that is still in the log: no audit
+// line is written before its turn.
 func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -95,7 +97,8 @@ func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 	})
 }
 
-// Somebody takes a batch out of the log while it runs, and the next one of its session has its end first. Both are on record.
+// An operator deletes a batch from the log while it runs, and the next one of its session ends
+// first. Both have audit lines.
 func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -122,7 +125,8 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 	})
 }
 
-// A reply finds no room for a quarter of an hour, its lines do. What is told of the batch afterwards has them.
+// A reply cannot be stored for 15 minutes, but its audit lines can. Later reports about the batch
+// include them.
 func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -147,8 +151,8 @@ func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	})
 }
 
-// Two coordinators are cut off in turn, again and again, while several batches of each session are behind each other, some of
-// which have lines for more than one message. Each line is on record once.
+// Two coordinators are cut off in turn, many times, while each session has several batches in the
+// log, some with audit lines for more than one message. Each line is in the audit log once.
 func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -184,7 +188,7 @@ func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 			l := links[n%2]
 			l.set(weather{silent: true}, weather{silent: true})
 			time.Sleep(time.Duration(3+n%7) * time.Second)
-			l.cut() // what it waits for never comes
+			l.cut() // end the wait, whose message never comes
 			l.set(weather{}, weather{})
 		}
 		for _, b := range batches {

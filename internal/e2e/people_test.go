@@ -19,7 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// refunds is the policy of these tests: small refunds run, larger ones need a person, very large ones two.
+// refunds is the policy of these tests: small refunds run, larger ones need one approver, very
+// large ones two.
 const refunds = `
 risk:
   - {tier: high, tool: refund, when: "input.amount > 50", name: refunds-over-50}
@@ -28,7 +29,7 @@ ask:
   - {tool: secret, name: secrets}
 `
 
-// people is approvers with their keys, and what a fleet has to know of them.
+// people holds approvers with their keys, and the policy part that makes a fleet accept them.
 type people struct {
 	keys      map[string]approval.Key
 	approvers approval.Approvers
@@ -53,7 +54,7 @@ func newPeople(t testing.TB, names ...string) people {
 	return p
 }
 
-// rules is a policy file as a worker has it.
+// rules parses a policy file into a worker's rules.
 func rules(t testing.TB, text string) permission.Rules {
 	t.Helper()
 	policy, err := schemas.ParsePolicy("policy.yaml", []byte(text))
@@ -76,7 +77,7 @@ func (p people) worker(t testing.TB, policy string) worker.Config {
 	return worker.Config{Rules: rules(t, policy), Approvals: p.approvers}
 }
 
-// question waits for the question about a call, and is it in full.
+// question waits for the question about a call and returns it in full.
 func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	f.t.Helper()
 	var q messages.Approval
@@ -90,7 +91,7 @@ func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	return q
 }
 
-// says is what becomes of a decision.
+// says hands in a decision and returns its outcome.
 func (f *fleet) says(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
 	f.t.Helper()
 	d := approval.Answer(q, v, name)
@@ -112,7 +113,7 @@ func (f *fleet) decide(d messages.Decision) (messages.DecisionState, error) {
 	return answer.State, err
 }
 
-// wantRefused checks that a decision was refused in this class.
+// wantRefused checks that a decision was refused with this class.
 func wantRefused(t testing.TB, what string, err error, class messages.Class) {
 	t.Helper()
 	var refusal *messages.Refusal
@@ -121,7 +122,8 @@ func wantRefused(t testing.TB, what string, err error, class messages.Class) {
 	}
 }
 
-// audited counts the lines of the audit log about questions and decisions by type and, for refusals, class.
+// audited counts the lines of the audit log about questions and decisions by type and, for
+// refusals, by class.
 func (f *fleet) audited() map[string]int {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -148,7 +150,7 @@ func (f *fleet) audited() map[string]int {
 	return lines
 }
 
-// bank registers lookup, a read, and refund, a write whose runs are kept.
+// bank registers lookup, a read, and refund, a write whose runs are recorded.
 func (f *fleet) bank() *outside {
 	f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -158,7 +160,7 @@ func (f *fleet) bank() *outside {
 
 func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }
 
-// approve has a question approved that one person decides.
+// approve approves a question as one person.
 func (f *fleet) approve(p people, name string, q messages.Approval) {
 	f.t.Helper()
 	if state, err := f.says(p, name, q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
@@ -166,7 +168,7 @@ func (f *fleet) approve(p people, name string, q messages.Approval) {
 	}
 }
 
-// present is what the workers that are there say of themselves.
+// present returns the announcements of the present workers.
 func (f *fleet) present() (all []messages.Presence) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

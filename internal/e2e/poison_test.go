@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// brittle starts a worker that is lost, as far as anybody can see, in the moment in which it starts the tool; before
-// the tool, in a pre-hook, when early is set. It also serves the other tools of the fleet.
+// brittle starts a worker that looks lost to the fleet as soon as it starts the tool; if early is
+// set, already in a pre-hook. It also serves the fleet's other tools.
 func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.t.Helper()
 	tools := &tool.Registry{}
@@ -59,8 +59,9 @@ func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.start(conn, w.Run)
 }
 
-// A call that takes every worker along that starts it is given up after five of them. Its siblings, the other batches
-// and sessions go on all the while: a healthy worker, which does not serve the poisonous tool, bounces it.
+// A call that kills every worker that starts it is given up after five of them. Calls beside it,
+// other batches and other sessions go on: a healthy worker, which does not serve the poisonous
+// tool, hands it back.
 func TestPoison(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -113,7 +114,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A job that no worker of its pool serves just then goes round among them as long as it may wait, and is no poison.
+// A job that no worker of its pool serves is handed back until its queue timeout, and does not
+// count as poison.
 func TestABounceIsNoPoison(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -145,7 +147,7 @@ func TestABounceIsNoPoison(t *testing.T) {
 	})
 }
 
-// Workers that are restarted one after the other, each with the call in hand, are no poison either.
+// Workers that restart one after another while they run a call do not make it poison either.
 func TestRollingRestartsAreNoPoison(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.Read}, {Kind: messages.Write, OnCrash: messages.Idempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// governed is a worker's rules under a version, which allow everything.
+// governed returns a worker configuration with rules of this version that allow everything.
 func governed(t *testing.T, version string) worker.Config {
 	t.Helper()
 	rules, err := permission.New(permission.Config{Default: permission.Allow, Version: version})
@@ -27,7 +27,7 @@ func governed(t *testing.T, version string) worker.Config {
 	return worker.Config{Rules: rules}
 }
 
-// listening counts what the daemons that are started from now on say.
+// listening counts log records of daemons that start from now on, by level and text.
 func (f *fleet) listening() (said func(level, text string) int) {
 	var log lockedBuffer
 	f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -41,7 +41,8 @@ func (f *fleet) listening() (said func(level, text string) int) {
 	}
 }
 
-// A coordinator that is started again without the policy of the fleet makes a worker without one take calls: it says so.
+// A coordinator restarts without the fleet's policy, so a worker without a policy takes calls
+// again. The log says so.
 func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -69,8 +70,8 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	})
 }
 
-// A worker without a policy runs nothing for a coordinator that has one, and says why, once. Those that have one take the
-// calls, whichever it is, and say that it is another.
+// A worker without a policy runs nothing for a coordinator that has one, and logs the reason once.
+// Workers with a policy take the calls; if it differs from the coordinator's, they log that.
 func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -26,7 +26,8 @@ var (
 	powerSeed   = flag.Uint64("powerloss.seed", 0, "when it does; 0: at another moment each time")
 )
 
-// ledgerTools writes a tools file with echo (read) and note, a write that adds its session, batch and place to a ledger.
+// ledgerTools writes a tools file with echo (a read) and note, a write that appends its session,
+// batch and index to a ledger.
 func ledgerTools(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tools.yaml")
@@ -44,13 +45,13 @@ func ledgerTools(t *testing.T) string {
 	return file
 }
 
-// noting is a batch with two writes that leave lines in the ledger, at places 1 and 3.
+// noting returns a batch with two writes, at the indices 1 and 3, that append to the ledger.
 func noting(session, id string) messages.Batch {
 	return canonical(session, id, call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}, call{"note", ""})
 }
 
-// checkEffects compares the results of a batch with what is in the ledger: at most one line for a write, and one line for
-// a write that is said to be done.
+// checkEffects compares results with the ledger: a write has at most one line, and exactly one if
+// it is reported as done.
 func checkEffects(t *testing.T, ledger string, replies []messages.Reply) {
 	t.Helper()
 	body, err := os.ReadFile(ledger)
@@ -79,7 +80,7 @@ func checkEffects(t *testing.T, ledger string, replies []messages.Reply) {
 	}
 }
 
-// diskImage makes a disk in a file and mounts it.
+// diskImage creates a disk image in a file and mounts it.
 func diskImage(t *testing.T) (image, dir string) {
 	t.Helper()
 	image = filepath.Join(t.TempDir(), "disk.img")
@@ -95,11 +96,12 @@ func diskImage(t *testing.T) (image, dir string) {
 	return image, mounted(t, "-o", "loop", image)
 }
 
-// load submits batches of a few sessions, one after another in each, and remembers what it was told.
+// load submits batches of a few sessions, one after another in each, and records what was
+// acknowledged and seen.
 type load struct {
 	mu       sync.Mutex
 	accepted []messages.Batch  // guarded by mu
-	seen     map[string][]byte // replies as they were published, by their subject's end; guarded by mu
+	seen     map[string][]byte // published replies by the end of their subject; guarded by mu
 }
 
 func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions int) {
@@ -120,7 +122,7 @@ func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions i
 			for n := 0; ctx.Err() == nil; n++ {
 				b := noting(fmt.Sprint("s", s), fmt.Sprint("b", n))
 				if err := c.Submit(ctx, b); err != nil {
-					continue // not acknowledged: no promise
+					continue // not acknowledged, so nothing is promised
 				}
 				l.mu.Lock()
 				l.accepted = append(l.accepted, b)
@@ -138,15 +140,15 @@ func (l *load) replies() int {
 	return len(l.seen)
 }
 
-// outage is the world at the moment when the power failed.
+// outage is the state of disk and ledger at the moment of a power failure.
 type outage struct {
 	image, ledger string
 	accepted      []messages.Batch
 	seen          map[string][]byte
 }
 
-// fail copies the disk as it is, without what the operating system has not written yet. The server stands still
-// from then on, as nothing else does: a copy takes time, a power failure does not.
+// fail copies the disk without what the operating system has not written back yet. It stops the
+// server first, because a copy takes time and a power failure does not. The daemons go on.
 func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,7 +188,7 @@ func copyFile(t *testing.T, from, to string) {
 
 var quickly = []string{"TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms", "TOOLFLEET_UNSAFE_SYNC=true"}
 
-// outages runs a fleet on a disk of its own and lets the power fail while batches run.
+// outages runs a fleet on a separate disk and cuts the power while batches run.
 func outages(t *testing.T, count int, sync string) []outage {
 	t.Helper()
 	seed := *powerSeed
@@ -206,7 +208,7 @@ func outages(t *testing.T, count int, sync string) []outage {
 	go func() { defer close(ended); l.run(ctx, t, conn, 4) }()
 	var all []outage
 	for i := range count {
-		if i%2 == 1 { // what is not synced has reached the disk in part: the operating system writes it now and then
+		if i%2 == 1 { // every other time, let the operating system write part of the unsynced data
 			if out, err := exec.Command("sync", "-f", disk).CombinedOutput(); err != nil {
 				t.Fatalf("sync %s: %v: %s", disk, err, out)
 			}
@@ -226,8 +228,9 @@ func outages(t *testing.T, count int, sync string) []outage {
 	return all
 }
 
-// recovered starts a fleet on the disk as the failure left it and returns the reply of every batch that was acknowledged
-// before it, and how many are lost; and how many replies are not those that were seen before.
+// recovered starts a fleet on the disk as the failure left it. It returns the reply of every batch
+// acknowledged before, how many batches are lost, and how many replies differ from those seen
+// before.
 func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed int) {
 	t.Helper()
 	p, _ := serverOn(t, filepath.Join(mounted(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
@@ -257,8 +260,9 @@ func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed
 	return replies, lost, changed
 }
 
-// The power fails while batches run, again and again. What was acknowledged gets its reply all the same, a reply that was
-// seen stays as it was, and no effect is had twice. The ledger of the effects is on another disk.
+// The power fails many times while batches run. Every acknowledged batch gets its reply, a reply
+// that was seen does not change, and no effect happens twice. The ledger of the effects is on
+// another disk.
 func TestPowerLoss(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
@@ -273,8 +277,9 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// The same with a server that syncs every two minutes, as a NATS server does by itself. It loses what it acknowledged:
-// that is told, not asserted, and shows that the test above can fail.
+// The same with a server that syncs every two minutes, the default of a NATS server. It loses
+// acknowledged batches: the test logs how many without asserting it, which shows that TestPowerLoss
+// can fail.
 func TestPowerLossWithoutSync(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
@@ -285,8 +290,8 @@ func TestPowerLossWithoutSync(t *testing.T) {
 	}
 }
 
-// The power fails under the server alone: coordinator and worker live through it, find the server again on what its disk
-// has, and go on.
+// The power fails for the server only. Coordinator and worker survive, reconnect to the server with
+// what its disk has, and go on.
 func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
@@ -302,7 +307,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	go func() { defer close(ended); l.run(ctx, t, p.bus(), 4) }()
 	p.until("some batches have ended", func() bool { return l.replies() >= 20 })
 	o := l.fail(t, server, image, ledger)
-	server.kill() // what it acknowledged from now on would not be on that disk
+	server.kill() // later acknowledgements would not be on the copied disk
 	stop()
 	<-ended
 	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")

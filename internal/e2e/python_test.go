@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The client that is written with Python's standard library alone has tests of its own, in Python.
+// The Python client, which uses only the standard library, has its own tests in Python.
 func TestPythonClient(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

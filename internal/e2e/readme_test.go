@@ -17,24 +17,22 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A snippet is a fenced block of README.md. The comment on the line before says what the test does with it:
+// A snippet is a fenced block of README.md. The comment on the line before says what the test does
+// with it:
 //
-//	<!-- test: run -->            its commands, with bash, in a folder that has the examples
-//	<!-- test: start -->          each of its lines is a daemon, which runs until stop
-//	<!-- test: stop -->           of no block: ends the daemons, as Ctrl-C does
-//	<!-- test: stdout -->         what the last run wrote there; "stdout, twice": two times
-//	<!-- test: stderr -->         the same, its lines in any order
-//	<!-- test: begin -->          a command of a terminal of its own, which goes on while the next blocks are done
-//	<!-- test: waits -->          what it has written to stderr when it does not get further by itself
-//	<!-- test: ends -->           what it writes there until it ends, after that; its stdout is that of the last run
-//	<!-- test: terminal, TEXT --> its command, at a terminal, where TEXT answers the question that it asks
-//	<!-- test: screen -->         what that terminal showed
-//	<!-- test: file PATH -->      it is a part of that file, word for word
-//	<!-- test: skip, REASON -->   nothing
+// <!-- test: run --> runs its commands with bash, in a folder that has the examples <!-- test:
+// start --> starts each of its lines as a daemon, which runs until stop <!-- test: stop --> has no
+// block: ends the daemons, as Ctrl-C does <!-- test: stdout --> the last run's stdout; "stdout,
+// twice": two times <!-- test: stderr --> the last run's stderr, its lines in any order <!-- test:
+// begin --> starts a command in another terminal; the next blocks go on <!-- test: waits --> that
+// command's stderr when it cannot go on by itself <!-- test: ends --> its stderr after that until
+// it ends; its stdout becomes the last run's <!-- test: terminal, TEXT --> runs its command at a
+// terminal and answers its question with TEXT <!-- test: screen --> what that terminal showed <!--
+// test: file PATH --> is a part of that file, word for word <!-- test: skip, REASON --> nothing
 //
-// In an output, … stands for anything, spaces do not count, and any duration is as good as any other.
+// In an output, … stands for any text, spaces do not count, and all durations are equal.
 type snippet struct {
-	line int // of the comment
+	line int // line of the comment
 	verb string
 	arg  string
 	text string
@@ -42,10 +40,11 @@ type snippet struct {
 
 var mark = regexp.MustCompile(`^<!-- test: (\w+),? ?(.*) -->$`)
 
-// snippets reads every block of a document. One without a comment is an error: nobody would run it.
+// snippets returns every block of a document. A block without a comment is an error, because no
+// test would run it.
 func snippets(document string) ([]snippet, error) {
 	var all []snippet
-	var open *snippet // the block that we are in
+	var open *snippet // the current block
 	lines := strings.Split(document, "\n")
 	for i, line := range lines {
 		switch m := mark.FindStringSubmatch(line); {
@@ -65,11 +64,11 @@ func snippets(document string) ([]snippet, error) {
 	return all, nil
 }
 
-// reader is somebody who follows the README in a clone.
+// reader follows the README in a copy of the examples.
 type reader struct {
 	t              *testing.T
 	dir            string // where the commands run: a copy of the examples
-	server         string // where the README's NATS server is, in place of 127.0.0.1:4222
+	server         string // address in place of the README's 127.0.0.1:4222
 	env            []string
 	daemons        []*daemon
 	stdout, stderr string // of the last run
@@ -79,8 +78,8 @@ type reader struct {
 	noPython       bool
 }
 
-// goHere lets the README build and run packages as in a clone, once each, from the checkout, where they are
-// compiled already.
+// goHere defines go for the snippets: it builds and runs packages from the checkout, where they are
+// compiled already, once each.
 const goHere = `
 go() {
 	case $1 in
@@ -96,7 +95,7 @@ built() {
 mkdir -p bin
 `
 
-// Everything that README.md shows is done here, and does what the README says.
+// The test does everything that README.md shows and compares the results.
 func TestReadme(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands of README.md are not run")
@@ -121,7 +120,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// newReader is somebody with a copy of the examples and a binary that is built already.
+// newReader returns a reader with a copy of the examples and a built binary.
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	dependOn(t, "../../cmd", "../../internal")
@@ -134,7 +133,8 @@ func newReader(t *testing.T) *reader {
 	); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(r.dir, "examples", "refund", "ledger")) // of whoever tried the example
+	// A copied leftover of a manual run.
+	_ = os.Remove(filepath.Join(r.dir, "examples", "refund", "ledger"))
 	for _, kept := range os.Environ() {
 		if !strings.HasPrefix(kept, "TOOLFLEET_") && !strings.HasPrefix(kept, "NATS_") {
 			r.env = append(r.env, kept)
@@ -145,8 +145,8 @@ func newReader(t *testing.T) *reader {
 	return r
 }
 
-// dependOn makes go test run the test again when a file in these folders has changed: it does not know by
-// itself which packages the command is made of.
+// dependOn makes go test rerun the test when a file in these folders changes. It cannot know by
+// itself from which packages the command is built.
 func dependOn(t *testing.T, folders ...string) {
 	t.Helper()
 	for _, folder := range folders {
@@ -203,7 +203,7 @@ func (r *reader) follow(s snippet) error {
 	return fmt.Errorf("no such word")
 }
 
-// run does commands, but for Python where there is none.
+// run runs commands, except for Python commands if there is no Python.
 func (r *reader) run(commands string) error {
 	if _, err := exec.LookPath("python3"); err != nil && strings.Contains(commands, "python3 ") {
 		r.noPython = true
@@ -224,7 +224,8 @@ func (r *reader) run(commands string) error {
 	return nil
 }
 
-// environment names the server while there is one: who reads the README has it at the usual place.
+// environment returns the environment of commands, with the server's address while it runs. A
+// reader of the README has the server at the default address.
 func (r *reader) environment() []string {
 	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server)
 	if len(r.daemons) > 0 {
@@ -233,7 +234,7 @@ func (r *reader) environment() []string {
 	return env
 }
 
-// start starts a daemon and waits until it says on stderr that it is ready.
+// start starts a daemon and waits until it reports on stderr that it is ready.
 func (r *reader) start(command string) error {
 	words := strings.Fields(command)
 	d := &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
@@ -251,14 +252,14 @@ func (r *reader) start(command string) error {
 	})
 }
 
-// begin starts a command that ends by itself, later.
+// begin starts a command that ends later by itself.
 func (r *reader) begin(command string) error {
 	words := strings.Fields(command)
 	r.begun = &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
-	r.begun.cmd.Args[0] = words[0] // it says how it was called
+	r.begun.cmd.Args[0] = words[0] // its error texts contain this name
 	r.begun.cmd.Dir, r.begun.cmd.Env = r.dir, r.environment()
 	r.begun.cmd.Stdout, r.begun.cmd.Stderr = &lockedBuffer{}, r.begun.log
-	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // one that has ended is left alone
+	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // no effect if it has ended
 	return r.begun.cmd.Start()
 }
 
@@ -270,7 +271,7 @@ func (r *reader) ends(shown string) error {
 	return same(r.stderr, shown)
 }
 
-// terminal does a command at a terminal, where the reader answers once they are asked.
+// terminal runs a command at a terminal and types the answer when the command asks.
 func (r *reader) terminal(command, answer string) error {
 	person, tool, err := openTerminal()
 	if err != nil {
@@ -318,7 +319,7 @@ func (r *reader) workersAreKnown(n int) error {
 	})
 }
 
-// until tries something that comes to work by itself, soon.
+// until retries a function until it succeeds.
 func (r *reader) until(try func() error) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -330,10 +331,10 @@ func (r *reader) until(try func() error) error {
 	}
 }
 
-// stop ends the daemons, the last one first. Each has to go in good order.
+// stop stops the daemons, the last one first, and checks that each ends in order.
 func (r *reader) stop() {
 	for _, d := range slices.Backward(r.daemons) {
-		_ = d.cmd.Process.Signal(syscall.SIGINT) // one that is gone shows in Wait
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // a daemon that has ended shows in Wait
 		if err := d.cmd.Wait(); err != nil {
 			r.t.Errorf("%s ended with %v", strings.Join(d.cmd.Args, " "), err)
 		}
@@ -350,7 +351,7 @@ var (
 	durations  = regexp.MustCompile(`[0-9.]+ (µs|ms|s)\b`)
 )
 
-// same reports how an output differs from what the README shows of it.
+// same reports how an output differs from the one in the README.
 func same(got, shown string) error {
 	plain := func(s string) string {
 		return spaces.ReplaceAllString(durations.ReplaceAllString(s, "0 ms"), "")
@@ -362,7 +363,7 @@ func same(got, shown string) error {
 	return nil
 }
 
-// sorted has the lines in an order of their own: what runs together is told in no certain one.
+// sorted sorts the lines, because concurrent calls report in no fixed order.
 func sorted(s string) string {
 	lines := strings.Split(strings.TrimSpace(durations.ReplaceAllString(s, "0 ms")), "\n")
 	slices.Sort(lines)

@@ -19,10 +19,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// amountsShown is a record that shows the amounts of payments, with hashes that a test can make.
+// amountsShown configures an audit log that shows the amounts of payments, with hashes that a test
+// can compute.
 var amountsShown = audit.Config{Plain: true, Include: []string{"pay.amount"}}
 
-// wantRan checks that a line is of the arguments that ran.
+// wantRan checks that a line describes the arguments that ran.
 func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran string) {
 	t.Helper()
 	var fields struct{ Amount json.RawMessage }
@@ -34,8 +35,9 @@ func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran s
 	}
 }
 
-// A hook changes the arguments of a call, and its worker is lost. The line is of what ran, whoever writes it: the coordinator
-// that ended the call, or one that finds the batch with its reply.
+// A hook changes the arguments of a call, and its worker is lost. The audit line describes the
+// arguments that ran, no matter which coordinator writes it: the one that ended the call, or one
+// that finds the batch with its reply.
 func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 	for name, anew := range map[string]bool{"one coordinator": false, "another puts it on record": true} {
 		t.Run(name, func(t *testing.T) {
@@ -72,8 +74,8 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 	}
 }
 
-// The newest record of a call says nothing of its arguments, and the batch has its reply: the older records say it. Where
-// there are none the line shows nothing.
+// The newest record of a call does not have its arguments, and the batch has its reply: the older
+// records have them. Without older records the line shows none.
 func TestOlderRecordsSayWhatRan(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -125,7 +127,8 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 	})
 }
 
-// A batch has its reply, and its body cannot be decoded any more, by whoever is left. Its calls are on record all the same.
+// A batch has its reply, but the remaining coordinators cannot decode its body. Its calls have
+// audit lines all the same.
 func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -16,17 +16,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// mayRest is a little more than the longest that nobody looks at a batch that waits for people.
+// mayRest is a little more than the longest time between two checks of a batch that waits for
+// approval.
 const mayRest = 5*time.Minute + 10*time.Second
 
-// secret registers a read that a person has to allow, which keeps no ledger.
+// secret registers a read that needs approval and has no ledger.
 func (f *fleet) secret() {
 	f.tool(schemas.Tool{Name: "secret", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 }
 
-// grants stores a person's agreement as a coordinator does that is killed right after: nobody is woken.
+// grants stores an approval as a coordinator does that is killed right after, so that no batch is
+// woken.
 func (f *fleet) grants(p people, name string, q messages.Approval) {
 	f.t.Helper()
 	ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
@@ -50,8 +52,8 @@ func (f *fleet) grants(p people, name string, q messages.Approval) {
 	}
 }
 
-// Every process goes while a batch waits for people, and the one that takes the answer goes with it: the batch goes on
-// within the time that nobody looks at it, and runs what was allowed once.
+// All processes stop while a batch waits for approval, and the coordinator that takes the decision
+// stops with it. The batch resumes within mayRest and runs the approved call once.
 func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -87,7 +89,7 @@ func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 	})
 }
 
-// Each question puts off the end of a batch by the time that people have to answer it, for its workers too.
+// Each question extends the life of a batch by the time that approvers have, also for its workers.
 func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -113,7 +115,8 @@ func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	})
 }
 
-// A read that waits for a person beside reads that ran is not run once nobody wants it any more, and the lane goes on.
+// A read waits for approval beside reads that have run. After an abort it never runs, and the lane
+// goes on.
 func TestAParkedReadIsAborted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -21,14 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// quick registers rd, a read, and wr, a write, that return their input at once.
+// quick registers a read rd and a write wr, which return their input at once.
 func quick(f *fleet) {
 	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
 	f.tool(schemas.Tool{Name: "rd", Kind: messages.Read}, echo)
 	f.tool(schemas.Tool{Name: "wr"}, echo)
 }
 
-// once submits one batch for each of the sessions and waits until every one of them has its reply.
+// once submits one batch to each of the sessions and awaits every reply.
 func (f *fleet) once(prefix string, sessions int) {
 	f.t.Helper()
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func (f *fleet) once(prefix string, sessions int) {
 	}
 }
 
-// heap is what is in use, once everything that nobody needs is gone.
+// heap returns the bytes in use after garbage collection.
 func heap() (inUse int64) {
 	runtime.GC()
 	runtime.GC()
@@ -77,8 +77,9 @@ func heap() (inUse int64) {
 	return int64(m.HeapAlloc)
 }
 
-// Ten thousand sessions with a batch each leave no object at the server, nothing in the coordinators and no goroutine
-// behind. What stays is records, which have an age; once that has come the memory is back too.
+// Ten thousand sessions with one batch each leave no consumer or stream at the server, no state in
+// the coordinators and no goroutine. Only records stay, which expire; after that the memory is free
+// again.
 func TestTenThousandSessionsLeaveNothingBehind(t *testing.T) {
 	sessions := 10_000
 	if testing.Short() {
@@ -92,7 +93,7 @@ func TestTenThousandSessionsLeaveNothingBehind(t *testing.T) {
 	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live)})
 	f.coordinator(coordinator.Config{})
 
-	f.once("warm", 500) // buffers and pools have their size now
+	f.once("warm", 500) // buffers and pools are grown now
 	f.settled()
 	f.forget(t)
 	objects, goroutines, before := f.objects(t), runtime.NumGoroutine(), heap()
@@ -133,14 +134,14 @@ func (f *fleet) settled() {
 	f.until("the log and the jobs are gone", func() bool { return f.left(bus.Batches) == 0 && f.left(bus.Jobs) == 0 })
 }
 
-// objects is how many streams and consumers the server has.
+// objects returns how many streams and consumers the server has.
 func (f *fleet) objects(t *testing.T) string {
 	t.Helper()
 	info := jetStream(t, f.conn, "INFO", nil)
 	return fmt.Sprintf("%v streams and %v consumers", info["streams"], info["consumers"])
 }
 
-// forget drops the records, as their age will, and checks that they have one.
+// forget deletes the records, as their expiry would, and checks that they expire.
 func (f *fleet) forget(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{bus.Calls, bus.Results, bus.Replies, bus.Audit} {
@@ -153,8 +154,9 @@ func (f *fleet) forget(t *testing.T) {
 	}
 }
 
-// BenchmarkLiveSessions keeps so many sessions live at once, each with a batch of 8 reads and 2 writes in the log or
-// running. Run it with at least as many batches as sessions, and compare figures of one run only:
+// BenchmarkLiveSessions keeps this many sessions live at once, each with a batch of 8 reads and 2
+// writes in the log or running. Run it with at least as many batches as sessions, and compare
+// figures of one run only:
 //
 //	go test -run '^$' -bench LiveSessions -benchtime 10000x ./internal/e2e
 func BenchmarkLiveSessions(b *testing.B) {

@@ -22,15 +22,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// away breaks the connection over the link, and keeps it broken until it is to come back.
+// away breaks the connection over the link until back is called.
 func (l *link) away() (back func()) {
 	l.set(weather{silent: true}, weather{silent: true})
 	l.cut()
 	return func() { l.set(weather{}, weather{}) }
 }
 
-// batchesOf is the batches that a feed tells of, in the order of their first event, and checks that none is told between
-// the events of another.
+// batchesOf returns the batches of a feed in the order of their first events, and checks that the
+// events of two batches do not mix.
 func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 	t.Helper()
 	for i, e := range events {
@@ -77,8 +77,8 @@ func (f *feed) replies() (n int) {
 	return n
 }
 
-// Batches begin and end while the watcher is away: each is told once, whole, and in the order in which they ran, whatever else
-// happens meanwhile.
+// Batches begin and end while the watcher is disconnected. It receives each of them once, complete,
+// and in the order in which they ran.
 func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 	for name, test := range map[string]struct {
 		missed int
@@ -153,7 +153,8 @@ func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 
 				want = append(want, "open", "queued", "after")
 				events := slices.DeleteFunc(told.all(), func(e messages.Event) bool {
-					return e.Type == messages.EventStart && e.Batch == "queued" // before what is open has ended
+					// This comes before the open batch has ended.
+					return e.Type == messages.EventStart && e.Batch == "queued"
 				})
 				if diff := cmp.Diff(want, batchesOf(t, events)); diff != "" {
 					t.Error(diff)
@@ -170,7 +171,8 @@ func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 	}
 }
 
-// What begins while the watcher still tells what it has missed is told after that, and no batch has to come for it.
+// A batch that begins while the watcher catches up is reported after the missed ones, and needs no
+// further batch to be reported.
 func TestWatchTellsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -199,7 +201,8 @@ func TestWatchTellsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	})
 }
 
-// The connection breaks before the watcher has its first answer: what ended since it began is told.
+// The connection breaks before the watcher has its first answer: it still receives the batches that
+// ended since it began.
 func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -231,7 +234,8 @@ func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 	})
 }
 
-// What comes over the new connection may be heard before the news that there is one: it hides nothing that was missed.
+// An event may arrive over the new connection before the client knows that it reconnected. No
+// missed event is lost by that.
 func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -240,7 +244,7 @@ func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
 		c, conn := f.follower(l)
 		defer conn.Close()
 		back := make(chan struct{}, 1)
-		conn.OnReconnect(func() { // who is told first takes a while
+		conn.OnReconnect(func() { // the first callback takes a while
 			back <- struct{}{}
 			time.Sleep(100 * time.Millisecond)
 		})
@@ -266,7 +270,7 @@ func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
 	})
 }
 
-// The connection breaks again and again, also while the watcher tells what it has missed before.
+// The connection breaks many times, also while the watcher catches up.
 func TestWatchThroughManyCuts(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -302,7 +306,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 	}
 }
 
-// What has ended before is told as far back as is asked for, and what is open is told at once.
+// The watcher receives the batches that ended since the given time, and the open ones at once.
 func TestWatchSince(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -319,7 +323,7 @@ func TestWatchSince(t *testing.T) {
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		time.Sleep(time.Second)
-		f.submit(canonical("s", "b3", call{"echo", ""})) // again: is no news
+		f.submit(canonical("s", "b3", call{"echo", ""})) // a repeated submit is no event
 		for _, test := range []struct {
 			since time.Time
 			want  []messages.BatchID
@@ -340,7 +344,7 @@ func TestWatchSince(t *testing.T) {
 	})
 }
 
-// What is forgotten before the watcher is back is not told, and holds up nothing.
+// Batches that are deleted before the watcher is back are not reported and delay nothing.
 func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -348,7 +352,7 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		l := newLink(t, srv)
 		told, _, end := watchOver(f, l, time.Time{})
 		defer end()
-		forget := func() { // as the server does when their time is over
+		forget := func() { // as the server does at their expiry
 			list, err := f.client.Batches(t.Context(), "s", time.Unix(0, 0))
 			if err != nil {
 				t.Fatal(err)
@@ -365,10 +369,10 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		f.run(canonical("s", "forgotten", call{"echo", ""}))
 		forget()
 		f.run(canonical("s", "kept", call{"echo", ""}))
-		f.run(canonical("s", "known", call{"echo", ""})) // another with its id
+		f.run(canonical("s", "known", call{"echo", ""})) // another batch with its id
 		back()
 		f.until("what is kept is told", func() bool { return told.replies() == 3 })
-		forget() // of this session nothing is kept
+		forget() // nothing of this session is left
 		l.cut()
 		time.Sleep(time.Minute)
 		f.run(canonical("s", "after", call{"echo", ""}))
@@ -379,7 +383,7 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 	})
 }
 
-// batchNames is the batches of the replies.
+// batchNames returns the batches of the reply events.
 func batchNames(events []messages.Event) (names []string) {
 	for _, e := range events {
 		if e.Type == messages.EventReply {
@@ -389,7 +393,7 @@ func batchNames(events []messages.Event) (names []string) {
 	return names
 }
 
-// A list is bounded, and no other session is on it.
+// A list of batches is bounded and holds one session only.
 func TestTheBatchesOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -401,7 +405,7 @@ func TestTheBatchesOfASession(t *testing.T) {
 		}
 		f.run(canonical("s.", "*", call{"echo", ""}))
 		for _, b := range []messages.Batch{canonical("s", "b99"), canonical("s.", "*")} {
-			f.gone(b) // until then it has its reply and is open too
+			f.gone(b) // before that it is both replied to and open
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		for i := range 100 {

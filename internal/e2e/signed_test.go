@@ -16,13 +16,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A decision that is made from docs/approvals.md alone, without any code of this project, is taken
-// by the coordinator, holds when the worker checks it again, and can be checked in the audit log.
+// A decision made from docs/approvals.md alone, without code of this project, is accepted by the
+// coordinator, holds when the worker checks it again, and can be verified in the audit log.
 func TestADecisionSignedAsDocumented(t *testing.T) {
 	const unknown = `"approval":`
 	for _, row := range []struct {
 		name string
-		// signed changes the canonical form that is signed, sent the decision that is sent.
+		// signed changes the signed canonical form, sent changes the decision that is sent.
 		signed, sent *strings.Replacer
 		want         messages.Class // "" is taken
 	}{
@@ -87,8 +87,8 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 	}
 }
 
-// documented is an approval of a batch's only call in canonical form, without sig: the template has
-// its members in order.
+// documented returns an approval of a batch's only call in canonical form, without sig. The
+// template has its members in the right order.
 func (f *fleet) documented(b messages.Batch, key string) string {
 	f.t.Helper()
 	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(messages.VerbShow, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, nil)
@@ -123,7 +123,7 @@ func (f *fleet) decideRaw(b messages.Batch, body string) (answer messages.Decisi
 	return answer
 }
 
-// decided is the first decision in the audit log that was taken.
+// decided returns the first accepted decision in the audit log.
 func (f *fleet) decided() messages.Decision {
 	f.t.Helper()
 	lines, err := f.conn.All(f.t.Context(), f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
@@ -140,8 +140,8 @@ func (f *fleet) decided() messages.Decision {
 	return messages.Decision{}
 }
 
-// nkeyOf is the public nkey of a user: base32 of a prefix byte, the key, and a CRC-16/XMODEM with its
-// low byte first.
+// nkeyOf returns the public nkey of a user: base32 of a prefix byte, the key, and a CRC-16/XMODEM
+// with its low byte first.
 func nkeyOf(public ed25519.PublicKey) string {
 	raw := append([]byte{20 << 3}, public...)
 	crc := uint16(0)

@@ -18,15 +18,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// hasty is a fleet of processes with short leases. A worker that stands still for a second, as it may on a busy machine, keeps
-// its lease, and two seconds lie between the moment in which it stops its tool and that in which others take the call.
+// hasty returns a fleet of processes with short leases. A worker that stalls for a second, as on a
+// busy machine, keeps its lease. Two seconds pass between the moment when it stops its tool and the
+// moment when others may take the call.
 func hasty(t *testing.T) *processes {
 	t.Helper()
 	return newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=3s", "TOOLFLEET_GRACE=1s", "TOOLFLEET_DRAIN=1s")
 }
 
-// effects writes a tools file with once, idem and check: writes that note the start of a run, by whom, then wait until
-// the file "go" is there, then note their effect.
+// effects writes a tools file with the writes once, idem and check. Each notes the start of a run
+// and its worker, waits until the file "go" exists, and notes its effect.
 func (p *processes) effects() (file string, dir string) {
 	p.t.Helper()
 	dir = p.t.TempDir()
@@ -64,11 +65,11 @@ func (p *processes) worker(file, name string, flags ...string) *daemon {
 
 func (d *daemon) signal(s syscall.Signal) { _ = d.cmd.Process.Signal(s) }
 
-// exited is closed when a daemon has ended.
+// exited returns a channel that is closed when a daemon has ended.
 func (p *processes) exited(d *daemon) <-chan struct{} {
 	done := make(chan struct{})
 	go func() { _ = d.cmd.Wait(); close(done) }()
-	p.t.Cleanup(func() { // before the one that kills it for good, which waits for it too
+	p.t.Cleanup(func() { // runs before the cleanup that kills it, which also waits
 		d.signal(syscall.SIGKILL)
 		<-done
 	})
@@ -100,7 +101,7 @@ func (p *processes) goOn(dir string) {
 	}
 }
 
-// reply is the reply of a batch that was submitted.
+// reply awaits the reply of a submitted batch.
 func (p *processes) reply(c *client.Client, b messages.Batch) messages.Reply {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
@@ -112,7 +113,7 @@ func (p *processes) reply(c *client.Client, b messages.Batch) messages.Reply {
 	return reply
 }
 
-// result is how the only call of a batch ended.
+// result awaits the result of a batch's only call.
 func (p *processes) result(c *client.Client, b messages.Batch) messages.Result {
 	p.t.Helper()
 	return p.reply(c, b).Results[0]
@@ -125,7 +126,8 @@ func dead(line string) bool {
 	return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
 }
 
-// A worker is paused past its lease in the middle of a write, and wakes when that has been decided without it.
+// A worker is paused past its lease in the middle of a write, and resumes after the call was
+// decided without it.
 func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 	for _, row := range []struct {
 		tool string
@@ -157,8 +159,8 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 			starts, _ := noted(dir)
 			p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
 			p.goOn(dir)
-			// Both workers go on to serve: nothing is stuck behind the old claim. On a machine that stands still for a while a
-			// lease lapses without a fault, so these may run again.
+			// Both workers go on to serve: nothing is stuck behind the old claim. If the machine
+			// stalls, a lease may lapse without a fault, so these calls may run again.
 			for n := range 4 {
 				if r := p.run(c, canonical("s", fmt.Sprint("after", n), call{"idem", ""})); r.Status != messages.StatusOK {
 					t.Errorf("a later call: %+v", r)
@@ -192,7 +194,7 @@ func (p *processes) run(c *client.Client, b messages.Batch) messages.Result {
 	return p.result(c, b)
 }
 
-// wire is a TCP proxy that can be cut, so that its ends hear nothing of one another and are not told.
+// wire is a TCP proxy that can be cut: both ends then get no data and no error.
 type wire struct {
 	addr string
 	mu   sync.Mutex
@@ -262,7 +264,8 @@ func (w *wire) setCut(cut bool) {
 	w.cut = cut
 }
 
-// The connection of a worker is cut, not the worker: its tool is dead before anybody else may start the call.
+// The connection of a worker is cut, but the worker lives: its tool is dead before another worker
+// may start the call.
 func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	for _, tool := range []string{"once", "idem", "check"} {
 		t.Run(tool, func(t *testing.T) {
@@ -290,7 +293,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			} else {
 				p.started(dir, 2)
 			}
-			if !dead(starts[0]) { // the takeover is the earliest moment at which anybody holds the lease to have lapsed
+			if !dead(starts[0]) { // a takeover means that the lease has lapsed for others
 				t.Error("the tool of the worker that was cut off outlived its lease")
 			}
 			p.goOn(dir)
@@ -306,14 +309,16 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	}
 }
 
-// One SIGTERM drains, two are quick, and nothing is lost: what may run again does so without waiting for the lease.
+// One SIGTERM drains, a second one hurries, and nothing is lost: a call that may run again does so
+// without waiting for the lease.
 func TestTwoSIGTERMs(t *testing.T) {
 	for _, row := range []struct {
 		tool string
 		want messages.Status
 	}{{"look", messages.StatusOK}, {"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}, {"check", messages.StatusOK}} {
 		t.Run(row.tool, func(t *testing.T) {
-			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m") // neither is waited for
+			// The test must wait for neither.
+			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m")
 			file, dir := p.effects()
 			p.ready("coordinator")
 			going := p.worker(file, "going")
@@ -356,7 +361,8 @@ func TestTwoSIGTERMs(t *testing.T) {
 	}
 }
 
-// A program that kills the worker which started it is given up after five of them, and the calls beside it are answered.
+// A call that kills the worker which started it is given up after five of them, and the calls
+// beside it are answered.
 func TestACallThatKillsItsWorkers(t *testing.T) {
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")
 	p.ready("coordinator")

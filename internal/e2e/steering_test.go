@@ -27,7 +27,7 @@ func (f *fleet) steer(session, message string, when messages.SteerWhen) {
 	}
 }
 
-// wantSteering checks what a reply takes along: JSON, or "" for nothing.
+// wantSteering checks the steering of a reply: JSON, or "" for none.
 func (f *fleet) wantSteering(r messages.Reply, want string) {
 	f.t.Helper()
 	if string(r.Steering) != want {
@@ -36,11 +36,12 @@ func (f *fleet) wantSteering(r messages.Reply, want string) {
 	wantValid(f.t, "reply", messages.MustMarshal(r))
 }
 
-// What runs keeps its real result, and what is skipped says for whom. Two messages come in the order they were sent.
+// Running calls keep their real results, and skipped ones say by whom they were skipped. Two
+// messages arrive in the order in which they were sent.
 func TestSteering(t *testing.T) {
 	for _, row := range []struct {
 		when messages.SteerWhen
-		want string // of ten reads of which eight run, a write, a read
+		want string // statuses of ten reads, eight of them running, a write and a read
 	}{
 		{messages.SteerAfterBatch, "ok ok ok ok ok ok ok ok ok ok ok ok"},
 		{"", "ok ok ok ok ok ok ok ok ok ok ok ok"},
@@ -76,7 +77,8 @@ func TestSteering(t *testing.T) {
 				if strings.HasSuffix(row.want, "skipped") {
 					f.wantWords(reply.Results[11], "Not run", "Ada", "use the other account")
 				}
-				next := f.reply(waiting, time.Minute) // the message was heard, so this one runs
+				// The message was delivered, so this batch runs.
+				next := f.reply(waiting, time.Minute)
 				f.wantStatuses(next, "ok ok")
 				f.wantSteering(next, "")
 				if want := int32(1 + strings.Count(row.want, "ok")/12); pay.runs.Load() != want {
@@ -87,7 +89,7 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// A write that has started is never killed for a message, however urgent.
+// A started write is never stopped for a steering message, however urgent.
 func TestSteeringKillsNoWrite(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -105,7 +107,8 @@ func TestSteeringKillsNoWrite(t *testing.T) {
 	})
 }
 
-// Said while nothing runs, it waits for the next reply that can take it along, and is in no other.
+// A message that is sent while nothing runs waits for the next reply that can take it, and is in no
+// other.
 func TestSteeringWaitsForAReply(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -124,7 +127,7 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 		}
 		f.wantSteering(f.run(canonical("other", "b", call{"pay", through})), "")
 		first := f.run(canonical("s", "first", call{"pay", through}))
-		f.wantStatuses(first, "ok") // it was not there when somebody wanted to be heard
+		f.wantStatuses(first, "ok") // it came after the message
 		f.wantSteering(first, `["one",["two"]]`)
 		f.wantSteering(f.run(canonical("s", "second", call{"pay", through})), "")
 		f.steer("s", `3`, "")
@@ -133,7 +136,7 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 	})
 }
 
-// The coordinator dies between noting down that its reply takes the message along and storing that reply.
+// The coordinator dies between recording that its reply takes the message and storing that reply.
 func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -164,7 +167,7 @@ func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// More steering than fits into a message goes the way of large replies.
+// Steering that is too large for a message is stored like a large reply.
 func TestLargeSteering(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -183,7 +186,7 @@ func TestLargeSteering(t *testing.T) {
 	})
 }
 
-// The time of a batch does not run while it waits behind others of its session.
+// The time limit of a batch does not run while it waits behind others of its session.
 func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -203,7 +206,8 @@ func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
 	})
 }
 
-// When the time is up, what has ended stays, what runs is stopped and says what is known of it, the rest is not run.
+// When the time is up, ended calls keep their results, running ones are stopped and say what is
+// known of them, and the rest never start.
 func TestTheTimeOfABatchIsUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -228,7 +232,7 @@ func TestTheTimeOfABatchIsUp(t *testing.T) {
 	})
 }
 
-// Calls that wait for a slot of the worker use the time of their batch up.
+// Calls that wait for a slot of the worker use up the time of their batch.
 func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -246,7 +250,7 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 	})
 }
 
-// Whoever takes a batch over goes on with the time that is left by the newest plan record.
+// A coordinator that takes a batch over continues with the time that the newest plan record leaves.
 func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
 		t.Run(string(kind), func(t *testing.T) { timeSurvivesATakeover(t, kind) })
@@ -280,8 +284,8 @@ func timeSurvivesATakeover(t *testing.T, first messages.Kind) {
 	})
 }
 
-// Coordinators are killed and replaced while somebody speaks to a session again and again: each message comes with
-// exactly one reply.
+// Coordinators are killed and replaced while a client steers a session many times: each message
+// comes with exactly one reply.
 func TestEachMessageComesOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -296,7 +300,8 @@ func TestEachMessageComesOnce(t *testing.T) {
 		for n := range rounds {
 			b := canonical("s", fmt.Sprint("b", n), call{"nap", `{"ms":100}`})
 			f.submit(b)
-			time.Sleep(time.Duration(n*9) * time.Millisecond) // before, at and after the end of the batch
+			// Before, at and after the end of the batch.
+			time.Sleep(time.Duration(n*9) * time.Millisecond)
 			f.steer("s", fmt.Sprintf(`"m%d"`, n), "")
 			if n%3 == 2 {
 				kill()
@@ -314,7 +319,7 @@ func TestEachMessageComesOnce(t *testing.T) {
 	})
 }
 
-// hear counts the messages that a reply takes along.
+// hear counts the steering messages of a reply.
 func (f *fleet) hear(heard map[string]int, r messages.Reply) {
 	f.t.Helper()
 	var said []string

@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker"
 )
 
-// tell runs a command to its end and returns what it printed on stdout and on stderr.
+// tell runs a command to its end and returns its stdout, stderr and exit status.
 func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
 	p.t.Helper()
 	path := binary(p.t)
@@ -28,11 +28,11 @@ func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	var out, talk strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &talk
-	_ = cmd.Run() // the exit status tells
+	_ = cmd.Run() // the exit status is checked instead
 	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
 }
 
-// says fails the test unless a text holds all of the words.
+// says fails the test unless the text contains all of the words.
 func says(t *testing.T, what, text string, words ...string) {
 	t.Helper()
 	for _, word := range words {
@@ -42,7 +42,7 @@ func says(t *testing.T, what, text string, words ...string) {
 	}
 }
 
-// bus is a connection to the server of the processes.
+// bus connects to the server of the processes.
 func (p *processes) bus() *bus.Conn {
 	p.t.Helper()
 	conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.url, Name: "test"})
@@ -113,7 +113,8 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	}
 }
 
-// A server that may lose what it acknowledged is not worked on unless the settings say so, and then everybody can see it.
+// Daemons refuse a server that may lose acknowledged messages, unless the settings accept that;
+// then the log shows it.
 func TestAnUnsafeServerIsRefused(t *testing.T) {
 	p, server := serverOn(t, t.TempDir(), []string{"--sync", "1m"})
 	p.until("the server says what it risks", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
@@ -129,7 +130,8 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	p.env = append(p.env, "TOOLFLEET_UNSAFE_SYNC=true")
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
 		d := p.ready(args...)
-		p.until("the "+args[0]+" says what is accepted", func() bool { // what it has said may still be in the pipe
+		// Its output may still be in the pipe.
+		p.until("the "+args[0]+" says what is accepted", func() bool {
 			said := d.log.String()
 			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")
 		})
@@ -145,7 +147,8 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	says(t, "doctor", out, "unsafe_sync accepts that")
 }
 
-// jetStream makes a request of the JetStream API, without a body where it is nil, and returns its answer.
+// jetStream sends a request to the JetStream API, without a body if it is nil, and returns the
+// answer.
 func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[string]any) {
 	t.Helper()
 	var raw []byte
@@ -162,7 +165,8 @@ func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[
 	return answer
 }
 
-// A stream that breaks a promise stops whoever starts on it, and one that is missing is made.
+// A stream with a wrong configuration stops every daemon that starts on it, and a missing stream is
+// created.
 func TestStreamsAreCheckedAtStart(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	f.close()
@@ -202,8 +206,9 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 	}
 }
 
-// An operator deletes a stream that holds the truth while the fleet runs. Nobody makes it anew behind their back, also not a
-// daemon that starts; no reply is made up, and the log names the stream until somebody looks.
+// An operator deletes a stream with durable data while the fleet runs. No daemon creates it again,
+// not even one that starts later. No reply is invented, and the log names the stream until an
+// operator acts.
 func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	for _, stream := range []string{bus.Batches, bus.Calls, bus.Replies} {
 		t.Run(stream, func(t *testing.T) {
@@ -220,7 +225,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				name := f.conn.Names().Stream(stream)
 				jetStream(t, f.conn, "STREAM.DELETE."+name, nil)
 				close(gate)
-				// Without the log a batch that is driven still comes to its end, and its reply is stored.
+				// Without the log a running batch still ends, and its reply is stored.
 				if reply, err := f.await(b, 5*time.Minute); err == nil && (stream != bus.Batches || len(reply.Results) != 2) {
 					t.Errorf("a reply without %s: %s", name, messages.MustMarshal(reply))
 				}
@@ -249,8 +254,8 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	}
 }
 
-// Consumers and jobs are only hints. When an operator deletes them, whoever pulls from them says so and makes them anew,
-// and what was accepted goes on.
+// Consumers and jobs are only hints. After an operator deletes them, the daemons that use them log
+// that and create them again, and accepted batches go on.
 func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 	for _, what := range []string{"CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "CONSUMER.DELETE.TOOLFLEET_JOBS.default", "STREAM.DELETE.TOOLFLEET_JOBS"} {
 		t.Run(what, func(t *testing.T) {

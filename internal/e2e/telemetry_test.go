@@ -19,14 +19,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// endsWithin is how long a process may take to end after it was told to and has nothing in hand. Its own bound is 2 s for
-// the traces; the rest is for machines under load.
+// endsWithin bounds how long an idle process may take to end after a signal. Its own bound is 2 s
+// for the traces; the rest is for machines under load.
 const endsWithin = 30 * time.Second
 
-// badCollectors take no traces, each in its way.
+// badCollectors returns collectors that each fail to take traces in another way.
 func badCollectors(t *testing.T) map[string]string {
 	t.Helper()
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, nobody answers
+	// The kernel accepts connections, and no reply comes.
+	hole, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +59,13 @@ func badCollectors(t *testing.T) map[string]string {
 			}
 		}),
 	}
-	t.Cleanup(func() { close(ended) }) // before the servers close, which wait for what is under way
+	// Runs before the servers close, which wait for open requests.
+	t.Cleanup(func() { close(ended) })
 	return urls
 }
 
-// TestNothingWaitsForTheCollector runs far more batches than the queue of spans holds, past collectors that take none, and
-// ends the processes.
+// TestNothingWaitsForTheCollector runs far more batches than the queue of spans holds, with
+// collectors that take no traces, and then stops the processes.
 func TestNothingWaitsForTheCollector(t *testing.T) {
 	for name, url := range badCollectors(t) {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +74,8 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 			tools, _ := p.tools()
 			daemons := []*daemon{p.ready("coordinator"), p.ready("worker", "--tools", tools)}
 			c := p.client()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for all of them; a few seconds are enough
+			// For all batches; a few seconds suffice.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			const sessions, batches = 4, 10
 			var answered atomic.Int32
@@ -107,7 +110,7 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 	}
 }
 
-// ends expects a process that was told to end to do so, in good order.
+// ends checks that a process ends in order after a signal.
 func (p *processes) ends(d *daemon) {
 	p.t.Helper()
 	select {
@@ -120,11 +123,12 @@ func (p *processes) ends(d *daemon) {
 	}
 }
 
-// TestACommandEndsWithoutItsCollector runs a whole fleet in one process, whose answer does not depend on a collector.
+// TestACommandEndsWithoutItsCollector runs a whole fleet in one process. Its answer does not depend
+// on a collector.
 func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	urls := badCollectors(t)
 	for _, name := range []string{"down", "never answers"} {
-		// However long the batch takes, nothing is sent before its end.
+		// However long the batch takes, no trace is sent before its end.
 		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name], "OTEL_BSP_SCHEDULE_DELAY=600000"}}
 		stdout, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../..")
 		if code != 0 || !strings.HasPrefix(stdout, "{") || !endsWithTraces(stderr, "completed: 5 calls") {
@@ -137,13 +141,14 @@ func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	}
 }
 
-// endsWithTraces reports whether what the batch came to is said before the traces are sent, which may take a while.
+// endsWithTraces reports whether the outcome of the batch is printed before the traces are sent,
+// which may take a while.
 func endsWithTraces(stderr, outcome string) bool {
 	told, traces := strings.Index(stderr, outcome), strings.Index(stderr, "traces are not sent")
 	return told >= 0 && told < traces
 }
 
-// refusedMessage is a file with calls that have one id.
+// refusedMessage writes a file with calls that share one id.
 func refusedMessage(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "refused.json")
@@ -154,7 +159,8 @@ func refusedMessage(t *testing.T) string {
 	return file
 }
 
-// TestACollectorThatComesBack is killed with spans on their way, and gets those of later batches when it is there again.
+// TestACollectorThatComesBack kills a collector with spans in flight; after a restart it gets the
+// spans of later batches.
 func TestACollectorThatComesBack(t *testing.T) {
 	addr := natstest.FreeAddr(t)
 	var taken lockedBuffer
@@ -191,14 +197,15 @@ func TestACollectorThatComesBack(t *testing.T) {
 	p.until("the collector has a later one", func() bool { return has("after") })
 }
 
-// TestOneProcessIsOneService has the whole fleet of a command under one name, in one trace.
+// TestOneProcessIsOneService checks that the whole fleet inside one command is one service, in one
+// trace.
 func TestOneProcessIsOneService(t *testing.T) {
 	backend := newOTLP(t)
 	p := &processes{t: t, env: append(backend.env(), "OTEL_SERVICE_NAME=")}
 	if _, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../.."); code != 0 {
 		t.Fatalf("run ends with %d\n%s", code, stderr)
 	}
-	// All is there as soon as the command has ended: it flushes what it has.
+	// All spans are there once the command has ended: it flushes.
 	spans := backend.all()
 	traces := map[string]bool{}
 	for _, s := range spans {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// openTerminal is the two ends of a pseudo-terminal.
+// openTerminal returns the two ends of a pseudo-terminal.
 func openTerminal() (person, tool *os.File, err error) {
 	if person, err = os.OpenFile("/dev/ptmx", os.O_RDWR, 0); err != nil {
 		return nil, nil, err

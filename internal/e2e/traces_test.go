@@ -24,10 +24,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// sixPhases is what stands below a call that succeeded.
+// sixPhases are the spans below a call that succeeded.
 const sixPhases = "validate, semantic, pre-hooks, permissions, execute, post-hooks"
 
-// theREADMEsBatch is the trace of the batch of README's first command: three reads together, a write, a read.
+// theREADMEsBatch is the trace of the batch of the README's first command: three reads together, a
+// write, a read.
 const theREADMEsBatch = `send toolfleet.batch [toolfleet CLIENT]
  process toolfleet.batch [toolfleet-coordinator CONSUMER]
   stage 0 [toolfleet-coordinator INTERNAL]
@@ -79,7 +80,8 @@ func TestJaegerShowsTheTrace(t *testing.T) {
 	wantREADMEsTrace(t, spans)
 }
 
-// runREADMEsBatch starts a coordinator and a worker and runs README's batch from a third process, in a folder of its own.
+// runREADMEsBatch starts a coordinator and a worker and runs the README's batch from a third
+// process, in its own folder.
 func (p *processes) runREADMEsBatch() {
 	p.t.Helper()
 	root := p.t.TempDir()
@@ -122,8 +124,8 @@ func wantREADMEsTrace(t *testing.T, spans []span) {
 	}
 }
 
-// wantWhole checks what holds for every trace of ours: it is one, each parent is there and began before its children, and
-// each link leads to a span that is there.
+// wantWhole checks that the spans are one trace, that each parent exists and began before its
+// children, and that each link leads to an existing span.
 func wantWhole(t *testing.T, spans []span) {
 	t.Helper()
 	byID := map[string]span{}
@@ -150,8 +152,8 @@ func wantWhole(t *testing.T, spans []span) {
 	}
 }
 
-// tree is spans as text, each below its parent: calls in the order of the message, the rest as it began. What stands below a
-// call is written on its line.
+// tree renders spans as text, each below its parent: calls in the order of the message, others by
+// start. The spans below a call are on the call's line.
 func tree(spans []span) string {
 	below := map[string][]span{}
 	ids := map[string]bool{}
@@ -160,7 +162,8 @@ func tree(spans []span) string {
 	}
 	spans = slices.SortedStableFunc(slices.Values(spans), func(a, b span) int {
 		return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began),
-			strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name)) // Jaeger tells microseconds
+			// Jaeger's times are in microseconds.
+			strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name))
 	})
 	for _, s := range spans {
 		above := s.above
@@ -209,7 +212,7 @@ func number(text string) int {
 	return n
 }
 
-// One trace through what happens to a call that fails and is retried: the attempt after it is a child of its own, and linked.
+// A retried call is one trace: the later attempt is a separate child, linked to the failed one.
 func TestTheTraceOfARetriedCall(t *testing.T) {
 	backend := newOTLP(t)
 	p := newProcesses(t, backend.env()...)
@@ -231,7 +234,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	p.ready("coordinator")
 	p.ready("worker", "--tools", file)
 	c := p.client()
-	// An agent without any tracing: the batch has a trace all the same.
+	// Even if the agent does no tracing, the batch has a trace.
 	reply, err := c.Run(t.Context(), canonical("s", "shaky", call{"shaky", `{}`}, call{"nobody", `{}`}), nil)
 	if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[0].Attempt != 3 {
 		t.Fatalf("%+v, %v", reply, err)
@@ -274,7 +277,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	}
 }
 
-// A batch that waited for a person is one trace, and nothing in it is open while it waits: the wait is a gap.
+// A batch that waited for approval is one trace. No span is open while it waits: the wait is a gap.
 func TestTheTraceOfACallThatWaited(t *testing.T) {
 	backend := newOTLP(t)
 	dir := t.TempDir()
@@ -297,7 +300,7 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.until("the batch rests", func() bool { return len(backend.all()) >= strings.Count(asked, "\n")+6+4 })
-	resting := time.Now() // from here on nobody has a span open
+	resting := time.Now() // from here on no span is open
 	<-time.NewTimer(700 * time.Millisecond).C
 	var open messages.PendingList
 	if err := json.Unmarshal([]byte(p.command("approvals", "ls", "-o", "json")), &open); err != nil || len(open.Pending) != 1 {
@@ -314,7 +317,8 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	var spans []span
 	p.until("the whole trace has come", func() bool {
 		spans = backend.all()
-		spans = slices.DeleteFunc(spans, func(s span) bool { return s.trace != spans[0].trace }) // the decision may have a trace of its own
+		// The decision may be a separate trace.
+		spans = slices.DeleteFunc(spans, func(s span) bool { return s.trace != spans[0].trace })
 		return len(spans) >= strings.Count(asked+answered, "\n")+6+4+6
 	})
 	wantWhole(t, spans)
@@ -328,7 +332,8 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	}
 }
 
-// asked and answered are the trace of a batch that waited for a person, before its wait and after it.
+// asked and answered are the trace of a batch that waited for approval, before the wait and after
+// it.
 const (
 	asked = `process toolfleet.batch [toolfleet-coordinator CONSUMER]
  stage 0 [toolfleet-coordinator INTERNAL]
@@ -348,7 +353,7 @@ const (
 `
 )
 
-// command runs a command of the binary to its end and returns what it printed.
+// command runs a command of the binary to its end and returns its output.
 func (p *processes) command(args ...string) string {
 	p.t.Helper()
 	path := binary(p.t)
@@ -362,7 +367,7 @@ func (p *processes) command(args ...string) string {
 	return out.String()
 }
 
-// jaeger is a real one.
+// jaeger is a real Jaeger server.
 type jaeger struct{ query, otlp string }
 
 func startJaeger(t *testing.T, path string) *jaeger {
@@ -398,7 +403,7 @@ func startJaeger(t *testing.T, path string) *jaeger {
 	}
 }
 
-// spans is every span of the one trace that Jaeger holds, as its API tells it.
+// spans returns every span of the one trace that Jaeger holds, read through its API.
 func (j *jaeger) spans(t *testing.T) []span {
 	t.Helper()
 	resp, err := http.Get("http://" + j.query + "/api/traces?service=toolfleet-coordinator")
@@ -462,5 +467,5 @@ func (j *jaeger) spans(t *testing.T) []span {
 	return spans
 }
 
-// kindOf is a span's kind as people say it.
+// kindOf returns the short name of a span's kind.
 func kindOf(k v1.Span_SpanKind) string { return strings.TrimPrefix(k.String(), "SPAN_KIND_") }

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What people see of a batch while it runs and afterwards, over the binary: a watched session, a bar of somebody's own, and
-// the picture that docs/events.md shows.
+// Views of a batch during its run and afterwards, through the binary: a watched session, an
+// external progress bar, and the picture that docs/events.md shows.
 func TestWatchingABatch(t *testing.T) {
 	dependOn(t, "../../cmd", "../../examples")
 	p := newProcesses(t)
@@ -94,7 +94,7 @@ func TestWatchingABatch(t *testing.T) {
 	}
 }
 
-// watcher is a command that watches until it is told to end.
+// watcher is a command that watches until it is stopped.
 type watcher struct {
 	*exec.Cmd
 	out, talk *lockedBuffer
@@ -122,7 +122,7 @@ var (
 	sessions = regexp.MustCompile(`of session \S+:`)
 )
 
-// shape is a picture without what differs from run to run.
+// shape removes from a picture what differs from run to run.
 func shape(picture string) string {
 	for _, r := range []struct {
 		re *regexp.Regexp

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// schemaOf is the schema of what travels under a verb.
+// schemaOf is the schema of the messages under each verb.
 var schemaOf = map[messages.Verb]string{
 	messages.VerbBatch: "batch", messages.VerbRun: "batch", messages.VerbReply: "reply", messages.VerbFinal: "reply",
 	messages.VerbRefused: "reply", messages.VerbEvent: "event", messages.VerbRead: "job", messages.VerbWrite: "job",
@@ -28,23 +28,25 @@ var schemaOf = map[messages.Verb]string{
 	messages.VerbStop: "stop", messages.VerbHand: "hand-back", messages.VerbAudit: "audit-record", auditEnded: "audit-lines",
 }
 
-// auditEnded stands for the lines of a session's batches, which have a subject of their own.
+// auditEnded stands for the audit lines of a session's batches, which have a separate subject.
 const auditEnded messages.Verb = "audit.ended"
 
-// Every message that a fleet puts on the wire is what its schema says.
+// Every message on the wire is valid by its schema.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	sawAll := everyMessageFits(t, f)
 	for _, p := range messages.Providers {
 		calls := []call{{"echo", `{"n":1}`}, {"count", ""}, {"nope", ""}, {"count", ""}, {"count", "[]"}, {"echo", ""}}
-		if p != messages.Gemini { // whose answers must repeat the name
+		if p != messages.Gemini { // its answers must repeat the name
 			calls = append(calls, call{"", ""})
 		}
 		f.run(batchIn(p, "s", "mixed "+string(p), calls...))
 	}
 	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
-	f.gone(conflict) // while the first is in the log the run door refuses by itself, and nobody is told at the subject of refusals
+	// While the first batch is in the log, the run handler refuses by itself and publishes no
+	// refusal.
+	f.gone(conflict)
 	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil {
 		t.Error("another body under an id that was used was not refused")
 	}
@@ -58,7 +60,7 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		messages.VerbWrite, messages.VerbCall, messages.VerbPlan, messages.VerbResult, messages.VerbNotify, messages.VerbFinal)
 }
 
-// The same for what is said to a session, for retries, and for calls that are handed back.
+// The same for controls, retries, and calls that are handed back.
 func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -108,8 +110,8 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	sawAll(messages.VerbControl, messages.VerbCtl, messages.VerbStop, messages.VerbHand, auditEnded)
 }
 
-// everyMessageFits checks what travels against its schema, and is a function that waits until messages of all the given
-// verbs were seen.
+// everyMessageFits checks every published message against its schema. It returns a function that
+// waits until messages of all the given verbs were seen.
 func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
 	t.Helper()
 	watcher := f.connect("watcher")
