@@ -14,10 +14,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// maxEdited is how many characters of edited arguments the model is told.
+// maxEdited bounds how many characters of edited arguments are shown to the model.
 const maxEdited = 4000
 
-// answered is the question that people have answered about the call, in the record that the job takes over from.
+// answered returns the approval in the prior record: a question about this call that people have
+// answered. It is nil when there is none.
 func (c *call) answered() *messages.Approval {
 	if c.prior == nil {
 		return nil
@@ -25,8 +26,8 @@ func (c *call) answered() *messages.Approval {
 	return c.prior.Approval
 }
 
-// frozenInput is the input that stands in the record that the job takes over from, else the job's: what people have
-// agreed to, then what hooks made of it.
+// frozenInput returns the input to run with. An approved input comes before the one that hooks left
+// in the prior record, and both come before the job's own.
 func frozenInput(job messages.Job, prior *messages.CallRecord) []byte {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
@@ -39,8 +40,9 @@ func frozenInput(job messages.Job, prior *messages.CallRecord) []byte {
 	return job.Input
 }
 
-// approval lets a call pass that nobody has to be asked about, and one that people have agreed to. For any other it asks:
-// the error is an *Asked. An agreement is checked as if nobody had looked at it before, against what the rules say now.
+// approval decides about a call whose ruling is ask. It returns nil when no person is needed, or
+// when a checked agreement holds. Otherwise it returns an *Asked or a *failure. An agreement is
+// checked from scratch, against what the rules say now.
 func (c *call) approval(ctx context.Context) error {
 	q := c.answered()
 	switch {
@@ -65,7 +67,7 @@ func (c *call) approval(ctx context.Context) error {
 	return c.ask()
 }
 
-// flawOf is why what people have answered does not let the call run now; nil when it does.
+// flawOf returns why an answered question does not let the call run now, or nil when it does.
 func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	changed := func(what string) *messages.Refusal {
 		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: "The question was about " + what + "."}
@@ -90,7 +92,8 @@ func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	return refusal
 }
 
-// isAbout reports whether a question is about this call: a record that was copied from another's journal is none.
+// isAbout reports whether a question is about this call. A record copied from the journal of
+// another call must not count.
 func (c *call) isAbout(q messages.Approval) bool {
 	j := c.job
 	return q.Tenant == j.Tenant && q.Session == j.Session && q.Batch == j.Batch && q.Index == j.Index && q.CallID == j.CallID && q.Tool == j.Tool
@@ -105,7 +108,8 @@ func ticket(q messages.Approval) string {
 	return ""
 }
 
-// ask ends the run here with a question. What it says is the policy's and the frozen call's, never the model's own words.
+// ask ends the run with a question. The text comes from the policy and the frozen call, never from
+// the model's own words.
 func (c *call) ask() error {
 	q := messages.Approval{
 		V: messages.Version, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index, CallID: c.job.CallID,
@@ -120,7 +124,7 @@ func (c *call) ask() error {
 	return &Asked{Approval: q, Hooks: c.frozen.Hooks, ArgsHash: c.frozen.ArgsHash}
 }
 
-// unasked is the end of a call that a person would have to allow, where nobody can be asked.
+// unasked is the failure of a call that needs an approval where too few people can be asked.
 func (c *call) unasked() *failure {
 	who := "A person"
 	if c.ruling.Approvers > 1 {
@@ -130,7 +134,8 @@ func (c *call) unasked() *failure {
 		"%s would have to approve this call (%s), and nobody can be asked here. It was not run.", who, c.ruling.Reason)
 }
 
-// tellOfEdit tells the model that a person made something else of what it asked for, also where that was refused then.
+// tellOfEdit adds a note for the model when a person changed its arguments. It does so even when
+// the edited call was refused later.
 func (c *call) tellOfEdit() {
 	q := c.answered()
 	if q == nil || q.Original == nil {
@@ -138,7 +143,8 @@ func (c *call) tellOfEdit() {
 	}
 	who := "A person"
 	for _, d := range q.Decisions {
-		if d.Verdict == messages.Edit && c.agreement != nil { // only then it is known to be true
+		// Only a checked agreement proves the name.
+		if d.Verdict == messages.Edit && c.agreement != nil {
 			who += " (" + d.By + ")"
 		}
 	}
@@ -149,6 +155,6 @@ func (c *call) tellOfEdit() {
 	if sent, err := messages.CanonicalJSON(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
 		input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
 		what += are + input
-	} // else a hook changed them before, and may have added what the model is not to see
+	} // else a hook changed them before, and may have added what the model must not see
 	c.result.Outcome = withContext(c.result.Outcome, []string{who + what})
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// record stores the line of the audit log that has to be there before the call runs. What is not on record does not run.
+// record stores the audit line that must exist before the call runs: granted for a call that people
+// approved, allowed for one of tier medium. A call whose line cannot be stored does not run.
 func (c *call) record(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
@@ -34,7 +35,7 @@ func (c *call) record(ctx context.Context) error {
 	return f
 }
 
-// auditVoid puts on record that a call does not run on what people have agreed to, whichever check has ended it.
+// auditVoid writes to the audit log that an approved call does not run, whichever check refused it.
 func (c *call) auditVoid(ctx context.Context, err error) {
 	q, why := c.answered(), c.void(err)
 	if q == nil || why == nil {
@@ -45,8 +46,9 @@ func (c *call) auditVoid(ctx context.Context, err error) {
 	}
 }
 
-// void is why people's word does not let a call run that has ended with err before it started: in words without a value of
-// the arguments. Nil where the end says nothing about their word: the call was stopped, or is somebody else's.
+// void returns why an approval does not let the call run, for a call that ended with err before it
+// started. The text holds no value of the arguments. It returns nil when the end says nothing about
+// the approval: the call was stopped, or it goes on elsewhere.
 func (c *call) void(err error) *messages.Refusal {
 	var f *failure
 	if c.flaw != nil || !errors.As(err, &f) {
@@ -78,7 +80,8 @@ func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *mess
 		if c.agreement != nil || refusal != nil {
 			r.Approval = q.ID
 		}
-		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash) // of a call that was refused before its input was read again
+		// A call that was refused before its input was frozen has no hash of its own.
+		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash)
 		if q.Original != nil {
 			r.Original = q.Original.ArgsHash
 		}

@@ -18,41 +18,49 @@ type Config struct {
 	Registry *tool.Registry
 	Hooks    hook.Set
 	Rules    permission.Rules
-	// MaxInput is how many bytes of arguments are read. Default 1 MiB.
+	// MaxInput bounds the arguments of a call, in bytes. Default 1 MiB.
 	MaxInput int
-	// MaxOutput is how many bytes a tool may give. Default 16 MiB. What the model gets to read of them
-	// is bounded by the tool's own MaxOutput.
+	// MaxOutput bounds the output of a tool, in bytes. Default 16 MiB. The tool's own MaxOutput
+	// bounds how much of it the model gets to read.
 	MaxOutput int
-	// KillGrace is how long a tool may ignore the end of its context before it is left behind. Default 2 s.
+	// KillGrace is how long a tool may ignore the end of its context before its goroutine is left
+	// behind. Default 2 s.
 	KillGrace time.Duration
 	Logger    *slog.Logger // nil: silent
-	// Observe is told how long each phase of a call took that the call entered, in the order of the
-	// phases, when the call has ended. May be nil.
+	// Observe is called when a call has ended, once for each phase that the call entered, in phase
+	// order, with how long the phase took. May be nil.
 	Observe func(phase string, took time.Duration)
-	// LeftBehind is told of each goroutine of a tool that was left running after its time. May be nil.
+	// LeftBehind is called for each goroutine of a tool that still runs after KillGrace. May be
+	// nil.
 	LeftBehind func(tool string)
-	// HookFailed is told of each hook that could not run, but for those that were cut off with their call. May be nil.
+	// HookFailed is called for each hook that could not run, except hooks that were cut off
+	// together with their call. May be nil.
 	HookFailed func(hook string, class hook.Class)
-	// Approvals knows whose agreement counts. Nil, or of length 0: nobody can be asked.
+	// Approvals knows the people whose agreement counts. When it is nil, or knows fewer people than
+	// a call needs, the call is refused.
 	Approvals Approvals
-	// Audit stores a line of the record for people. Where one is due before a call may run and it cannot be stored,
-	// the call is not run. Nil: there is no such record.
+	// Audit stores a line of the audit log. A call that needs a line before it runs is not run when
+	// the line cannot be stored. Nil: there is no audit log.
 	Audit func(context.Context, messages.AuditRecord) error
-	// Decided is told of what phase four, or who refused a call before it, has decided, and by what it was decided: see
-	// messages.Permission. What people have agreed to is allow, by a person. May be nil.
+	// Decided is called with the decision about a call and its source (see messages.Permission),
+	// also when a hook or an early deny rule made it. A call that people agreed to is reported as
+	// allow, by "person". May be nil.
 	Decided func(effect, source string)
-	// Tracer makes a span for each call and for each phase it enters. Nil: none, and the context of whoever asked is handed on.
+	// Tracer makes a span for each call and for each phase that the call enters. Nil: no spans, and
+	// the caller's trace context is passed on.
 	Tracer trace.Tracer
-	// TraceContent puts the arguments and the result of each call into its span, the first 16 KiB of each.
+	// TraceContent puts the arguments and the result of each call into its span, the first 16 KiB
+	// of each.
 	TraceContent bool
-	// Now is the server's clock, by which a question expires. Default the worker's own.
+	// Now returns the server's time, by which approvals expire. Default: the worker's own clock.
 	Now func(context.Context) time.Time
 }
 
-// Approvals is the people whose agreement counts.
+// Approvals knows the people whose agreement counts.
 type Approvals interface {
-	Len() int // how many they are
+	Len() int // Len is the number of people.
 	// Holds checks an answered question once more: signatures, distinct people, ticket and time.
+	// Its error says why the agreement does not hold.
 	Holds(q messages.Approval, now time.Time) error
 }
 

@@ -13,23 +13,25 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Bounds on what an error carries to the model, for a tool without a MaxOutput of its own.
+// These bounds hold for what an error carries to the model. maxMessage applies to a tool without a
+// MaxOutput of its own.
 const (
 	maxMessage = 10_000   // characters
 	maxDetails = 64 << 10 // bytes of JSON
 )
 
-// answer is what tool code came back with.
+// answer is what tool code returned.
 type answer struct {
 	output tool.Output
 	err    error
 	broken bool // it panicked
 }
 
-// errLeftBehind stands for the error of tool code that did not come back.
+// errLeftBehind takes the place of an error when tool code did not return in time.
 var errLeftBehind = errors.New("left behind")
 
-// execute is phase five: the tool itself, within its time and what is left of its batch's.
+// execute is phase five. It runs the tool, bounded by the tool's timeout and by what is left of the
+// batch's time.
 func (c *call) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
@@ -60,12 +62,12 @@ func (c *call) execute(ctx context.Context) error {
 	return nil
 }
 
-// await runs tool code on a goroutine of its own. Code that does not heed the end of ctx is left behind
-// after a grace, so that it cannot hold a slot of the worker for ever.
+// await runs tool code on its own goroutine. Code that still runs KillGrace after ctx has ended is
+// left behind, so that it cannot hold a slot of the worker for ever.
 func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, error)) answer {
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{broken: true} // also where the goroutine ends without returning
+		a := answer{broken: true} // also when the goroutine ends without returning
 		defer func() {
 			if v := recover(); v != nil {
 				c.logPanic(phase, v)
@@ -92,8 +94,8 @@ func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, e
 	}
 }
 
-// toolFailure is the tool's own word that it failed. Whether trying again may help is for the tool to
-// say, and is passed on only where a second run can do no harm.
+// toolFailure makes a failure of the tool's own error. The tool says whether another try may help,
+// and that is passed on only where a second run can do no harm.
 func (c *call) toolFailure(err error) *failure {
 	said := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error
@@ -110,7 +112,7 @@ func (c *call) toolFailure(err error) *failure {
 	said.Details = c.details(said.Details)
 	wantsAnother := said.Retryable
 	said.Retryable = said.Retryable && c.repeatable()
-	if said.Code == messages.CodeTimeout && !c.harmless() { // stopped in the middle, by whichever clock
+	if said.Code == messages.CodeTimeout && !c.harmless() { // the tool reports a timeout of its own
 		f := c.unknown("it did not end in its time and was stopped")
 		f.err.Retryable = c.repeatable()
 		f.err.Message += "\n" + said.Message
@@ -123,7 +125,7 @@ func (c *call) toolFailure(err error) *failure {
 	return &failure{status: status, err: &said, ask: wantsAnother && !said.Retryable}
 }
 
-// readable is an error's text, valid and no longer than the tool's output may be.
+// readable makes the text of an error valid UTF-8 and cuts it to the limit of the tool's output.
 func (c *call) readable(text string) string {
 	limit, keep := c.tool.MaxOutput, c.tool.Truncate
 	if limit == 0 {
@@ -133,7 +135,8 @@ func (c *call) readable(text string) string {
 	return text
 }
 
-// details is what a tool added to its error, as JSON; nothing when that cannot be written, or is too long.
+// details returns as JSON what a tool added to its error. It returns nil when that cannot be
+// written, or has more than maxDetails bytes.
 func (c *call) details(v any) (details any) {
 	if v == nil {
 		return nil
@@ -152,8 +155,8 @@ func (c *call) details(v any) (details any) {
 	return json.RawMessage(raw)
 }
 
-// outcome is what the tool gave in the form of a result: one JSON value or blocks, bounded. What claims to
-// be JSON and is not, by the bounds of messages.Check, is text.
+// outcome turns the tool's output into one JSON value or a list of blocks, of at most MaxOutput
+// bytes. A value that messages.Check does not accept as JSON becomes text.
 func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
 	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
@@ -170,7 +173,7 @@ func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
 	return messages.Outcome{Output: value(o.Value)}, nil
 }
 
-// sizeOf is how many bytes an output has, without what is around its parts.
+// sizeOf returns the bytes of an output's values, texts and data, without the JSON around them.
 func sizeOf(value json.RawMessage, content []messages.Block) int {
 	size := len(value)
 	for _, b := range content {
@@ -190,7 +193,8 @@ func (c *call) hint() string {
 }
 
 func value(raw json.RawMessage) json.RawMessage {
-	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) { // text needs no closer look
+	// The cheaper check is enough for a string.
+	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) {
 		return raw
 	}
 	if messages.Check(raw) == nil {
@@ -199,7 +203,7 @@ func value(raw json.RawMessage) json.RawMessage {
 	return messages.Quote(string(raw))
 }
 
-// textOf is a JSON string's text, and any other value as it is written.
+// textOf returns the text of a JSON string, and the raw JSON of any other value.
 func textOf(raw json.RawMessage) string {
 	if text, ok := (messages.Outcome{Output: raw}).OutputString(); ok {
 		return text

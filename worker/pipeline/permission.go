@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// denied looks at the deny rules alone.
+// denied checks the deny rules alone. It runs before the hooks.
 func (c *call) denied(context.Context) error {
 	decision, denied := c.cfg.Rules.Denied(c.asRulesSeeIt())
 	if !denied {
@@ -17,8 +17,8 @@ func (c *call) denied(context.Context) error {
 	return c.refused()
 }
 
-// permissions is phase four: the full decision, on an input that is frozen and hashed first. What the hooks said weighs
-// in; what follows where a person is wanted is for approval.
+// permissions makes the decision of phase four. It freezes and hashes the input first, then weighs
+// the rules together with what the hooks said. When a person is needed, approval handles the rest.
 func (c *call) permissions(context.Context) error {
 	canonical, err := messages.CanonicalJSON(c.input)
 	if err != nil {
@@ -37,8 +37,8 @@ func (c *call) permissions(context.Context) error {
 	return nil
 }
 
-// standBy is the ruling about arguments that a person has written, where the rules themselves want nobody: they are not
-// those of the model, so they run on that person's word, which has to hold like any other.
+// standBy turns an allow into an ask of one person, for arguments that a person has edited. The
+// model did not ask for these arguments, so they run only on that person's checked agreement.
 func standBy(r permission.Ruling) permission.Ruling {
 	return permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Ask), Source: "person", Tier: r.Tier, Policy: r.Policy},
@@ -50,20 +50,20 @@ func (c *call) asRulesSeeIt() permission.Call {
 	return permission.Call{Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant)}
 }
 
-// refused is the end of a call that the rules deny, also of one that people have agreed to.
+// refused is the failure of a call that the rules deny, even when people have agreed to it.
 func (c *call) refused() *failure {
 	return fail(messages.StatusDenied, messages.CodePolicyDenied, "Denied: %s. It was not run.", c.ruling.Reason)
 }
 
-// deniedBy makes the hook the one that has decided about the call.
+// deniedBy records that the hook refused the call.
 func (c *call) deniedBy(hook string) {
 	c.ruling = permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Deny), Source: "hook", Rule: hook}, Reason: "the hook " + hook + " refuses it",
 	}
 }
 
-// permission is what the result and the audit log say was decided about the call: by the ruling, and by whoever has agreed
-// to it. Nil for a call that has ended before there was a ruling.
+// permission returns the decision as the result and the audit log show it: the ruling, and the
+// people who agreed. It returns nil when the call ended before there was a ruling.
 func (c *call) permission() *messages.Permission {
 	p := c.ruling.Permission
 	if p.Effect == "" {
@@ -71,7 +71,7 @@ func (c *call) permission() *messages.Permission {
 	}
 	if q := c.answered(); q != nil {
 		p.Edited = q.Original != nil
-		if p.Effect != string(permission.Allow) { // else nobody's word is needed any more
+		if p.Effect != string(permission.Allow) { // else the rules allow it by themselves
 			p.Approval = q.ID
 		}
 	}

@@ -1,27 +1,32 @@
-// Package pipeline takes a call through its six phases, in this order, on the worker, at the call's turn:
+// Package pipeline takes a call through its six phases on the worker, in this order:
 //
 //	1 validate       the arguments against the tool's schema
 //	2 semantic       the tool's own rules: paths, sizes, what a schema cannot say
 //	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2 again
-//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed before; where a
-//	                 person is wanted and nobody has agreed yet, it ends here with a question
+//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed first. When
+//	                 a person has to agree and has not yet, the run ends here with a question
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
-// A call that fails in one of the first four is answered with that and its tool never starts. Deny rules
-// are looked at once before any hook runs, too. Between four and five a call whose frozen input must run
-// alone but was planned otherwise is handed back, and the others are claimed.
+// A call that fails in phases one to four gets that failure as its result, and its tool never
+// starts. Deny rules are also checked once before any hook runs. A call that was planned to run
+// beside others, but whose frozen input must run alone, is handed back in phase four, before any
+// person is asked. All other calls are claimed between phases four and five.
 //
-// An input that is frozen stays frozen. A call that goes on from a record (people have answered, an attempt has failed or
-// was lost) takes its input from there, with what the hooks said about it; all other checks are made again.
+// A frozen input stays as it is; only a person who is asked may put another in its place. A call
+// that goes on from a record (people have answered, or an attempt failed or was lost) takes its
+// input and the words of its hooks from that record. All other checks are made again.
 //
-// A tool that is checkable is asked what became of a run whose outcome is not known: before it is run again for
-// a call of which an attempt was lost, and after it was stopped in the middle.
+// A checkable tool is asked whether a run with an unknown outcome was applied. The pipeline asks
+// before it runs a call again of which an attempt was lost, and after a run was stopped in the
+// middle or failed in a way that another run might not.
 //
-// Whatever happens, panics included, the answer is a result. An error of Run means that there is none
-// here, because the call is, or will be, somebody else's. Post-hooks are then left to them as well. A run
-// whose context is cancelled with a *messages.Stop ends aborted. With any other cause (a lost lease, a worker
-// that goes away) Run returns that cause, unless the tool had started and may not be run again.
+// Run returns a result whatever happens, panics included. An error of Run means that there is no
+// result here, because another worker or a later attempt has the call. Post-hooks are then left to
+// that attempt as well. A run that is cancelled with a *messages.Stop ends as aborted, or as
+// outcome_unknown when a tool that changes things had started. With any other cause (a lost lease,
+// a worker that shuts down) Run returns that cause, unless the tool had started and may not be run
+// again.
 //
 // Queueing, leases, deliveries and retries are left to worker/lane.
 package pipeline
@@ -49,7 +54,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The phases, as durations, logs and metrics name them.
+// The names of the phases in durations, logs and metrics.
 const (
 	Validate    = "validate"
 	Semantic    = "semantic"
@@ -61,13 +66,13 @@ const (
 
 var phases = []string{Validate, Semantic, PreHooks, Permissions, Execute, PostHooks}
 
-// Pipeline runs calls of the registry's tools. Safe for concurrent use.
+// Pipeline runs calls of the registry's tools. It is safe for concurrent use.
 type Pipeline struct {
 	cfg      Config
-	programs sync.Map // source to *expression.Program
+	programs sync.Map // caches compiled rules: source to *expression.Program
 }
 
-// New checks the config.
+// New checks the config. Registry is required, and no limit may be negative.
 func New(cfg Config) (*Pipeline, error) {
 	if cfg.Registry == nil {
 		return nil, errors.New("pipeline: there is no registry of tools")
@@ -78,31 +83,32 @@ func New(cfg Config) (*Pipeline, error) {
 	return &Pipeline{cfg: cfg.withDefaults()}, nil
 }
 
-// Frozen is a call whose input nobody changes any more. What was decided about it holds for these very bytes.
+// Frozen is a call whose input does not change any more. Decisions about it hold for exactly these
+// bytes.
 type Frozen struct {
 	Tool            tool.Tool
 	Input           json.RawMessage
-	Hooks           *messages.Hooks // what the hooks before the tool did; nil when there are none
+	Hooks           *messages.Hooks // what the pre-hooks did; nil when there are none
 	Permission      *messages.Permission
 	ArgsHash        string // hex SHA-256 of the canonical input
-	ConcurrencySafe bool   // by the frozen input
-	Reason          string // why
+	ConcurrencySafe bool   // whether the frozen input may run beside others
+	Reason          string // why ConcurrencySafe is what it is
 }
 
-// Grant is the leave to run the tool.
+// Grant is the permission to run the tool.
 type Grant struct {
-	Attempt int // counts the claims, from 1
+	Attempt int // number of this claim, from 1
 	Fence   uint64
-	Probe   bool // an attempt before this one was lost: ask the tool whether it was applied
-	// IdempotencyKey is handed to the tool; "" stands for the job's own.
+	Probe   bool // an earlier attempt was lost: ask the tool whether it was applied
+	// IdempotencyKey is handed to the tool. "": derive it from the job and the frozen input.
 	IdempotencyKey string
 }
 
 // Claim is called between phases four and five. Its error ends the run without a result.
 type Claim func(ctx context.Context, f Frozen) (Grant, error)
 
-// Stricter is the error of a call that was planned to run beside others and, as its frozen input shows,
-// must run alone. It was not run.
+// Stricter is the error of a call that was planned to run beside others, but whose frozen input
+// must run alone. The call was not run.
 type Stricter struct {
 	Reason   string
 	ArgsHash string
@@ -112,10 +118,11 @@ func (s *Stricter) Error() string {
 	return "planned to run beside others, but its input must run alone (" + s.Reason + ")"
 }
 
-// Asked is the error of a call that a person has to allow first. It was not run.
+// Asked is the error of a call that a person has to allow first. The call was not run.
 type Asked struct {
-	Approval messages.Approval // the question, all but when it is asked and when it expires
-	Hooks    *messages.Hooks   // what the hooks before the tool did; nil when there are none
+	// Approval is the question, without the times at which it is asked and expires.
+	Approval messages.Approval
+	Hooks    *messages.Hooks // what the pre-hooks did; nil when there are none
 	ArgsHash string
 }
 
@@ -127,45 +134,46 @@ type call struct {
 	job    messages.Job
 	prior  *messages.CallRecord // the record that the job takes over from; nil: none
 	tool   tool.Tool
-	input  json.RawMessage // as the hooks left it; nobody changes it after the freeze
+	input  json.RawMessage // as the hooks left it; it does not change after the freeze
 	frozen Frozen
 	grant  Grant
 	hooks  hook.Result       // of the pre-hooks
-	ruling permission.Ruling // of phase four, or of whoever refused the call before it
-	// Of the question that people have answered about the call one of these is set, once it has been checked.
-	agreement *messages.Approval // it holds, and the call runs on it
-	flaw      *messages.Refusal  // why it does not hold
+	ruling permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
+	// After the check of an answered question exactly one of the next two is set.
+	agreement *messages.Approval // the approval holds, and the call runs on it
+	flaw      *messages.Refusal  // why the approval does not hold
 	tell      func(messages.Event)
 	started   bool // the tool was started
-	ended     bool // and came back
+	ended     bool // the tool has returned, or a lost attempt was found applied
 	took      map[string]time.Duration
-	at        string // the phase that it is in; "": between two
-	failed    string // the phase in which it failed
-	given     string // the hash of what the tool gave, where a hook has put something else in its place
+	at        string // the current phase; "": between two phases
+	failed    string // the first phase that failed; "": none
+	given     string // the hash of the tool's output, where a hook has replaced it
 	result    messages.Result
 	span      trace.Span
-	traceID   string // "": there is no trace
+	traceID   string // "": no trace
 }
 
-// failure is the end of a call in one of the phases: an error that becomes the result.
+// failure ends a call in one of its phases. It is an error that becomes the result.
 type failure struct {
 	status messages.Status
 	err    *messages.Error
-	ask    bool // another run may do better, if this one has not been applied
+	ask    bool // another run may succeed, provided that this one was not applied
 }
 
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
 
-// Run takes a job through the phases. The result lacks only what the lane knows: the worker, and the time
-// in the queue. Prior is the record of the call's journal that the job takes over from: where it holds a frozen input,
-// that is what runs, and the hooks before the tool are not run again. Claim may be nil where nothing needs to be claimed,
-// and so may tell, which hears of events, fills in what they are about, and never blocks.
+// Run takes a job through the phases. The result lacks only what the lane knows: the worker, and
+// the time in the queue. prior is the record of the call's journal that the job takes over from, or
+// nil. If prior holds a frozen input, that input runs and the pre-hooks are not run again, unless a
+// person has just edited it. claim may be nil where nothing has to be claimed. tell may be nil; it
+// receives events, fills in their ids, and must not block.
 func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (_ messages.Result, err error) {
 	ctx, span := p.span(ctx, job)
 	c := p.call(job, prior, tell)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
-	err = c.stopped(ctx, nil) // a call that is over already enters no phase
+	err = c.stopped(ctx, nil) // a call that has been stopped already enters no phase
 	entered := err == nil
 	if entered {
 		err = c.phases(ctx, claim)
@@ -201,7 +209,8 @@ func (p *Pipeline) call(job messages.Job, prior *messages.CallRecord, tell func(
 	}
 }
 
-// log is the logger of lines about this call. It is made when there is something to say, which is seldom.
+// log returns a logger for lines about this call. It is built on demand, because most calls log
+// nothing.
 func (c *call) log() *slog.Logger {
 	log := c.cfg.Logger.With("tenant", c.job.Tenant, "session", c.job.Session, "batch", c.job.Batch,
 		"call", cmp.Or(string(c.job.CallID), strconv.Itoa(c.job.Index)), "tool", c.job.Tool)
@@ -211,7 +220,7 @@ func (c *call) log() *slog.Logger {
 	return log
 }
 
-// withDeadline bounds the phases up to the tool's end by what is left of the batch's time.
+// withDeadline bounds phases one to five by what is left of the batch's time.
 func (c *call) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.job.DeadlineMS > 0 {
 		return context.WithTimeout(ctx, time.Duration(c.job.DeadlineMS)*time.Millisecond)
@@ -219,15 +228,17 @@ func (c *call) withDeadline(ctx context.Context) (context.Context, context.Cance
 	return context.WithCancel(ctx)
 }
 
-// phases is one to five, and what happens between them. Its error is a *failure, or says that the call
-// ends elsewhere.
+// phases runs phases one to five and the claim. Its error is a *failure, or says that the call goes
+// on elsewhere.
 func (c *call) phases(ctx context.Context, claim Claim) error {
 	running, cancel := c.withDeadline(ctx)
 	defer cancel()
 	err := c.steps(running, []step{
 		{phase: Validate, do: c.validate},
 		{phase: Semantic, do: c.semantic},
-		{phase: Permissions, do: c.denied, early: true}, // the cheap look: no hook runs for a call that is denied anyway
+		// Deny rules first: they are cheap, and no hook has to run for a call that is denied
+		// anyway.
+		{phase: Permissions, do: c.denied, early: true},
 		{phase: PreHooks, do: c.preHooks},
 		{phase: Permissions, do: c.permit},
 	})
@@ -238,22 +249,23 @@ func (c *call) phases(ctx context.Context, claim Claim) error {
 		{do: func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{phase: Execute, do: func(running context.Context) error {
 			err := c.steps(running, []step{{do: c.probe}, {do: c.record}, {do: c.execute}})
-			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err) // also when the time is up
+			// This also happens when the time is up, so it needs ctx.
+			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err)
 		}},
 	})
 }
 
-// step is a part of the way.
+// step is one part of phases one to five.
 type step struct {
-	phase string // that it is; "": none, or a part of the one around it
+	phase string // "": no phase of its own, or part of the phase around it
 	do    func(context.Context) error
-	early bool // it is heard of in a trace only where it ends the call: the phase itself comes later
+	early bool // gets a span only when it ends the call, because the phase itself comes later
 }
 
-// steps takes one step after the other, as long as the call goes on.
+// steps runs one step after the other until the call has ended.
 func (c *call) steps(ctx context.Context, steps []step) error {
 	for _, step := range steps {
-		if c.ended { // by an attempt that was lost
+		if c.ended { // probe found that a lost attempt was applied
 			return nil
 		}
 		err := c.stopped(ctx, nil)
@@ -271,7 +283,7 @@ func (c *call) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// permit is all of phase four, on the input as it now is and stays.
+// permit is all of phase four, on the final input.
 func (c *call) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {
@@ -281,7 +293,7 @@ func (c *call) permit(ctx context.Context) error {
 	return nil
 }
 
-// handBack refuses to run a call under a weaker lock than its frozen input needs.
+// handBack refuses to run a call beside others when its frozen input must run alone.
 func (c *call) handBack(context.Context) error {
 	c.frozen.ConcurrencySafe, c.frozen.Reason = safety.Classify(c.tool.Tool, c.input)
 	if c.job.ConcurrencySafe && !c.frozen.ConcurrencySafe {
@@ -307,7 +319,7 @@ func (c *call) claim(ctx context.Context, claim Claim) error {
 	return nil
 }
 
-// settle makes the result of how the phases ended; an error that is no result is passed on.
+// settle turns a *failure into the result and passes any other error on.
 func (c *call) settle(err error) error {
 	var f *failure
 	switch {
@@ -320,8 +332,8 @@ func (c *call) settle(err error) error {
 	return nil
 }
 
-// guard runs one step and makes a failure of a panic. The model is not told what was in it; the log is told where it
-// came from.
+// guard runs one step and turns a panic into a failure. The model does not see the panic's text;
+// the log shows where it came from.
 func (c *call) guard(phase string, do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -346,7 +358,8 @@ func (c *call) broken() *failure {
 	return fail(messages.StatusError, messages.CodeInternal, "The call failed inside the worker. It was not run.")
 }
 
-// logPanic leaves out the text of a panic, which may hold arguments, unless the runtime itself wrote it.
+// logPanic logs a panic. It leaves out the text, which may hold arguments, unless the Go runtime
+// wrote it.
 func (c *call) logPanic(phase string, v any) {
 	what := fmt.Sprintf("%T", v)
 	if err, ok := v.(runtime.Error); ok {
@@ -355,8 +368,8 @@ func (c *call) logPanic(phase string, v any) {
 	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
-// stopped is how a call ends whose context has ended, and nil while it goes on. said is what the tool
-// came back with, if it did.
+// stopped returns how a call ends whose context has ended, and nil while the context lives. said is
+// the error that the tool returned, if any.
 func (c *call) stopped(ctx context.Context, said error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
@@ -382,19 +395,20 @@ func (c *call) stopped(ctx context.Context, said error) error {
 	switch {
 	case c.started && !c.harmless(), !c.started && c.maybeDone():
 		f = c.unknown(how)
-		f.err.Retryable = late && c.repeatable() // under the same key
+		f.err.Retryable = late && c.repeatable() // the next run has the same idempotency key
 	case late:
 		f = fail(messages.StatusTimeout, messages.CodeTimeout, "%s: %s.", c.job.Tool, how)
 		f.err.Retryable = true
 	}
 	var own *messages.Error
-	if errors.As(said, &own) && own != nil && own.Message != "" { // the last words often tell why it took so long
+	// The tool's last words often tell why it took so long.
+	if errors.As(said, &own) && own != nil && own.Message != "" {
 		f.err.Message += "\n" + c.readable(own.Message)
 	}
 	return f
 }
 
-// limit is the whole time that the run had.
+// limit returns the whole time that the run had.
 func (c *call) limit(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -408,7 +422,7 @@ func (c *call) harmless() bool {
 	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute
 }
 
-// repeatable reports whether running the tool again, under the same idempotency key, can do no harm.
+// repeatable reports whether the tool may run again, under the same idempotency key, without harm.
 func (c *call) repeatable() bool { return c.harmless() || c.tool.OnCrash == messages.Idempotent }
 
 // maybeDone reports whether an attempt before this one may have been applied.

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// postHooks is phase six. It runs for every call that entered phase one, whatever became of it, also when
-// the call was cut off. It never makes a failure of what was done: hooks that fail are logged, and a
+// postHooks is phase six. It runs for every call that entered phase one, even when the call failed
+// or was cut off. It never turns a success into a failure: failed hooks are logged, and a
 // replacement that cannot be used leaves the output as it was.
 func (c *call) postHooks(ctx context.Context) {
 	before := c.result
@@ -31,7 +31,7 @@ func (c *call) postHooks(ctx context.Context) {
 	}
 }
 
-// replace puts what hooks made of the output in its place, under the same bounds.
+// replace puts the hooks' output in place of the tool's, under the same bounds.
 func (c *call) replace(r hook.Result) {
 	if r.Output == nil && r.Content == nil {
 		return
@@ -39,7 +39,8 @@ func (c *call) replace(r hook.Result) {
 	outcome, err := c.outcome(tool.Output{Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil})
 	if err != nil {
 		c.log().Error("the output that a hook gave cannot be used", "hooks", r.PatchedBy)
-		c.log().Debug("why the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err) // perhaps in words of it
+		// The error may quote the output, so it is logged at debug level only.
+		c.log().Debug("why the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err)
 		return
 	}
 	outcome.IsError = c.result.IsError
@@ -47,8 +48,8 @@ func (c *call) replace(r hook.Result) {
 	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
 }
 
-// withContext is an outcome with what hooks have to tell the model: blocks after the output, or lines
-// after the error's message.
+// withContext adds what hooks tell the model: a block after the output, or lines after the message
+// of an error. The notes together have at most hook.MaxContext characters.
 func withContext(o messages.Outcome, notes []string) messages.Outcome {
 	if len(notes) == 0 {
 		return o

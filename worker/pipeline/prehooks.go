@@ -10,10 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// preHooks is phase three. An input that a hook has changed goes through phases one and two again; what
-// fails there is the hook's doing, and the answer says so. For an input that is frozen already hooks have run, and what
-// they had to say stands in the record. What a person has made of it they are asked about once more: an edit goes past no
-// gate. They may refuse it, and not change it.
+// preHooks is phase three. An input that a hook changed goes through phases one and two again, and
+// an error there names the hook. When the input is frozen already, the hooks are not run again:
+// their words stand in the record. The exception is an input that a person has just edited. The
+// hooks then see it once more, so that an edit passes every gate. They may refuse such an input,
+// but not change it.
 func (c *call) preHooks(ctx context.Context) error {
 	frozen := c.prior != nil && c.prior.ArgsHash != ""
 	if frozen && !c.justEdited() {
@@ -22,7 +23,8 @@ func (c *call) preHooks(ctx context.Context) error {
 	}
 	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.tellHook)
 	c.count(c.hooks)
-	if err := c.stopped(ctx, nil); err != nil { // hooks that fail with the call are not to blame
+	// Hooks that fail because their call was stopped are not to blame.
+	if err := c.stopped(ctx, nil); err != nil {
 		return err
 	}
 	switch {
@@ -37,7 +39,7 @@ func (c *call) preHooks(ctx context.Context) error {
 		return nil
 	case frozen && same(c.hooks.Input, c.input):
 		return nil
-	case frozen: // nobody has agreed to what a hook would make of it now
+	case frozen: // no person has agreed to what a hook would make of it now
 		c.deniedBy(c.hooks.PatchedBy[0])
 		return fail(messages.StatusDenied, messages.CodeHookDenied,
 			"The hook %s would change the arguments that a person has written. It was not run.", c.hooks.PatchedBy[0])
@@ -56,14 +58,14 @@ func (c *call) preHooks(ctx context.Context) error {
 	return nil
 }
 
-// justEdited reports whether a person has made other arguments of those that the hooks have seen. What those say then
-// counts, but for changes.
+// justEdited reports whether a person has changed the arguments since the hooks saw them. The hooks
+// then run once more.
 func (c *call) justEdited() bool {
 	q := c.answered()
 	return q != nil && q.Original != nil && c.prior.State == messages.Granted
 }
 
-// same reports whether two inputs say the same, however they are written.
+// same reports whether two JSON inputs are equal apart from how they are written.
 func same(a, b []byte) bool {
 	x, errX := messages.CanonicalJSON(a)
 	y, errY := messages.CanonicalJSON(b)
@@ -82,7 +84,8 @@ func (c *call) tellHook(m messages.HookMessage) {
 	c.tell(messages.Event{Type: messages.EventHook, Hook: &m})
 }
 
-// count makes the hooks that could not run heard of: a gate that is broken refuses calls, an observer misses them.
+// count logs and counts the hooks that could not run: a broken gate refuses calls, and a broken
+// observer misses them. Hooks that were cut off with their call are logged, but not counted.
 func (c *call) count(r hook.Result) {
 	for _, f := range r.Failures {
 		about := []any{"hook", f.Hook, "class", f.Class}

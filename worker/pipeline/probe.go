@@ -9,24 +9,26 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probeTime bounds the question whether a run was applied; lastProbeTime, when the worker has to go.
+// probeTime bounds the question whether a run was applied. lastProbeTime bounds it when the worker
+// shuts down or has lost its lease.
 const (
 	probeTime     = 15 * time.Second
 	lastProbeTime = 3 * time.Second
 )
 
-// probe asks, before the tool is started, whether the attempt that was lost has been applied. If so the call is done.
+// probe asks, before the tool starts, whether the lost attempt was applied. If it was, the call is
+// done.
 func (c *call) probe(ctx context.Context) error {
 	if !c.grant.Probe {
 		return nil
 	}
 	applied, err := c.wasApplied(ctx, probeTime)
 	switch {
-	case err != nil && ctx.Err() != nil: // no answer: whoever is next asks again
+	case err != nil && ctx.Err() != nil: // no answer: the next attempt asks again
 		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log().Warn("a lost attempt could not be checked")
-		c.log().Debug("why a lost attempt could not be checked", "err", err) // the tool's own words
+		c.log().Debug("why a lost attempt could not be checked", "err", err) // may quote the tool
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
 	case applied:
 		c.ended = true
@@ -34,8 +36,9 @@ func (c *call) probe(ctx context.Context) error {
 	return nil
 }
 
-// resolve asks what became of a run that was stopped in the middle, or failed in a way that another run might not.
-// What was applied is done; what was not has failed, and may be tried again.
+// resolve asks what became of a run that was stopped in the middle, or that failed in a way that
+// another run might not. A run that was applied is done. One that was not has failed, and may be
+// tried again.
 func (c *call) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.Checkable || f.status != messages.StatusOutcomeUnknown && !f.ask {
@@ -50,7 +53,8 @@ func (c *call) resolve(ctx context.Context, err error) error {
 	switch {
 	case probeErr != nil:
 		c.log().Warn("a run that was stopped could not be checked")
-		c.log().Debug("why a run that was stopped could not be checked", "err", probeErr) // the tool's own words
+		// The error may quote the tool.
+		c.log().Debug("why a run that was stopped could not be checked", "err", probeErr)
 		return err
 	case applied:
 		return nil
@@ -67,7 +71,8 @@ func (c *call) resolve(ctx context.Context, err error) error {
 	return notApplied
 }
 
-// wasApplied asks the tool, and makes its answer the result where it was.
+// wasApplied asks the tool whether the run was applied. If so, it makes the tool's answer the
+// result.
 func (c *call) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
 	prober, ok := c.tool.Runner.(tool.Prober)
 	if !ok {
@@ -108,5 +113,5 @@ func (c *call) wasApplied(ctx context.Context, within time.Duration) (bool, erro
 	return true, nil
 }
 
-// errNotApplied is a probe's answer that the run has not been applied.
+// errNotApplied is a probe's answer that the run was not applied.
 var errNotApplied = errors.New("not applied")

@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	// reportEvery is how much time a run has to let pass for each report that reaches whoever watches.
+	// reportEvery is how much time must pass for each report that is sent to watchers.
 	reportEvery = 100 * time.Millisecond
-	// reportsAtOnce is how many reports a run may make before it has let any time pass.
+	// reportsAtOnce is how many reports a run may send before any time has passed.
 	reportsAtOnce = 10
-	// maxReport is how many bytes the text of a report may have. The rest of a longer one is not told.
+	// maxReport bounds the text of a report, in bytes. A longer text is cut.
 	maxReport = 4096
 )
 
-// reports are what the tool of a run says of how far it is. Of too many the newest is told, and in the end the last one
-// always is. How far a run is never goes back: a report that says less, or nothing, or no fraction at all, repeats what
-// was said. Its methods may be called from any goroutine.
+// reports limits the rate of a tool's progress reports. Of too many only the newest is sent, and
+// the last one is always sent. Progress never goes back: a report with a lower fraction, or none,
+// repeats the highest one so far. Its methods may be called from any goroutine.
 type reports struct {
 	tell func(messages.Event)
 
 	mu    sync.Mutex
 	far   float64            // the highest fraction so far; guarded by mu
-	owed  *messages.Progress // reported and not told yet; guarded by mu
+	owed  *messages.Progress // reported but not sent yet; guarded by mu
 	timer *time.Timer        // runs while a report is owed; guarded by mu
-	free  time.Time          // when every report that was told has had its time; guarded by mu
-	over  bool               // guarded by mu
+	// free is when reportEvery has passed for every report that was sent; guarded by mu.
+	free time.Time
+	over bool // guarded by mu
 }
 
 // add is for the tool to call.
 func (r *reports) add(p messages.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over { // a tool that was left behind is heard no more
+	if r.over { // a tool that was left behind may still report
 		return
 	}
 	if p.Fraction <= 1 { // not NaN
@@ -57,7 +58,7 @@ func (r *reports) add(p messages.Progress) {
 	r.pay()
 }
 
-// shortened is a text of at most maxReport bytes, which ends with a whole letter.
+// shortened cuts a text to maxReport bytes without splitting a character.
 func shortened(text string) string {
 	n := maxReport
 	if len(text) <= n {
@@ -76,7 +77,7 @@ func (r *reports) due() {
 	r.pay()
 }
 
-// end tells what is owed. Nothing is told after it returned.
+// end sends the report that is owed. Nothing is sent after it has returned.
 func (r *reports) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +88,7 @@ func (r *reports) end() {
 	r.pay()
 }
 
-// pay tells what is owed. It needs mu.
+// pay sends the report that is owed. The caller holds mu.
 func (r *reports) pay() {
 	if r.owed == nil {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// semantic is phase two: the tool's own rules about an input that fits its schema. Those of its promise come first, then
-// what its code has to say, within the tool's time.
+// semantic is phase two: the tool's own rules about an input that fits its schema. The rules of the
+// tool's definition come first, then the check of its code, within the tool's time.
 func (c *call) semantic(ctx context.Context) error {
 	if err := c.required(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (c *call) semantic(ctx context.Context) error {
 	return f
 }
 
-// required holds the input against the rules of the tool's promise, in their order.
+// required checks the input against the rules of the tool's definition, in their order.
 func (c *call) required() error {
 	if len(c.tool.Semantic) == 0 {
 		return nil
@@ -70,7 +70,8 @@ func (c *call) required() error {
 	return nil
 }
 
-// compiled is an expression, remembered: there are as many as the registry's tools have.
+// compiled returns a compiled expression from the cache, which is bounded by the rules of the
+// registry's tools.
 func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 	if known, ok := p.programs.Load(source); ok {
 		return known.(*expression.Program), nil
@@ -82,7 +83,7 @@ func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 	return program, err
 }
 
-// toolCall is the call as the tool sees it, with an input of its own.
+// toolCall is the call as the tool sees it. The tool gets its own copy of the input.
 func (c *call) toolCall() tool.Call {
 	return tool.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index, Tool: c.job.Tool,

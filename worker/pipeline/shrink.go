@@ -12,21 +12,23 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// minPart is the length, in characters, below which a part of a value is rather left out than cut.
+// minPart is a length in characters. A part of a value that would have to become shorter is left
+// out instead.
 const minPart = 200
 
-// node is a JSON value that can be cut: members keep their order, numbers their digits.
+// node is a JSON value that can be cut. Members keep their order, and numbers their digits.
 type node struct {
 	open byte     // '{' or '['; 0 for a scalar
 	raw  string   // a scalar as it is written
-	keys []string // of an object, as they are written
+	keys []string // the keys of an object, as they are written
 	kids []*node
 	size int // characters of its JSON
 }
 
-// shrink cuts a JSON value to about limit characters and leaves it valid JSON. The longest parts are cut
-// first, strings as text is; where the parts are too many for that, the last elements or members go (the
-// first, when the tail is to be kept), and one that counts them stands in their place. raw has been checked.
+// shrink cuts a JSON value to about limit characters and leaves it valid JSON. The longest parts
+// are cut first; strings are cut as text. When there are too many parts for that, the last elements
+// or members are dropped (the first, when the tail is to be kept), and an element that counts them
+// takes their place. raw is valid JSON.
 func shrink(raw json.RawMessage, limit int, keep schemas.Truncate) (json.RawMessage, messages.Cut) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -114,7 +116,8 @@ func (s *shrinker) container(n *node, limit int) {
 	}
 }
 
-// drop leaves out all but the first kept parts and puts their count there.
+// drop removes all parts but the first kept ones and puts a count of the removed parts in their
+// place.
 func (s *shrinker) drop(n *node, kept int) {
 	gone := n.kids[kept:]
 	if len(gone) == 0 {
@@ -137,7 +140,8 @@ func (s *shrinker) drop(n *node, kept int) {
 	n.kids = append(n.kids, scalar(string(messages.Quote(count+" members"))))
 }
 
-// share is the largest length to which every part can be cut so that all together fit into room.
+// share returns the largest length to which every part can be cut so that all of them fit into
+// room.
 func share(sizes []int, room int) int {
 	sizes = slices.Clone(sizes)
 	slices.Sort(sizes)
@@ -150,7 +154,7 @@ func share(sizes []int, room int) int {
 	return room
 }
 
-// read is the next value of checked JSON.
+// read returns the next value of JSON that has been checked.
 func read(dec *json.Decoder) *node {
 	tok, _ := dec.Token()
 	open, isDelim := tok.(json.Delim)
@@ -201,5 +205,5 @@ func (n *node) write(b *bytes.Buffer) {
 		}
 		kid.write(b)
 	}
-	b.WriteByte(n.open + 2) // ']' and '}' stand two after their openers
+	b.WriteByte(n.open + 2) // ']' is '[' + 2, and '}' is '{' + 2
 }

@@ -14,22 +14,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxContent is how many bytes of arguments or of a result stand in a span, where the operator wants them there.
+// maxContent bounds the arguments and the result in a span, in bytes each. They are there only with
+// Config.TraceContent.
 const maxContent = 16 << 10
 
-// span opens the span of a call. Without a tracer nothing is made, and what ctx brings is handed on.
+// span opens the span of a call. Without a tracer it opens none and returns ctx as it is.
 func (p *Pipeline) span(ctx context.Context, job messages.Job) (context.Context, trace.Span) {
 	if p.cfg.Tracer == nil {
 		return ctx, noop.Span{}
 	}
 	name := tracing.ExecuteTool
-	if _, known := p.cfg.Registry.Lookup(job.Tool); known { // else the name is anybody's
+	// An unknown name comes from the model: keep it out of span names.
+	if _, known := p.cfg.Registry.Lookup(job.Tool); known {
 		name += " " + job.Tool
 	}
 	return p.cfg.Tracer.Start(ctx, name)
 }
 
-// phase takes the call through one of its phases, in a span of its own where the call has one.
+// phase runs one phase, in a span of its own if the call's span is recorded.
 func (c *call) phase(ctx context.Context, s step) (err error) {
 	began := time.Now()
 	open := func(ctx context.Context) (context.Context, trace.Span) {
@@ -55,7 +57,7 @@ func (c *call) phase(ctx context.Context, s step) (err error) {
 	return c.guard(s.phase, func() error { return s.do(within) })
 }
 
-// closePhase ends the span of a phase, and marks it where the call has failed in it.
+// closePhase ends the span of a phase, and marks it as failed if the call failed there.
 func (c *call) closePhase(span trace.Span, phase string, err error) {
 	defer span.End()
 	var f *failure
@@ -63,7 +65,8 @@ func (c *call) closePhase(span trace.Span, phase string, err error) {
 	switch {
 	case errors.As(err, &f):
 		why = messages.ErrorType(f.status, f.err)
-	case err == nil && phase == Execute && c.result.Status == messages.StatusError: // in blocks of the tool's own
+	// The tool gave blocks with IsError.
+	case err == nil && phase == Execute && c.result.Status == messages.StatusError:
 		why = messages.ErrorType(c.result.Status, nil)
 	}
 	if why != "" {
@@ -77,7 +80,8 @@ func (c *call) closePhase(span trace.Span, phase string, err error) {
 	}
 }
 
-// closeSpan ends the call's span and says in it what became of the call. An error is no failure: the call has its end elsewhere.
+// closeSpan ends the call's span and records what became of the call. An err is no failure: the
+// call ends elsewhere.
 func (c *call) closeSpan(err error) {
 	defer c.span.End()
 	if !c.span.IsRecording() {
@@ -129,7 +133,7 @@ func permissionAttributes(p *messages.Permission) (attributes []attribute.KeyVal
 	return attributes
 }
 
-// content is arguments or a result as an attribute, with a mark where it is cut.
+// content returns arguments or a result as an attribute, with a mark where it is cut.
 func content(raw []byte) string {
 	const mark = " [truncated]"
 	if len(raw) <= maxContent {

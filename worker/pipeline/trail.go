@@ -7,14 +7,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// trail is what only the record for people is told of the call. The hash of the result is left to the lane, which has the
-// last word in it.
+// trail is what only the audit log gets to know about the call. The lane adds the hash of the
+// result, because it may still change the result.
 func (c *call) trail() *messages.Trail {
 	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.given, PhasesMS: messages.PhasesMS{
 		Validate: c.entered(Validate), Semantic: c.entered(Semantic), PreHooks: c.entered(PreHooks),
 		Permissions: c.entered(Permissions), Execute: c.entered(Execute), PostHooks: c.entered(PostHooks),
 	}}
-	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput && messages.Check(c.input) == nil { // it ended before its input was frozen
+	// The call ended before its input was frozen.
+	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput && messages.Check(c.input) == nil {
 		if canonical, err := messages.CanonicalJSON(c.input); err == nil {
 			t.ArgsHash = messages.Digest(canonical)
 		}
@@ -22,7 +23,8 @@ func (c *call) trail() *messages.Trail {
 	return t
 }
 
-// entered is how long a phase took, in milliseconds: a thousandth at least, and 0 when the call did not enter it.
+// entered returns how long a phase took, in milliseconds: at least 0.001, and 0 for a phase that
+// the call did not enter.
 func (c *call) entered(phase string) float64 {
 	took, ok := c.took[phase]
 	if !ok {
@@ -31,7 +33,7 @@ func (c *call) entered(phase string) float64 {
 	return float64(max(took.Microseconds(), 1)) / 1000
 }
 
-// countDecision makes the decision about the call heard of.
+// countDecision reports the decision about the call to Config.Decided.
 func (c *call) countDecision() {
 	switch effect := c.ruling.Effect; {
 	case effect == "":

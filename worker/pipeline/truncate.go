@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// truncate cuts what the model gets to read to the tool's limit, in characters (code points); the markers
-// come on top of it. Text is cut as text, all text blocks of a result as one; media are left alone. Other
-// JSON values stay valid JSON: see shrink.
+// truncate cuts what the model gets to read to the tool's limit, in characters (code points). The
+// markers come on top of the limit. Text is cut as text, and all text blocks of a result are cut as
+// one; media are left alone. Other JSON values stay valid JSON: see shrink.
 func truncate(t schemas.Tool, o messages.Outcome) (messages.Outcome, *messages.Cut) {
 	if t.MaxOutput <= 0 {
 		return o, nil
@@ -42,9 +42,9 @@ func cut(s string, limit int, keep schemas.Truncate) (string, messages.Cut) {
 	return texts[0], missing
 }
 
-// cutTexts keeps limit characters of the texts taken as one: the start, the end, or half of each. The
-// marker stands where something is missing and says how much: characters, and the line breaks among them.
-// Where a line begins or ends close by, the cut is there, which keeps a little less.
+// cutTexts keeps limit characters of the texts taken as one: the start, the end, or half of each. A
+// marker stands where something is missing and says how much: the characters, and the line breaks
+// among them. The cut moves to a line boundary that is close by, which keeps a little less.
 func cutTexts(texts []string, limit int, keep schemas.Truncate) ([]string, messages.Cut) {
 	whole := strings.Join(texts, "")
 	n := utf8.RuneCountInString(whole)
@@ -68,7 +68,7 @@ func cutTexts(texts []string, limit int, keep schemas.Truncate) ([]string, messa
 	return kept, missing
 }
 
-// span is the part of s, of n characters, that is left out: byte offsets.
+// span returns the part of s that is left out, as byte offsets. n is the number of characters in s.
 func span(s string, n, limit int, keep schemas.Truncate) (from, to int) {
 	head, tail := limit, 0
 	switch keep {
@@ -101,7 +101,7 @@ func mark(head, tail string, missing messages.Cut) string {
 	return head + marker + tail
 }
 
-// offset is where character number k of s starts.
+// offset returns the byte offset of character number k of s.
 func offset(s string, k int) int {
 	for i := range s {
 		if k == 0 {
@@ -112,7 +112,8 @@ func offset(s string, k int) int {
 	return len(s)
 }
 
-// cutBlocks cuts the text in blocks, embedded resources included. A text block that nothing is left of is dropped.
+// cutBlocks cuts the text in blocks, embedded resources included. A text block that becomes empty
+// is dropped.
 func cutBlocks(blocks []messages.Block, limit int, keep schemas.Truncate) ([]messages.Block, messages.Cut) {
 	var texts []string
 	for _, b := range blocks {

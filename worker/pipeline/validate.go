@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// validate is phase one. Nothing is coerced: what the schema does not allow is refused with the place and
-// what was expected there, so that the model can correct itself. The size is looked at before anything
-// reads the arguments.
+// validate is phase one. Nothing is coerced. A violation is reported with its place and what was
+// expected there, so that the model can correct itself. The size is checked before anything reads
+// the arguments.
 func (c *call) validate(context.Context) error {
 	var known bool
 	if c.tool, known = c.cfg.Registry.Lookup(c.job.Tool); !known {
@@ -23,7 +23,7 @@ func (c *call) validate(context.Context) error {
 		return fail(messages.StatusValidationError, messages.CodeTooLarge,
 			"The arguments have %d bytes; the limit is %d. Do it in several smaller calls.", len(c.input), c.cfg.MaxInput)
 	}
-	schema, err := schemas.Compile(c.tool.InputSchema) // remembered: the registry has compiled it once
+	schema, err := schemas.Compile(c.tool.InputSchema) // a cache hit: the registry has compiled it
 	if err != nil {
 		c.log().Error("the tool's schema cannot be used", "err", err)
 		return fail(messages.StatusError, messages.CodeInternal, "The schema of %s cannot be used. It was not run.", c.job.Tool)
@@ -37,7 +37,7 @@ func (c *call) validate(context.Context) error {
 		}
 		return f
 	}
-	if _, err := messages.Object(c.input); err != nil { // a schema need not say so
+	if _, err := messages.Object(c.input); err != nil { // a schema need not ask for an object
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: %v.", err)
 	}
 	return nil
