@@ -14,43 +14,49 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// attempt is one job on its way through this worker.
+// attempt is one job on its way through this worker. Fields without a guard are set before work
+// starts, or are used only by the goroutine of run.
 type attempt struct {
 	*Consumer
 	log     *slog.Logger
-	pool    string // that it came from
+	pool    string // the pool that the job came from
 	job     messages.Job
 	key     messages.CallKey
 	service Service
 	nonce   string
-	runs    int                     // of a call that does not claim, this one included
-	began   time.Time               // when the job was taken in hand
-	waited  time.Duration           // how long it was queued by then, by the server's clock
-	running context.Context         // of the run: ends when the worker does, the lease is lost, or somebody stops it
-	cancel  context.CancelCauseFunc // of running
-	kept    context.Context         // of the lease: ends when what became of the call is stored, or cannot be
-	lapse   context.CancelFunc      // of kept
-	keeper  sync.WaitGroup          // of the lease
+	runs    int           // runs of a call that does not claim, this one included
+	began   time.Time     // when the job was taken in hand
+	waited  time.Duration // how long it was queued by then, by the server's clock
+	// running is the context of the run. It ends when the worker does, when the lease is lost, or
+	// when the call is stopped.
+	running context.Context
+	cancel  context.CancelCauseFunc // cancels running
+	// kept is the context of the lease. It ends when the end of the call is stored, or cannot be.
+	kept   context.Context
+	lapse  context.CancelFunc // cancels kept
+	keeper sync.WaitGroup     // waits for the goroutine that renews the lease
 
-	parent    string    // our span, for those who come after us; "" where it is not recorded
-	became    string    // what became of the call
-	failure   string    // what kind of, of the attempt itself and not of its tool
-	refused   bool      // the claim was
-	leaseLost sync.Once // counted
+	parent    string    // our span, for later attempts to link to; "" if it is not recorded
+	became    string    // what became of the call, for the span
+	failure   string    // how the attempt itself failed, not its tool; "": it did not
+	refused   bool      // the refused claim was counted
+	leaseLost sync.Once // the lost lease was counted
 
-	telling sync.Mutex // held while an event is told, so that they go out in the order of their counters
+	// telling is held while an event is sent, so that events go out in the order of their counters.
+	telling sync.Mutex
 
 	mu      sync.Mutex
-	d       *bus.Delivery       // the newest of the job; guarded by mu
-	notify  string              // the coordinator that published it; guarded by mu
-	counter int                 // of events; guarded by mu
-	last    uint64              // the newest record that is ours or that we claim behind; guarded by mu
+	d       *bus.Delivery // the newest delivery of the job; guarded by mu
+	notify  string        // the coordinator that published that job; guarded by mu
+	counter int           // number of events so far; guarded by mu
+	// last is the sequence of our newest record, or of the one we claim behind; guarded by mu.
+	last    uint64
 	record  messages.CallRecord // that record; guarded by mu
 	claimed bool                // we hold a claim; guarded by mu
 }
 
-// settlement is how a delivery is settled in the end. None: nothing is known to be stored, so the broker shall
-// deliver the job again.
+// settlement is how a delivery is settled in the end. Nil means that nothing is known to be stored,
+// so that the broker has to deliver the job again.
 type settlement func(*bus.Delivery) error
 
 func ack(d *bus.Delivery) error { return d.Ack() }
@@ -59,8 +65,9 @@ func term(reason string) settlement {
 	return func(d *bus.Delivery) error { return d.Term(reason) }
 }
 
-// letGo gives the job up: it leaves the queue, and the coordinator publishes it again after a while. Failed counts the
-// attempts so far that failed, or were lost with their worker, without a claim.
+// letGo gives the job up. The job leaves the queue, and the coordinator publishes it again after
+// the given time. failed counts the attempts so far that failed, or were lost with their worker,
+// without a claim.
 func (a *attempt) letGo(reason string, after time.Duration, failed int) settlement {
 	return func(d *bus.Delivery) error {
 		err := d.Term(reason)
@@ -69,10 +76,11 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 	}
 }
 
-// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue until the
-// coordinator replaces it by one that knows of the failed attempts: were it gone before the coordinator
-// hears of this, a poll could publish the call with an attempt too many. Without a coordinator the broker
-// delivers it again, and the delivery counts as the next attempt.
+// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
+// until the coordinator replaces it by one that carries the number of failed attempts. If the job
+// left the queue before the coordinator has this notice, a poll could publish the call with an
+// attempt too many. Without a coordinator the broker delivers the job again, and that delivery
+// counts as the next attempt.
 func (a *attempt) retryLater(after time.Duration) settlement {
 	return func(d *bus.Delivery) error {
 		err := d.Nak(after + a.cfg.AckWait/3)
@@ -81,11 +89,12 @@ func (a *attempt) retryLater(after time.Duration) settlement {
 	}
 }
 
-// run brings the call to its end, or finds that it has one, or gives it up for another worker to take.
+// run brings the call to its end, or finds that it has ended, or gives it up for another worker.
 func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	defer func() { a.lapse(); a.keeper.Wait() }()
 	delivered := a.delivery().Delivered
-	if a.job.TakeOver > 0 || a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second { // in which its call may have ended
+	// The call may have ended elsewhere in the meantime.
+	if a.job.TakeOver > 0 || a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second {
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
 			return settle, err
 		}
@@ -116,7 +125,8 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 		return a.handBack(ctx, back)
 	case errors.As(err, &ask):
 		return a.park(ctx, ask)
-	case err != nil && ctx.Err() != nil: // the worker goes away; the tool has not run, or may run again
+	// The worker shuts down; the tool has not run, or may run again.
+	case err != nil && ctx.Err() != nil:
 		return a.release(ctx, nil, 0)
 	case err != nil:
 		return nil, err
@@ -134,14 +144,15 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	return a.finish(ctx, result)
 }
 
-// work takes the call through its phases. The lease of a claim is kept alive from then on, until the result is stored,
-// and when that fails the run is cancelled.
+// work takes the call through its phases. Once the call is claimed its lease is renewed until the
+// result is stored; if that fails, the run is cancelled.
 func (a *attempt) work() (messages.Result, error) {
 	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
 	switch {
 	case err != nil:
 		result, err = a.endOf(err)
-	case a.unsure() && !a.holds(): // that this attempt was refused says nothing about the one before it
+	// A refusal of this attempt says nothing about the lost attempt before it.
+	case a.unsure() && !a.holds():
 		result = a.lost()
 	}
 	if err != nil {
@@ -152,20 +163,22 @@ func (a *attempt) work() (messages.Result, error) {
 	return result, nil
 }
 
-// queueMS is how long the job was queued, by the clocks of whoever published it and of this worker.
+// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
+// published it and of this worker.
 func (a *attempt) queueMS() float64 {
 	return float64(max(a.began.Sub(a.job.QueuedAt), 0).Microseconds()) / 1000
 }
 
-// endOf is the result of a call whose run ended with an error that it would end with on every worker. Any other is passed
-// on, and the call goes on from it.
+// endOf turns an error that the run would meet on every worker into a result. It passes any other
+// error on: the call then goes on elsewhere.
 func (a *attempt) endOf(err error) (messages.Result, error) {
 	var ask *Ask
 	tooLarge := errors.Is(err, bus.ErrTooLarge)
 	switch {
 	case errors.Is(err, errOtherInput), tooLarge && a.unsure():
 		return a.lost(), nil
-	case errors.As(err, &ask) && a.unsure(): // nobody can agree any more to what may have been done
+	// An approval cannot come after what may have been done.
+	case errors.As(err, &ask) && a.unsure():
 		return a.lost(), nil
 	case tooLarge:
 		return a.failed(messages.StatusError, messages.CodeTooLarge,
@@ -174,13 +187,14 @@ func (a *attempt) endOf(err error) (messages.Result, error) {
 	return messages.Result{}, err
 }
 
-// lost is the result of a call of which an attempt before this one was started and lost, and that cannot be run again.
+// lost is the result of a call whose earlier attempt was started and lost, and that cannot run
+// again.
 func (a *attempt) lost() messages.Result {
 	return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 }
 
-// prior is the record that the job takes over from; nil when this is the beginning.
+// prior returns the record that the job takes over from, or nil when there is none.
 func (a *attempt) prior() *messages.CallRecord {
 	if record, last := a.mine(); last > 0 {
 		return &record
@@ -188,7 +202,7 @@ func (a *attempt) prior() *messages.CallRecord {
 	return nil
 }
 
-// failed is a result that no run made.
+// failed makes a result for a call that no run has answered.
 func (a *attempt) failed(status messages.Status, code messages.Code, message string) messages.Result {
 	return messages.Result{
 		V: messages.Version, Index: a.job.Index, CallID: a.job.CallID, Tool: a.job.Tool, Kind: a.job.Kind, Status: status,
@@ -196,7 +210,7 @@ func (a *attempt) failed(status messages.Status, code messages.Code, message str
 	}
 }
 
-// attempts is how often the call was claimed or, where it does not claim, run.
+// attempts returns how often the call was claimed or, if it does not claim, run.
 func (a *attempt) attempts() int {
 	if !a.claims() {
 		return a.runs
@@ -205,8 +219,8 @@ func (a *attempt) attempts() int {
 	return record.Attempt
 }
 
-// claims reports whether the run is claimed: of a tool that may change the world, and of a call that has a journal of its
-// own for another reason, such as a question to people.
+// claims reports whether the run is claimed. It is claimed when the tool may change the world, and
+// when the call has a record for another reason, such as a question to people.
 func (a *attempt) claims() bool { return a.service.Claims || a.job.TakeOver > 0 }
 
 // unsure reports whether an attempt before this one may have changed the world.
@@ -215,7 +229,8 @@ func (a *attempt) unsure() bool {
 	return a.service.Claims && before.Unsure()
 }
 
-// poisoned ends a call that was delivered again and again and never came to an end: it takes its workers along.
+// poisoned is the result of a call that was delivered again and again without coming to an end: it
+// probably kills its workers.
 func (a *attempt) poisoned(lost int) messages.Result {
 	if a.unsure() {
 		return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
@@ -225,8 +240,9 @@ func (a *attempt) poisoned(lost int) messages.Result {
 		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, a.job.Tool))
 }
 
-// settled looks into the journal for what is already known about the call, and settles the job where that says that
-// there is nothing to do here: an end is passed on, a claim of another is left alone.
+// settled looks in the journal for what is already known about the call. It returns a settlement
+// when there is nothing to do here: the stored end is passed on, and another worker's claim is left
+// alone.
 func (a *attempt) settled(ctx context.Context) (settlement, error) {
 	if !a.claims() {
 		result, found, err := a.journal.Result(ctx, a.key)
@@ -237,7 +253,8 @@ func (a *attempt) settled(ctx context.Context) (settlement, error) {
 			a.tell(messages.Notice{Result: &result})
 			return ack, nil
 		}
-		if a.job.Dispatch == 0 && a.delivery().Delivered == 1 { // nobody has had it in hand, who could have parked it
+		// No worker had it before that could have parked it.
+		if a.job.Dispatch == 0 && a.delivery().Delivered == 1 {
 			return nil, nil
 		}
 	}
@@ -248,14 +265,16 @@ func (a *attempt) settled(ctx context.Context) (settlement, error) {
 	return a.settledBy(newest), nil
 }
 
-// settledBy settles the job by the newest record of its call, and is nil where that record is the one to go on from.
+// settledBy settles the job by the newest record of its call. It returns nil when the call goes on
+// from that record.
 func (a *attempt) settledBy(newest journal.CallEntry) settlement {
 	switch Decide(a.job.TakeOver, newest.Record, newest.Seq) {
 	case Tell:
 		a.tell(messages.Notice{Result: newest.Record.Result})
 		return ack
 	case Leave:
-		if newest.Record.State == messages.Parked { // whoever parked it may not have told this coordinator
+		// The worker that parked it may not have notified this coordinator.
+		if newest.Record.State == messages.Parked {
 			a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
 			return term("it waits for a person")
 		}
@@ -271,8 +290,8 @@ func (a *attempt) settledBy(newest journal.CallEntry) settlement {
 	return nil
 }
 
-// again reports whether a failed attempt should be followed by another, and after which pause. The pipeline calls
-// an error retryable only where another run can do no harm.
+// again reports whether another attempt should follow a failed one, and after which pause. The
+// pipeline marks an error as retryable only where another run can do no harm.
 func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
 	switch r.Status {
 	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
@@ -289,8 +308,8 @@ func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
 	return wait, inTime
 }
 
-// handBack gives a call back whose frozen input must run alone: the coordinator gives it its turn at the end of its
-// stage. That is noted down first, so that every coordinator knows.
+// handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
+// of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
 func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, error) {
 	note := messages.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
 	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
@@ -305,7 +324,8 @@ func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, err
 	}, nil
 }
 
-// lastWords is a context in which something can still be stored for a while after the worker has to end.
+// lastWords returns a context that outlives ctx by Config.LastWords, so that the end of a call can
+// still be stored.
 func (a *attempt) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
 	words, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -314,7 +334,7 @@ func (a *attempt) lastWords(ctx context.Context) (context.Context, context.Cance
 	return words, func() { stop(); cancel(nil) }
 }
 
-// delivery is the newest delivery of the job.
+// delivery returns the newest delivery of the job.
 func (a *attempt) delivery() *bus.Delivery {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// bounceHold is how long a job that is not served here keeps its slot. It bounds what jobs cost that no worker serves:
-// a worker bounces at most 100 of them a second for each slot.
+// bounceHold is how long a job that is not served here keeps its slot. It bounds the cost of jobs
+// that no worker serves: a worker bounces at most 100 of them a second for each slot.
 const bounceHold = 10 * time.Millisecond
 
-// bounce gives up a job that is not served here. Another worker of its pool may serve it and be idle, so the job is
-// offered again within 50 ms of its delivery, however often it was bounced before. The bounce is no attempt of its call.
+// bounce gives up a job that is not served here. Another worker of its pool may serve it and be
+// idle, so the job is offered again within 50 ms of its delivery, however often it was bounced
+// before. A bounce is not an attempt of its call.
 func (a *attempt) bounce(ctx context.Context) error {
 	a.log.Debug("let go: the tool is not served here under this definition")
 	hold := time.NewTimer(bounceHold)
@@ -23,8 +24,8 @@ func (a *attempt) bounce(ctx context.Context) error {
 	return a.letGo("not served here", offerAgain(), a.runs-1)(a.delivery())
 }
 
-// offerAgain is how long the coordinator waits before it publishes a bounced job again. The server takes the job out of
-// the queue in that time, and the jitter keeps jobs from coming round together.
+// offerAgain is how long the coordinator waits before it publishes a bounced job again: 25 to 40
+// ms. The server takes the job out of the queue in that time, and the jitter spreads the jobs out.
 func offerAgain() time.Duration {
 	return time.Duration(25+rand.N(16)) * time.Millisecond
 }

@@ -12,19 +12,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// errOtherInput ends a takeover whose frozen input is not that of the attempt that was lost: under another
-// idempotency key the effect could be had twice. A guard, for the input is taken from that attempt's record.
+// errOtherInput ends a takeover whose frozen input differs from that of the lost attempt. Under
+// another idempotency key the effect could happen twice. This is only a guard, because the input
+// comes from the lost attempt's record.
 var errOtherInput = errors.New("the input is not that of the attempt before")
 
-// room is how many bytes of a message are left for all but what weighs in a record: its other fields, of which renewals
-// and releases have more than the claim before them, and the header.
+// room is the headroom of a record, in bytes of a message. It is for the header and all fields but
+// the heavy ones (arguments, hooks, approval, permission): renewals and releases have more of these
+// fields than the claim before them.
 const room = 1 << 10
 
-// claim marks in the journal that the call is now started, and keeps the mark alive from then on. When it can no
-// longer be kept alive the run is cancelled before others may hold it to have lapsed.
+// claim writes to the journal that the call now starts, and renews the lease from then on. When the
+// lease cannot be renewed, the run is cancelled before the coordinator may treat the claim as
+// lapsed.
 //
-// Whoever watches hears of it then, and not when the call was picked up: what is told of the run of a call that claims is durable
-// by then, and a call that is refused or has to wait for a person was never running.
+// Watchers get the running event only now, and not when the call was picked up. By then the start
+// of a call that claims is durable, and a call that is refused or waits for a person never shows as
+// running.
 func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 	held, err := a.begin(ctx, want)
 	if err == nil {
@@ -51,10 +55,12 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	if lapsed(before) {
 		record.Lapsed++
 	}
-	if q := before.Approval; q != nil && q.ArgsHash == want.ArgsHash { // the question holds the input
+	// The question holds the input.
+	if q := before.Approval; q != nil && q.ArgsHash == want.ArgsHash {
 		record.Input = nil
 	}
-	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission} // in every record from now on
+	// All of this is in every record from now on, so it has to fit beside the headroom.
+	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
 	if size := len(messages.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
 		return Held{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
 	}
@@ -73,7 +79,8 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	a.last, a.record, a.claimed = seq, record, true
 	a.mu.Unlock()
 	a.count(Claimed)
-	if time.Since(asked) > a.cfg.Lease/3 { // it took long to be stored; nothing is started on half a lease
+	// The claim took long to be stored. Renew it first, so that nothing starts on half a lease.
+	if time.Since(asked) > a.cfg.Lease/3 {
 		asked = time.Now()
 		if err := a.renew(a.running); err != nil {
 			a.loseLease(fmt.Errorf("%w: %v", ErrLeaseLost, err))
@@ -84,7 +91,8 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	return Held{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.Checkable}, nil
 }
 
-// insist writes a record until it is known to be stored or lost to another. The nonce makes each try the same one.
+// insist writes a record until it is stored, or lost to another writer, or ctx ends. The record has
+// a nonce, so a repeated write cannot store it twice.
 func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last uint64) (seq uint64, err error) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		seq, err = a.journal.Write(ctx, a.key, record, last)
@@ -101,8 +109,9 @@ func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last u
 	}
 }
 
-// keep renews the lease at every third of it until the result is stored, and more often while that fails. The lease
-// counts from when we asked, which is before the server stored: so we never think it longer than anybody else does.
+// keep renews the lease at every third of it until the result is stored, and more often after a
+// failed renewal. The lease counts from before the write was sent, so this worker never takes the
+// lease to be longer than the coordinator does.
 func (a *attempt) keep(since time.Time) {
 	ctx := a.kept
 	wait := a.cfg.Lease / 3
@@ -115,9 +124,10 @@ func (a *attempt) keep(since time.Time) {
 		asked := time.Now()
 		// The tool must be dead when the lease ends, and killing it takes a moment too.
 		end := since.Add(a.cfg.Lease - a.cfg.Grace)
-		// Not when renew gives up: on a connection that is silent it asks for a while what became of its write.
+		// A timer ends the run, since renew may return late: on a silent connection it takes a
+		// while to find out what became of its write.
 		late := time.AfterFunc(time.Until(end), func() { a.loseLease(fmt.Errorf("%w in time", ErrLeaseLost)) })
-		// A try that is not answered is not waited for until the end: the next one may be.
+		// Each try has a deadline well before the end of the lease, so that another try can follow.
 		renewing, done := context.WithTimeout(ctx, a.cfg.Lease/5)
 		err := a.renew(renewing)
 		done()
@@ -138,8 +148,9 @@ func (a *attempt) keep(since time.Time) {
 	}
 }
 
-// renew writes a new record behind our newest. A renewal before this one that was stored after all, when nobody here
-// knows, does not count: the lease is as old as that one.
+// renew writes a new record behind our newest one. An earlier renewal may have been stored without
+// an acknowledgement. It does not count as this one: the lease is only as old as that write, so
+// renew writes once more behind it.
 func (a *attempt) renew(ctx context.Context) error {
 	for {
 		record, last := a.mine()
@@ -161,8 +172,8 @@ func (a *attempt) renew(ctx context.Context) error {
 	}
 }
 
-// close writes the record that ends our claim, or the call, behind our newest one. A *journal.Lost error names the
-// record of whoever was faster.
+// close writes the record that ends our claim, or the call, behind our newest one. A *journal.Lost
+// error names the record of the writer that came first.
 func (a *attempt) close(ctx context.Context, record messages.CallRecord) (seq uint64, err error) {
 	for {
 		_, last := a.mine()
@@ -177,7 +188,7 @@ func (a *attempt) close(ctx context.Context, record messages.CallRecord) (seq ui
 	}
 }
 
-// mine is our newest record, or the one that we claim behind, with its sequence.
+// mine returns our newest record, or the record that we claim behind, with its sequence.
 func (a *attempt) mine() (messages.CallRecord, uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,7 +202,7 @@ func (a *attempt) holds() bool {
 	return a.claimed
 }
 
-// isOurs reports whether a record continues our claim.
+// isOurs reports whether a record is a renewal of our claim.
 func (a *attempt) isOurs(e journal.CallEntry) bool {
 	record, _ := a.mine()
 	return e.Record.State == messages.Renewed && e.Record.Fence == record.Fence && record.Fence != 0

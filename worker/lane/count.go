@@ -1,22 +1,23 @@
 package lane
 
-// Count is something that happens to calls and is worth being counted.
+// Count is something that happens to calls and is counted.
 type Count int
 
-// What is counted.
+// The counted events.
 const (
-	Taken        Count = iota // a job is taken in hand
-	Left                      // and is out of hand again
-	Redelivered               // a job was delivered before
-	Claimed                   // a claim is stored
-	ClaimRefused              // a call is claimed by another, or was when ours was to be stored
-	LeaseLost                 // a claim could not be renewed in time
-	Progressed                // a tool told how far it is
+	Taken       Count = iota // a job is taken in hand
+	Left                     // a job is out of hand again
+	Redelivered              // the job of a delivery was delivered before
+	Claimed                  // a claim is stored
+	// Another worker has the call, or it has ended; at most once per attempt.
+	ClaimRefused
+	LeaseLost  // a claim could not be renewed in time
+	Progressed // a tool reported progress
 )
 
 func (a *attempt) count(what Count) { a.cfg.Count(what, a.pool) }
 
-// claimRefused counts that the call is another's: once, though it may be noticed twice.
+// claimRefused counts a refused claim once, even when it is noticed twice.
 func (a *attempt) claimRefused() {
 	if !a.refused {
 		a.refused = true
@@ -24,7 +25,7 @@ func (a *attempt) claimRefused() {
 	}
 }
 
-// loseLease ends the run, which can no longer prove its claim.
+// loseLease ends a run that can no longer prove its claim.
 func (a *attempt) loseLease(why error) {
 	a.leaseLost.Do(func() { a.count(LeaseLost) })
 	a.cancel(why)

@@ -2,41 +2,43 @@ package lane
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Next is what a delivery of a call's job is good for, as far as the call's journal says.
+// Next is what to do with a delivered job, as far as the call's journal says.
 type Next int
 
-// What may be next.
+// The possible next steps.
 const (
-	// Run: nobody has claimed the call. Take it through its phases and claim it as the first.
+	// Run: the call has no record. Take it through its phases and claim it as the first.
 	Run Next = iota
-	// TakeOver: the newest record is the one that the coordinator wants the next claim behind.
+	// TakeOver: the newest record is the one behind which the coordinator wants the next claim.
 	TakeOver
-	// Tell: the call has ended. Pass that on and be done.
+	// Tell: the call has ended. Pass its result on to the coordinator and settle the job.
 	Tell
-	// Leave: the call is somebody else's, or waits for something. When that changes the coordinator publishes its
-	// job again.
+	// Leave: another worker has the call, or it waits for something. The coordinator publishes its
+	// job again when that changes.
 	Leave
 )
 
-// Decide is the next thing to do about a call that claims or has a record, given the newest record of its journal, at sequence seq
-// (0: there is none), and the record that its job says may be claimed behind.
+// Decide returns what to do about a call that claims or has a record. newest is the newest record
+// of its journal, at sequence seq (0: there is none). takeOver is the sequence of the record that
+// the job allows to claim behind.
 //
-// Whether a claim has lapsed is for the coordinator to see, never for a worker: a worker that finds a claim of
-// another leaves it alone, however old it is.
+// Only the coordinator decides that a claim has lapsed. A worker that finds another worker's claim
+// leaves it alone, however old it is.
 func Decide(takeOver uint64, newest messages.CallRecord, seq uint64) Next {
 	switch {
 	case seq == 0:
 		return Run
 	case newest.State == messages.Ended:
 		return Tell
-	case seq == takeOver && newest.State != messages.Parked: // only what a person said goes on from a question
+	// Only an answer, never the question itself, is claimed behind.
+	case seq == takeOver && newest.State != messages.Parked:
 		return TakeOver
 	}
 	return Leave
 }
 
-// lapsed reports whether a record is a claim. Where the coordinator wants it taken over its holder was lost, with or
-// without the effect.
+// lapsed reports whether a record is a claim. When the coordinator wants such a record taken over,
+// its holder was lost, with or without the effect.
 func lapsed(before messages.CallRecord) bool {
 	return before.State == messages.Claimed || before.State == messages.Renewed
 }

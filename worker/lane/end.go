@@ -13,8 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// finish stores the result and tells the coordinator. What is stored counts, whoever stored it. A result that
-// exists is stored whatever happens meanwhile, until the worker itself has to end.
+// finish stores the result and notifies the coordinator. The first stored result counts, even when
+// another worker stored it. finish tries until the result is stored, or until LastWords has passed
+// since the worker had to end.
 func (a *attempt) finish(ctx context.Context, result messages.Result) (settlement, error) {
 	ctx, done := a.lastWords(ctx)
 	defer done()
@@ -23,7 +24,8 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 		if r.Attempt > 1 && a.service.Attempts > 1 {
 			own.Message += fmt.Sprintf(" (It was attempted %d times.)", r.Attempt)
 		}
-		// Another attempt of ours would have had the same idempotency key. Another call of the model's would not.
+		// Another attempt of ours would have had the same idempotency key. A new call by the model
+		// would not, so the model must not be told to retry a call whose outcome is unknown.
 		own.Retryable = own.Retryable && r.Status != messages.StatusOutcomeUnknown
 		r.Err = &own
 	}
@@ -56,7 +58,7 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 	}
 }
 
-// logFailure has a line for a call, or an attempt, that failed. What the tool said is not in it.
+// logFailure logs a call, or an attempt, that failed. The tool's own words are not in the line.
 func (a *attempt) logFailure(what string, r messages.Result) {
 	level := slog.LevelInfo
 	switch {
@@ -65,14 +67,14 @@ func (a *attempt) logFailure(what string, r messages.Result) {
 	case r.Status == messages.StatusOutcomeUnknown:
 		level = slog.LevelWarn
 	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
-		level = slog.LevelDebug // whoever found that has an error in the log, which says more
+		level = slog.LevelDebug // the place that found it has logged an error, which says more
 	}
 	a.log.Log(context.Background(), level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err),
 		"attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
-// overtaken settles the job of a call that is not ours any more: one that has ended needs its job no longer, and
-// the job of one that runs elsewhere is not ours to settle.
+// overtaken settles the job of a call that is not ours any more. If the call has ended, the job is
+// done. If the call runs elsewhere, its job is not ours to settle.
 func overtaken(lost *journal.Lost) settlement {
 	if lost.Newest.Record.State == messages.Ended {
 		return ack
@@ -80,7 +82,7 @@ func overtaken(lost *journal.Lost) settlement {
 	return nil
 }
 
-// unkept takes away what a call gave, and leaves the reason in its place.
+// unkept replaces the outcome of a call by the reason why it was not kept.
 func unkept(result *messages.Result, why string) {
 	result.Outcome, result.Ref = messages.Failed(messages.CodeTooLarge, why), nil
 	if result.Status == messages.StatusOK {
@@ -92,7 +94,8 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 	if result.Ref == nil {
 		a.sign(result)
 		switch err := a.journal.Offload(ctx, result); {
-		case errors.Is(err, bus.ErrFull): // for days perhaps; the session does not wait as long
+		// This may last for days, and the session cannot wait as long.
+		case errors.Is(err, bus.ErrFull):
 			a.log.Error("a large result is given up: the object store is full", "err", err)
 			unkept(result, "The result is too large for a message, and the store of large results is full.")
 			a.sign(result)
@@ -114,8 +117,9 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 	return *result, err
 }
 
-// release gives up a call that is known not to have been applied, or may be run again, for another attempt after
-// a while: one that claimed, in its journal; any other by telling the coordinator.
+// release gives up a call that is known not to have been applied, or that may run again, so that
+// another attempt can follow after a while. A claimed call is released in its journal. For any
+// other the coordinator is notified.
 func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Duration) (settlement, error) {
 	a.became = released
 	switch {
@@ -141,7 +145,8 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 		if err == nil {
 			break
 		}
-		if errors.Is(err, bus.ErrTooLarge) { // with the reason, beside arguments that just fit
+		// The arguments just fit, but not with the reason beside them.
+		if errors.Is(err, bus.ErrTooLarge) {
 			return nil, fmt.Errorf("release: %w", err)
 		}
 		a.log.Warn("release not stored; trying again", "err", err, "wait", pause)

@@ -1,20 +1,24 @@
-// Package lane takes jobs from the lanes of a pool, the shared read queue and the sessions' write
-// subjects, and sees each to its end:
+// Package lane takes jobs from the lanes of a pool (the shared read queue and the sessions' write
+// subjects) and brings each to its end:
 //
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
-//	         -> store the result -> tell the coordinator -> settle
+//	         -> store the result -> notify the coordinator -> settle
 //
-// A call that a person has to allow first is parked: the question is written to its journal, the job is settled, and
-// nothing of it stays here. The coordinator publishes it again when somebody has answered.
+// A call that a person has to allow first is parked. Its question is written to its journal, its
+// job is settled, and the worker keeps nothing of it. The coordinator publishes the job again after
+// an answer.
 //
-// A delivery proves nothing but that somebody should look. What was claimed and what ended stands in the
-// journal, and only there. So a job may be delivered twice, late, or to a worker that was thought dead:
-// a call that claims is run by the holder of the newest claim, whose lease it renews while it runs and
-// without which it kills its tool; a call that does not claim may run twice, and its first stored result
-// counts. An attempt that failed without harm, and one that the worker has to give up because it goes away, is
-// released for another.
+// A delivery is only a hint to look. Claims and ends stand in the journal, and only there. So a job
+// may be delivered twice, late, or to a worker that was thought dead:
 //
-// How a tool is run is left to Tools; what to start and in which order, to the coordinator.
+//   - A call that claims is run by the holder of the newest claim. The holder renews its lease
+//     while the tool runs, and kills the tool when it cannot.
+//   - A call that does not claim may run twice. Its first stored result counts.
+//
+// An attempt is released for another when it failed without harm, or when the worker shuts down and
+// has to give it up.
+//
+// Tools runs the tool. The coordinator decides what to start and in which order.
 package lane
 
 import (
@@ -39,22 +43,26 @@ import (
 
 // Tools runs calls. The worker's pipeline is one.
 type Tools interface {
-	// Serves is how the job's tool is served here. Not ok: it is not, or not under the very definition that the job
-	// was planned with.
+	// Serves returns how the job's tool is served here. ok is false when it is not served, or not
+	// under the exact definition that the job was planned with.
 	Serves(job messages.Job) (service Service, ok bool)
-	// Run takes the call through its phases. Prior is the record that the job takes over from, nil for a call that
-	// begins: an input that is frozen in it stays as it is. Run calls claim, once, right before the tool is started,
-	// and passes on its error. A call that must run alone and was planned otherwise is a *HandBack error, and one that
-	// a person has to allow first an *Ask error. Tell hears of events and fills in what they are about. When
-	// ctx ends the cause is a *messages.Stop where the call shall end aborted; else the worker goes away or has lost
-	// its claim: a call that may run again, or never started, then ends with an error.
+	// Run takes the call through its phases. prior is the record that the job takes over from, and
+	// nil for a call that begins; a frozen input in it stays as it is. Run calls claim once, right
+	// before the tool is started, and returns its error. It returns a *HandBack for a call that was
+	// planned to run beside others and must run alone, and an *Ask for a call that a person has to
+	// allow first. tell receives events and fills in their ids.
+	//
+	// When ctx ends with a *messages.Stop as its cause, the call ends as stopped, with a result.
+	// With any other cause the worker shuts down or has lost its claim: Run then returns an error
+	// if the call may run again or never started.
 	Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
 type Service struct {
-	Claims   bool                                // its runs are claimed: it may change the world
-	Attempts int                                 // runs of one call in all, where one failed and another may do better
+	Claims bool // it may change the world, so its runs are claimed
+	// Attempts bounds the runs of one call, when one failed and another may succeed.
+	Attempts int
 	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
 }
 
@@ -65,65 +73,77 @@ func (h *HandBack) Error() string { return "must run alone: " + h.Reason }
 
 // Ask is the error of a call that a person has to allow before it runs.
 type Ask struct {
-	Approval messages.Approval // the question, all but when it is asked and when it expires
-	Hooks    *messages.Hooks   // what the hooks before the tool did; they are not run again
+	// Approval is the question, without the times at which it is asked and expires.
+	Approval messages.Approval
+	Hooks    *messages.Hooks // what the pre-hooks did; they do not run again
 	ArgsHash string
 }
 
 func (a *Ask) Error() string { return "a person has to allow it: " + a.Approval.Rule }
 
-// Claim marks in the journal that the call is now started.
+// Claim writes to the journal that the call now starts.
 type Claim func(ctx context.Context, want Want) (Held, error)
 
 // Want is what a claim says about the run.
 type Want struct {
 	ArgsHash string
-	Input    json.RawMessage // the frozen input, where it is not the job's
-	Hooks    *messages.Hooks // what the hooks before the tool did; they are not run again
-	// Permission is what was decided about it.
+	Input    json.RawMessage // the frozen input, if it differs from the job's
+	Hooks    *messages.Hooks // what the pre-hooks did; they do not run again
+	// Permission is the decision about the call.
 	Permission *messages.Permission
 	OnCrash    messages.OnCrash
 	Deadline   time.Duration
 }
 
-// Held is a claim that was won, or, for a call that does not claim, how often it was delivered.
+// Held is a claim that was won. For a call that does not claim, only Attempt is set: it counts the
+// failed attempts before this job and the deliveries of this job.
 type Held struct {
 	Attempt int
 	Fence   uint64
-	Probe   bool // an attempt before this one was lost: ask the tool whether it was applied before running it again
+	// An attempt before this one was lost: ask the tool whether it was applied, before running it
+	// again.
+	Probe bool
 }
 
-// ErrLeaseLost is the cause with which a run is cancelled that can no longer prove its claim.
+// ErrLeaseLost is the cause that cancels a run which can no longer prove its claim.
 var ErrLeaseLost = errors.New("the lease on this call could not be renewed")
 
-// ErrDraining is the cause with which a run is cancelled that did not end in the time that a worker has for its end.
+// ErrDraining is the cause that cancels a run which did not end within the worker's drain time.
 var ErrDraining = errors.New("the worker is shutting down")
 
-// errNotMine ends a run whose call turned out to be somebody else's, or over.
+// errNotMine ends a run whose call another worker has claimed, or whose call has ended.
 var errNotMine = errors.New("the call is claimed by another worker or has ended")
 
-// Config is the tunables of a Consumer.
+// Config holds the tunables of a Consumer.
 type Config struct {
-	Worker  string        // our name in records and events
-	AckWait time.Duration // how long the broker waits for a sign of life; one is given every third of it. Default 10 s
+	Worker string // this worker's name in records and events
+	// AckWait is how long the broker waits for a sign of life. It gets one every third of AckWait.
+	// Default 10 s.
+	AckWait time.Duration
 	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
-	// Grace is subtracted from a lease on our side (and added on the others'): the tool is dead by then. Default 2 s
+	// Grace is subtracted from a lease here: the tool is dead by then. The coordinator adds a grace
+	// of its own before it treats a claim as lapsed. Default 2 s, but at most a fifth of Lease.
 	Grace time.Duration
 	// ApprovalTTL is how long people have to answer a question. Default 15 min
 	ApprovalTTL time.Duration
-	Drain       time.Duration // how long running calls may go on after Run was told to end. Default 30 s
-	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls given up. May be nil.
+	// Drain is how long running calls may go on after the context of Run has ended. Default 30 s.
+	Drain time.Duration
+	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls are
+	// given up. May be nil.
 	Hurry <-chan struct{}
-	// LastWords is how long it may take to store what became of a call after the drain. Default 5 s
+	// LastWords is how long storing the end of a call may take after the drain. Default 5 s
 	LastWords time.Duration
-	Poison    int          // deliveries of one job that may be lost with their worker before it is given up. Default 5
-	Slots     int          // how many calls of one pool may run here at once. Default 10
-	Logger    *slog.Logger // nil: silent
-	// Observe is told of every call that was brought to an end here, in the context of its attempt. May be nil.
+	// Poison is how many deliveries of one job may be lost with their worker before the call fails.
+	// Default 5.
+	Poison int
+	Slots  int          // how many calls of one pool may run here at once. Default 10
+	Logger *slog.Logger // nil: silent
+	// Observe is called for every call that ended here, in the context of its attempt. May be nil.
 	Observe func(ctx context.Context, pool string, r messages.Result)
-	// Count is told of what is worth being counted. It may be called from many goroutines. May be nil.
+	// Count is called for each counted event, possibly from many goroutines. May be nil.
 	Count func(what Count, pool string)
-	// Tracer makes a span for each attempt. Nil: none, and the context of whoever asked is handed on.
+	// Tracer makes a span for each attempt. Nil: no spans, and the trace context of the delivery is
+	// passed on.
 	Tracer trace.Tracer
 }
 
@@ -157,7 +177,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Consumer takes jobs of the pools it is given, never more of one at once than it has slots.
+// Consumer takes jobs of the pools it is given. It never has more jobs of a pool at once than
+// slots.
 type Consumer struct {
 	conn    *bus.Conn
 	journal *journal.Journal
@@ -170,17 +191,18 @@ type Consumer struct {
 	inHand map[*attempt]struct{} // guarded by mu
 }
 
-// New is a consumer that hands jobs to tools.
+// New makes a consumer that hands jobs to tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
 	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*attempt]struct{}{}}
 }
 
-// Busy is how many calls are in hand now.
+// Busy returns how many calls are in hand now.
 func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 
-// Run takes jobs of the pools until ctx ends. Then it takes no more, gives the running ones Config.Drain
-// to end, stops those that have not, and gives their calls up for others to take, as far as their tools allow.
+// Run takes jobs of the pools until ctx ends. It then takes no more and gives the running calls
+// Config.Drain to end. After that it stops the rest and gives their calls up for other workers, as
+// far as their tools allow.
 func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -223,8 +245,9 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	return errors.Join(errs...)
 }
 
-// handle sees one delivery to its end. It is settled on every path but one: when nothing could be stored, or the call
-// runs elsewhere, the broker shall deliver it again.
+// handle brings one delivery to its end. A delivery stays unsettled, so that the broker delivers it
+// again, only when nothing could be stored or when the call was taken over while it ran here. A
+// second delivery of a call that is in hand is left to the attempt that has it.
 func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
@@ -253,7 +276,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 		return
 	}
 	a.waited = max(c.conn.Now(ctx).Sub(d.Time), 0)
-	if job.DeadlineMS > 0 { // the time of the batch went on meanwhile
+	if job.DeadlineMS > 0 { // the batch's time went on while the job was queued
 		a.job.DeadlineMS = max(job.DeadlineMS-a.waited.Milliseconds(), 1)
 	}
 	a.running, a.cancel = context.WithCancelCause(ctx)
@@ -273,7 +296,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 	}
 }
 
-// read is the job in a delivery.
+// read returns the job in a delivery. The job's ids must be those of its subject.
 func (c *Consumer) read(d *bus.Delivery) (job messages.Job, key messages.CallKey, err error) {
 	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
 	if err == nil {
@@ -285,8 +308,9 @@ func (c *Consumer) read(d *bus.Delivery) (job messages.Job, key messages.CallKey
 	return job, key, err
 }
 
-// enter takes an attempt in hand. One of the same call that is in hand already takes its delivery instead: the broker
-// has delivered again what was never lost.
+// enter takes an attempt in hand. If another attempt of the same call is in hand here, that one
+// takes over the new delivery and enter returns false: the broker delivered again a job that was
+// never lost.
 func (c *Consumer) enter(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,7 +326,7 @@ func (c *Consumer) enter(a *attempt) bool {
 	return true
 }
 
-// leave gives an attempt out of hand, and is the delivery that is to be settled.
+// leave takes an attempt out of hand and returns the delivery to settle.
 func (c *Consumer) leave(a *attempt) *bus.Delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +334,7 @@ func (c *Consumer) leave(a *attempt) *bus.Delivery {
 	return a.delivery()
 }
 
-// stop ends the runs of a call that nobody wants any more.
+// stop ends the runs of a call that is no longer wanted.
 func (c *Consumer) stop(m bus.Msg) {
 	why := &messages.Stop{}
 	_, key, err := c.conn.Names().Call(m.Subject)
@@ -330,7 +354,8 @@ func (c *Consumer) stop(m bus.Msg) {
 	}
 }
 
-// bury sets aside what nobody can process, with its reason, so that it blocks nothing and is not forgotten.
+// bury writes a job that no worker can process to the dead letters, with the reason, so that it
+// blocks nothing and is not forgotten.
 func (c *Consumer) bury(ctx context.Context, d *bus.Delivery, reason error) {
 	c.log.Error("set aside", "subject", d.Subject, "err", reason)
 	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
@@ -349,7 +374,7 @@ func (c *Consumer) settle(log *slog.Logger, err error) {
 // afterPool takes the pool out of a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
 func afterPool(subject string) string {
 	parts := strings.Split(subject, ".")
-	n := len(parts) - 5 // where the pool stands
+	n := len(parts) - 5 // the position of the pool
 	if n < 1 {
 		return subject
 	}

@@ -14,12 +14,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// answers is how many bytes of a message are left for what people say to a question, which is stored with it.
+// answers is the headroom of a question, in bytes of a message: what people answer is stored with
+// it.
 const answers = 8 << 10
 
-// park puts the question to people into the call's journal and gives the job up: neither a slot nor a lease is held
-// while they think. Of several workers that ask at once one question is stored. Also a run that is stopped meanwhile is
-// parked, for it has no result; what its coordinator stored before makes the record come too late.
+// park writes a question to people into the call's journal and gives the job up, so that neither a
+// slot nor a lease is held while they think. When several workers ask at once, one question is
+// stored. A run that is stopped meanwhile is parked too, because it has no result. If the
+// coordinator has already stored a record of the stop, that record came first and the question is
+// not stored.
 func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	ctx, done := a.lastWords(ctx)
 	defer done()
@@ -41,7 +44,7 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	switch {
 	case errors.As(err, &other):
 		return a.lostTo(other.Newest), nil
-	case errors.Is(err, bus.ErrTooLarge): // for every worker
+	case errors.Is(err, bus.ErrTooLarge): // too large for every worker
 		return a.finish(ctx, a.failed(messages.StatusError, messages.CodeTooLarge,
 			"A person has to allow this call, and its arguments are too large to be put to one. "+a.job.Tool+" was not run. Do it in several smaller calls."))
 	case err != nil:
@@ -59,7 +62,8 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	}, nil
 }
 
-// lostTo settles the job of a call of which somebody else stored a record first, and tells the coordinator of it.
+// lostTo settles the job of a call for which another writer stored a record first, and passes that
+// record on to the coordinator.
 func (a *attempt) lostTo(newest journal.CallEntry) settlement {
 	a.log.Info("not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
 	if newest.Record.State == messages.Ended {

@@ -9,11 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator is told that it does. Most calls end sooner
-// and need no such word.
+// firstSign is how long a call runs before its coordinator is notified that it does. Most calls end
+// sooner and need no such notice.
 const firstSign = 100 * time.Millisecond
 
-// giveSigns tells broker and coordinator that the call is alive, for as long as it is, and returns how to stop.
+// giveSigns tells the broker and the coordinator that the call is alive, until stop is called.
 func (a *attempt) giveSigns(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var signs sync.WaitGroup
@@ -36,8 +36,8 @@ func (a *attempt) giveSigns(ctx context.Context) (stop func()) {
 	return func() { cancel(); signs.Wait() }
 }
 
-// alive tells the coordinator that the call is in hand here, and under which claim: it counts the lease from when it
-// first hears of it.
+// alive tells the coordinator that the call runs here, and under which claim. The coordinator
+// counts the lease from when it first sees that record.
 func (a *attempt) alive() {
 	n := messages.Notice{Running: true, Worker: a.cfg.Worker}
 	if a.holds() {
@@ -61,7 +61,7 @@ func (a *attempt) tell(n messages.Notice) {
 	}
 }
 
-// light is a record without what weighs in it: the arguments.
+// light returns a record without its heavy part, the arguments.
 func light(record messages.CallRecord) messages.CallRecord {
 	record.Input = nil
 	if record.Approval != nil {
@@ -72,7 +72,7 @@ func light(record messages.CallRecord) messages.CallRecord {
 	return record
 }
 
-// event tells whoever watches.
+// event publishes an event for watchers.
 func (a *attempt) event(e messages.Event) {
 	a.telling.Lock()
 	defer a.telling.Unlock()
@@ -85,7 +85,7 @@ func (a *attempt) event(e messages.Event) {
 	if a.claims() {
 		e.Attempt = a.record.Attempt
 		if !a.claimed {
-			e.Attempt++ // the one that is about to be claimed
+			e.Attempt++ // the attempt that is about to be claimed
 		}
 	}
 	a.mu.Unlock()

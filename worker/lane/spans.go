@@ -14,20 +14,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What became of an attempt that ended without a result, in its span.
+// What became of an attempt that ended without a result, as its span says it.
 const (
 	parked     = "parked"
 	released   = "released"
 	handedBack = "handed_back"
-	// leaseLost is the failure of an attempt that could not prove its claim any more.
+	// leaseLost is the failure of an attempt that could no longer prove its claim.
 	leaseLost = "lease_lost"
 )
 
-// anyBatch stands for the ids in the name of a subject, as the conventions want it.
+// anyBatch stands for the ids in a subject's name: the semantic conventions want a template there.
 var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// trace opens the span of the attempt, now that it is known that there is something to do. It continues the trace that the
-// delivery brought, and points to the attempt before it, where one is known.
+// trace opens the span of the attempt. It is called only when there is something to do. The span
+// continues the trace that came with the delivery, and links to the attempt before it where one is
+// known.
 func (a *attempt) trace(ctx context.Context) context.Context {
 	if a.cfg.Tracer == nil {
 		return ctx
@@ -36,7 +37,8 @@ func (a *attempt) trace(ctx context.Context) context.Context {
 	ctx, span := a.cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.began))
 	a.running = trace.ContextWithSpan(a.running, span)
 	a.parent = tracing.Parent(ctx)
-	if id := tracing.ID(ctx); !sent.IsValid() && id != "" { // a trace of its own
+	// A new trace, which the logger does not know yet.
+	if id := tracing.ID(ctx); !sent.IsValid() && id != "" {
 		a.log = a.log.With("trace_id", id)
 	}
 	if !span.IsRecording() {
@@ -58,7 +60,8 @@ func (a *attempt) trace(ctx context.Context) context.Context {
 	return ctx
 }
 
-// link points to the attempt before this one; where that left no record, to the message that was delivered to it too.
+// link returns a link to the attempt before this one. If that attempt left no record, the link is
+// to the message, which was delivered to it too.
 func (a *attempt) link(sent trace.SpanContext) (trace.Link, bool) {
 	prior := a.prior()
 	switch {
@@ -77,7 +80,8 @@ func (a *attempt) link(sent trace.SpanContext) (trace.Link, bool) {
 	return tracing.Link(prior.Span, reason)
 }
 
-// endTrace closes the span of the attempt. What failed inside the tool or its phases is marked there and not here.
+// endTrace closes the span of the attempt. A failure of the tool or of a phase is marked on their
+// own spans and not here.
 func (a *attempt) endTrace(ctx context.Context, err error) {
 	if a.cfg.Tracer == nil {
 		return
@@ -104,7 +108,8 @@ func (a *attempt) endTrace(ctx context.Context, err error) {
 	}
 }
 
-// sign writes into a result what is known of it at its end only. It has to be done again when the outcome is changed.
+// sign adds to a result what is known only at its end: its hash and the span. Call it again after
+// every change of the outcome.
 func (a *attempt) sign(r *messages.Result) {
 	var trail messages.Trail
 	if r.Trail != nil {
@@ -114,7 +119,8 @@ func (a *attempt) sign(r *messages.Result) {
 	r.Trail = &trail
 }
 
-// about is a logger whose lines say which call they are about, by the words that coordinators use too.
+// about returns a logger whose lines name the call, with the same keys as in the coordinator's
+// lines.
 func (c *Consumer) about(ctx context.Context, key messages.CallKey, job messages.Job) *slog.Logger {
 	call := slog.String("call", string(job.CallID))
 	if job.CallID == "" {
