@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// Metrics is what a worker counts. Tools are those of its registry, hooks those of its config, pools those of its tools, so
-// the labels are bounded.
+// Metrics is what a worker counts. Its labels are bounded: tools come from the registry, hooks from
+// the config, and pools from the tools.
 type Metrics struct {
 	calls       *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
@@ -30,7 +30,7 @@ type Metrics struct {
 	progress    prometheus.Counter
 }
 
-// NewMetrics registers the metrics; with a nil registerer they are counted and never seen.
+// NewMetrics registers the metrics. With a nil registerer they are counted but not exported.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -69,7 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ended counts a call. Its duration points to its trace, where that is recorded.
+// ended counts a call. Its duration links to its trace as an exemplar, if the trace is recorded.
 func (m *Metrics) ended(ctx context.Context, pool string, r messages.Result) {
 	labels := []string{r.Tool, string(r.Kind), string(r.Status)}
 	m.calls.WithLabelValues(labels...).Inc()

@@ -9,19 +9,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// policyCheck compares this worker's policy with those of the coordinators. It says what is wrong once, and not for each job.
+// policyCheck compares this worker's policy with the policies of the coordinators. It logs each
+// difference once, and not for each job.
 type policyCheck struct {
-	version string // of the policy that this worker decides by; "": it has none
+	version string // of this worker's policy; "": it has none
 	log     *slog.Logger
-	told    sync.Map     // versions of coordinators' policies that were told
-	idle    atomic.Int64 // when it was told that no call is taken, in Unix nanoseconds; 0: none was refused since some were taken
+	told    sync.Map // versions of coordinators' policies that were logged
+	// idle is when it was last logged that no call is taken, in Unix nanoseconds; 0: not since
+	// calls were last taken.
+	idle atomic.Int64
 }
 
-// fits reports whether a job may be taken. A fleet whose coordinators have a policy is governed, and a worker without any would
-// run what the policy asks people about. A worker that has another policy decides by its own.
+// fits reports whether a job may be taken. When the coordinator has a policy and this worker has
+// none, the worker refuses the job: it would run what the policy asks people about. A worker with
+// another policy than the coordinator's takes the job and decides by its own.
 func (p *policyCheck) fits(job messages.Job) bool {
 	if job.Policy == messages.PlatformPolicy(p.version) {
-		// Where coordinators of both kinds are there at once, each is told once a minute, and not for each job.
+		// When coordinators with and without a policy are there at once, each is logged at most
+		// once a minute.
 		if at := p.idle.Load(); at != 0 && time.Since(time.Unix(0, at)) > time.Minute && p.idle.CompareAndSwap(at, 0) {
 			p.told.Clear()
 			p.log.Warn("calls are taken, and nothing is denied: this coordinator has no policy, and this worker has none")

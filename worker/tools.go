@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/httptool"
 )
 
-// OpenTools registers the tools of a tools file, whose programs are relative to dir, and the file tools
-// (Read, Glob, Grep, Write, Edit, Bash) where there is a root. A tool of the file goes before a builtin of
-// the same name. The error joins everything that is wrong, with the lines of the file.
+// OpenTools registers the tools of a tools file, whose programs are relative to dir, and the file
+// tools (Read, Glob, Grep, Write, Edit, Bash) if there is a root. A tool of the file replaces a
+// builtin of the same name. The error joins everything that is wrong, with the lines of the file.
 func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *builtin.Root) error {
 	var errs []error
 	for _, entry := range entries(file, root != nil) {
@@ -30,7 +30,8 @@ func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *bui
 	return errors.Join(errs...)
 }
 
-// Promises is what OpenTools would register, without starting or looking for anything: for plans and lists.
+// Promises returns the definitions of the tools that OpenTools would register, without starting or
+// looking for anything. Plans and lists use it.
 func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	var tools []schemas.Tool
 	for _, entry := range entries(file, root) {
@@ -43,7 +44,8 @@ func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	return tools, nil
 }
 
-// entries is the tools of the file and, with a root, the file tools that it does not name itself.
+// entries returns the tools of the file and, with a root, the file tools that the file does not
+// name.
 func entries(file schemas.ToolsFile, root bool) []schemas.Entry {
 	all := slices.Clone(file.Tools)
 	if !root {
@@ -78,7 +80,7 @@ func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Roo
 	return reg.Add(promiseOf(entry), runner)
 }
 
-// openCheck is the probe of an entry that has one.
+// openCheck makes the probe of an entry that has a check.
 func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call) (tool.Probed, error), error) {
 	if request := entry.Check.HTTP; request != nil {
 		probe, err := httptool.NewProbe(*request, entry.Check.Timeout)
@@ -94,7 +96,8 @@ func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call
 	return probe.Probe, nil
 }
 
-// promiseOf is what the tool of an entry promises. A file tool keeps its own word where the entry says nothing.
+// promiseOf returns the definition of an entry's tool. A file tool keeps its own values where the
+// entry sets none.
 func promiseOf(entry schemas.Entry) schemas.Tool {
 	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
 		return entry.Tool
@@ -110,7 +113,8 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Pool = cmp.Or(said.Pool, own.Pool)
 	own.MaxOutput = cmp.Or(said.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(said.Truncate, own.Truncate)
-	if own.ConcurrencySafe == nil || *own.ConcurrencySafe { // a builtin that may not overlap here knows why
+	// The file cannot relax a builtin that must run alone.
+	if own.ConcurrencySafe == nil || *own.ConcurrencySafe {
 		own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
 		if said.SafeWhen != "" {
 			own.SafeWhen, own.ConcurrencySafe = said.SafeWhen, nil

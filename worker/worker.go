@@ -1,11 +1,12 @@
-// Package worker runs tool calls: it announces the tools it serves, takes jobs from the lanes of their
-// pools, takes each call through six phases and stores what became of it.
+// Package worker runs tool calls. A worker announces the tools it serves, takes jobs from the lanes
+// of their pools, takes each call through six phases and stores its result.
 //
-//	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks, permissions,
-//	execute, post-hooks) -> tool (what the call is for)
+//	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks,
+//	permissions, execute, post-hooks) -> tool (what the call is for)
 //
-// Any number of workers may serve the same tools. A Go program becomes one by registering its own tools;
-// tools in other languages are named in a tools file and run as programs (see OpenTools).
+// Any number of workers may serve the same tools. A Go program becomes a worker by registering its
+// own tools. Tools in other languages are named in a tools file and run as programs; see
+// OpenTools.
 package worker
 
 import (
@@ -36,7 +37,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// Conn is a connection to the fleet's NATS server. Close it when the worker has ended.
+// Conn is a connection to the fleet's NATS server. Close it after the worker has ended.
 type Conn = bus.Conn
 
 // Connect connects to a NATS server, for example nats://localhost:4222.
@@ -44,32 +45,42 @@ func Connect(ctx context.Context, url string) (*Conn, error) {
 	return bus.Connect(ctx, bus.Options{URL: url, Name: "toolfleet worker"})
 }
 
-// Config is the tunables of a Worker. The zero value works.
+// Config holds the tunables of a Worker. The zero value works.
 type Config struct {
-	Name     string          // in records, events and status; default the host's name and a random part
-	Version  string          // of the program, for status
-	Slots    int             // calls of one pool at once. Default 10
-	AckWait  time.Duration   // how long the broker waits for a sign of life. Default 10 s
-	Lease    time.Duration   // how long a claim holds without renewal. Default 10 s
-	Grace    time.Duration   // between the end of a tool and the end of its lease. Default 2 s
-	Drain    time.Duration   // how long running calls may go on after Run was told to end. Default 30 s
-	Hurry    <-chan struct{} // ends the drain at once when it is closed. May be nil
-	Poison   int             // deliveries of one job that may be lost with their worker before it is given up. Default 5
-	Announce time.Duration   // between two signs of presence. Default 10 s
-	Hooks    hook.Set        // what runs before and after each call
-	// Rules is what is allowed. The zero value allows everything, and has no version: a worker without one takes no calls of a
-	// coordinator that has a policy.
+	// In records, events and status. Default: the host's name and a random part.
+	Name    string
+	Version string // of the program, for status
+	Slots   int    // calls of one pool at once. Default 10
+	// AckWait is how long the broker waits for a sign of life before it delivers a job again.
+	// Default 10 s.
+	AckWait time.Duration
+	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
+	// Grace is the time between the end of a tool and the end of its lease. Default 2 s, but at
+	// most a fifth of Lease.
+	Grace time.Duration
+	// Drain is how long running calls may go on after the context of Run has ended. Default 30 s.
+	Drain time.Duration
+	Hurry <-chan struct{} // closing it ends the drain at once. May be nil
+	// Poison is how many deliveries of one job may be lost with their worker before the call fails.
+	// Default 5.
+	Poison   int
+	Announce time.Duration // between two presence announcements. Default 10 s
+	Hooks    hook.Set      // what runs before and after each call
+	// Rules decides what is allowed. The zero value allows everything and has no version. A worker
+	// without a version takes no calls from a coordinator that has a policy.
 	Rules permission.Rules
-	// Audit says how lines of the record for people are made.
+	// Audit says how lines of the audit log are made.
 	Audit audit.Config
-	// Approvals is whose agreement counts where a person has to allow a call. Nil: nobody's, so it is refused.
+	// Approvals knows the people whose agreement counts where a person has to allow a call. Nil:
+	// such calls are refused.
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
 	Pools       map[string]int // fleet-wide bound on calls in flight, by pool; 0: none
 	Provision   bus.Provision
 	Logger      *slog.Logger // nil: silent
 	Metrics     *Metrics     // nil: silent
-	// Tracer makes the spans of calls. Nil: none, and the context of whoever asked is handed on to tools and hooks.
+	// Tracer makes the spans of calls. Nil: no spans, and the trace context of the job is passed on
+	// to tools and hooks.
 	Tracer trace.Tracer
 	// TraceContent puts arguments and results into spans, the first 16 KiB of each.
 	TraceContent bool
@@ -111,7 +122,8 @@ type Worker struct {
 	serving  atomic.Bool // the tools are announced and jobs are taken
 }
 
-// New is a worker on a connection, which stays the caller's to close. The registry may not change any more.
+// New makes a worker on conn, which the caller closes after the worker has ended. The registry must
+// not change any more. The error joins everything that is wrong with the config.
 func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	var errs []error
@@ -144,7 +156,8 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// Run serves until ctx ends, then takes no more calls and lets those in hand end for Config.Drain.
+// Run serves until ctx ends. It then takes no more calls and gives the running ones Config.Drain to
+// end.
 func (w *Worker) Run(ctx context.Context) error {
 	pools := w.pools()
 	consumers, err := w.consumers(pools)
@@ -153,7 +166,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to end before it began
+			return nil // stopped before it began
 		}
 		return err
 	}
@@ -173,7 +186,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// consumers is what the worker pulls from, one for each pool.
+// consumers returns what the worker pulls from, one for each pool.
 func (w *Worker) consumers(pools []string) (consumers []bus.Consumer, err error) {
 	for _, pool := range pools {
 		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
@@ -185,7 +198,8 @@ func (w *Worker) consumers(pools []string) (consumers []bus.Consumer, err error)
 	return consumers, nil
 }
 
-// prepare shields the worker from its commands, and makes what is missing on the server, and the tools known.
+// prepare hides this process from the commands it runs, creates what is missing on the server and
+// announces the tools.
 func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -199,7 +213,7 @@ func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
 // Ready reports whether calls are taken: the connection is up and the tools are announced.
 func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 
-// Busy is how many calls are in hand.
+// Busy returns how many calls are running here.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
 func (w *Worker) pools() []string {
@@ -213,7 +227,8 @@ func (w *Worker) pools() []string {
 	return pools
 }
 
-// announce makes the tools known to every coordinator. What is announced stays known when the worker goes.
+// announce makes the tools known to every coordinator. Announced tools stay known after the worker
+// has gone.
 func (w *Worker) announce(ctx context.Context) error {
 	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketTools))
 	if err != nil {
@@ -232,7 +247,7 @@ func (w *Worker) announce(ctx context.Context) error {
 	return nil
 }
 
-// stayPresent says that the worker is there until ctx ends, and then that it is not.
+// stayPresent announces the worker's presence until ctx ends, and then deletes it.
 func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketWorkers))
 	if err != nil {
@@ -292,7 +307,8 @@ func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallR
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{
 			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, Permission: f.Permission, OnCrash: onCrash(f.Tool),
-			Deadline: f.Tool.Timeout() + s.hooks.BudgetAfter(job.Tool), // a claim that is held for longer is given up as broken
+			// A claim that is held for longer is given up as broken.
+			Deadline: f.Tool.Timeout() + s.hooks.BudgetAfter(job.Tool),
 		})
 		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
 	}, tell)
@@ -307,8 +323,8 @@ func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallR
 	return result, err
 }
 
-// write puts a line on the record for people that a call waits for. A link that breaks at that moment is given a while
-// to be there again: what a person took the time to allow is not to fail for it.
+// write stores an audit line that a call waits for. A broken connection gets about three seconds
+// (five tries) to come back, because a call that a person has allowed should not fail for it.
 func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
 		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {
@@ -323,8 +339,8 @@ func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (e
 	return err
 }
 
-// onCrash is what may be done about a call whose worker was lost. One that changes nothing, and is claimed all the same,
-// may run again.
+// onCrash is what may be done about a call whose worker was lost. A call that changes nothing may
+// run again, even when it is claimed.
 func onCrash(t tool.Tool) messages.OnCrash {
 	if t.Kind != messages.Write {
 		return messages.Idempotent
@@ -332,7 +348,7 @@ func onCrash(t tool.Tool) messages.OnCrash {
 	return t.OnCrash
 }
 
-// changed is the frozen input where a hook made another one of the job's.
+// changed returns the frozen input if it differs from the job's, and nil if it does not.
 func changed(frozen, asked json.RawMessage) json.RawMessage {
 	if bytes.Equal(frozen, asked) {
 		return nil
