@@ -8,9 +8,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// evaluates reports whether bash evaluates a value when it comes to the node: as arithmetic, where an array
-// index may hold a command substitution (x='a[$(rm f)]'; echo $((x))), as a name or as a prompt. What that
-// runs is not in the tree.
+// evaluates reports whether bash evaluates a value at the node as code: as arithmetic, where an
+// array index may hold a command substitution (x='a[$(rm f)]'; echo $((x))), as a name, or as a
+// prompt. The commands that this runs are not in the tree.
 func evaluates(node syntax.Node) bool {
 	switch n := node.(type) {
 	case *syntax.UnaryTest:
@@ -38,7 +38,8 @@ func evaluates(node syntax.Node) bool {
 	return false
 }
 
-// evaluatesParam also holds for ${x=...}: what it sets is seen by all that follows.
+// evaluatesParam also returns true for ${x=...}, because everything that follows sees the value it
+// sets.
 func evaluatesParam(p *syntax.ParamExp) bool {
 	if p.Excl || p.Names != 0 || !plainIndex(p.Index) {
 		return true
@@ -56,8 +57,8 @@ func evaluatesParam(p *syntax.ParamExp) bool {
 	return false
 }
 
-// evaluatesDeclared holds for declare -i and -n, whose values are expressions and names, and for a word that
-// only becomes an assignment when it is expanded.
+// evaluatesDeclared returns true for declare -i and -n, whose values are expressions and names, and
+// for a word that becomes an assignment only when it is expanded.
 func evaluatesDeclared(a *syntax.Assign) bool {
 	if !a.Naked || a.Value == nil {
 		return false
@@ -72,7 +73,7 @@ func plainOperand(x syntax.TestExpr) bool {
 	return ok && plainNumber(w)
 }
 
-// plainIndex reports whether an array index, where there is one, is a number, @ or *.
+// plainIndex reports whether an array index is absent, a number, @ or *.
 func plainIndex(x syntax.ArithmExpr) bool {
 	if w, ok := x.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
 		return true
@@ -80,7 +81,7 @@ func plainIndex(x syntax.ArithmExpr) bool {
 	return plainArithmetic(x)
 }
 
-// plainArithmetic reports whether an expression, where there is one, is made of numbers.
+// plainArithmetic reports whether an expression is absent or made of numbers only.
 func plainArithmetic(x syntax.ArithmExpr) bool {
 	switch x := x.(type) {
 	case nil:
@@ -99,7 +100,8 @@ func plainArithmetic(x syntax.ArithmExpr) bool {
 
 var digits = regexp.MustCompile(`^[0-9]+$`)
 
-// plainNumber reports whether a word is a number: written out, a status ($?), a count ($#) or an id ($$).
+// plainNumber reports whether a word is a number: written out, a status ($?), a count ($#) or an id
+// ($$).
 func plainNumber(w *syntax.Word) bool {
 	if digits.MatchString(w.Lit()) {
 		return true
@@ -111,18 +113,19 @@ func plainNumber(w *syntax.Word) bool {
 	return ok && p.Short && p.Param != nil && p.Index == nil && slices.Contains([]string{"?", "#", "$"}, p.Param.Value)
 }
 
-// naming is the builtins that take a variable's name from their words, and evaluate an index in it.
+// naming lists the builtins that take a variable's name as a word and evaluate an index in it.
 var naming = []string{"[", "getopts", "mapfile", "printf", "read", "readarray", "test", "unset", "wait"}
 
 var indexed = regexp.MustCompile("[A-Za-z0-9_]\\[[^\\]]*(\\$\\(|`)")
 
-// evaluatesNames reports whether a command is such a builtin and one of its words runs something so.
+// evaluatesNames reports whether a command is such a builtin and one of its words runs code in an
+// index.
 func evaluatesNames(c command) bool {
 	_, found := c.behind(naming)
 	return found && slices.ContainsFunc(c, func(w word) bool { return w.known && indexed.MatchString(w.text) })
 }
 
-// behind is the words behind the first of the names, where the command is it or may run it.
+// behind returns the words after the first of the names, if the command is that name or may run it.
 func (c command) behind(names []string) (args command, found bool) {
 	at := slices.IndexFunc(c, func(w word) bool { return w.known && slices.Contains(names, w.text) })
 	if at < 0 || at > 0 && !runsOthers(c[0]) {
@@ -136,7 +139,8 @@ var (
 	setting = regexp.MustCompile(`^-|%[^A-Za-z%]*[hjlLqtz]*n`)
 )
 
-// setsByPrintf reports whether a command may be a printf that sets a variable: printf -v, and %n in a format.
+// setsByPrintf reports whether a command may be a printf that sets a variable: printf -v, or %n in
+// a format.
 func setsByPrintf(c command) bool {
 	args, _ := c.behind(printf)
 	if len(args) > 0 && args[0] == (word{"--", true}) {

@@ -1,8 +1,9 @@
-// Package permission is rules in; allow, deny or ask out. It is pure: a [Rules] is a value, [Rules.Decide] and
-// [Decision.Weigh] read a call and touch nothing else.
+// Package permission decides about calls: rules in; allow, deny or ask out. It is pure: a [Rules]
+// is a value, and [Rules.Decide] and [Decision.Weigh] read a call and touch nothing else.
 //
-// A rule matches a call when its tool pattern does, its argument pattern where it has one, and its condition (CEL)
-// where it has one. The short form, read by schemas.ParseRule, has a tool pattern and an argument pattern:
+// A rule matches a call when its tool pattern matches, and also its argument pattern and its
+// condition (CEL), where it has them. The short form, read by schemas.ParseRule, has a tool pattern
+// and an argument pattern:
 //
 //	lookup_order               every call of the tool
 //	mcp__*                     every call of every tool with such a name
@@ -10,14 +11,16 @@
 //	Read(/etc/**)              file tools: paths
 //	refund(currency=EU*)       any other: one property of the input, or its whole canonical JSON
 //
-// Rules come in layers, and no layer can lift what another denies, asks or calls a risk: one precedence holds for all
-// of them, and for what hooks say. Deny, then a person whom the tier requires, then ask, then allow, then the default.
+// Rules come in layers, and no layer can lift what another denies, asks or calls a risk. One
+// precedence holds for all layers and for what hooks say: deny, then a person whom the tier
+// requires, then ask, then allow, then the default.
 //
-// What cannot be known from the input counts against the call: an allow holds only where it certainly matches, a deny,
-// an ask and a risk rule already where they may, or cannot be evaluated. A deny is a fence around honest mistakes, no
-// sandbox: what a script does once it runs is out of its sight, and so is where a symbolic link leads.
+// What cannot be known from the input counts against the call. An allow rule holds only when it
+// certainly matches. A deny, ask or risk rule holds already when it may match, or when it cannot be
+// evaluated. A deny guards against honest mistakes and is no sandbox: it cannot see what a script
+// does once it runs, or where a symbolic link leads.
 //
-// Who asks the person, and what a hook that could not run means, is left to worker/pipeline.
+// Asking the person, and the meaning of a hook that could not run, are left to worker/pipeline.
 package permission
 
 import (
@@ -31,7 +34,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Effect is what a rule wants of the calls that it matches.
+// Effect is what a rule wants for the calls that it matches.
 type Effect string
 
 // The effects, strictest first.
@@ -46,21 +49,22 @@ func (e Effect) rank() int { return slices.Index([]Effect{Deny, Ask, Allow}, e) 
 // Stricter reports whether e wins over other.
 func (e Effect) Stricter(other Effect) bool { return e.rank() < other.rank() }
 
-// Rules is a policy. The zero value allows everything, up to the tools' own tiers. Safe for concurrent use.
+// Rules is a policy. The zero value allows everything, up to the tools' own tiers. It is safe for
+// concurrent use.
 type Rules struct {
 	fallback Effect
 	version  string
 	roots    []string
-	rules    []Rule // deny before ask before allow; within each as they came
-	risks    []Rule // the highest tier first; within each as they came
+	rules    []Rule // deny before ask before allow; otherwise in the order given
+	risks    []Rule // highest tier first; otherwise in the order given
 }
 
-// Layer is the rules of one place: the policy file, a tools file.
+// Layer holds the rules of one place: the policy file, or a tools file.
 type Layer struct {
 	Source string
 	Rules  schemas.Rules
-	// Below says that the layer stands below whoever sets the default. Its allow rules spare the question that a
-	// default asks, and lift no default that denies.
+	// Below marks a layer that stands below the one that sets the default. Its allow rules lift a
+	// default that asks, but not a default that denies.
 	Below bool
 }
 
@@ -68,13 +72,14 @@ type Layer struct {
 type Config struct {
 	// Default decides calls that no rule matches; "" is allow.
 	Default Effect
-	// Roots are the absolute spellings of the one folder that relative paths start from, the canonical one
-	// first: a folder may also be reached through a link. Empty where no tool has such a folder.
+	// Roots are the absolute spellings of the one folder that relative paths start from, the
+	// canonical one first: a folder may also be reached through a link. Empty if no tool has such a
+	// folder.
 	Roots []string
 	// Version names the policy in every decision.
 	Version string
-	// Layers hold the rules, the most general layer first. The order decides only which of several matching
-	// rules is named.
+	// Layers hold the rules, the most general layer first. The order decides only which one of
+	// several matching rules a decision names.
 	Layers []Layer
 }
 
@@ -119,18 +124,18 @@ func New(cfg Config) (Rules, error) {
 	return out, nil
 }
 
-// Version names the policy.
+// Version returns the version of the policy, or "" for the zero value.
 func (r Rules) Version() string { return r.version }
 
-// Call is what rules are asked about. Input is a JSON object that satisfies the tool's schema.
+// Call is what the rules decide about. Input is a JSON object that satisfies the tool's schema.
 type Call struct {
 	Tool      schemas.Tool
 	Input     json.RawMessage
 	Session   messages.SessionID
-	Principal string // the tenant token of whose agent it is
+	Principal string // the tenant token of the agent's owner
 }
 
-// Decide is the full decision on a call, by rules and tiers.
+// Decide makes the full decision on a call, by rules and tiers.
 func (r Rules) Decide(c Call) Decision {
 	s := subject{call: c, roots: r.roots}
 	d := r.effect(&s)
@@ -150,7 +155,7 @@ func (r Rules) Decide(c Call) Decision {
 	return d
 }
 
-// effect is what the rules say, tiers aside.
+// effect returns what the rules say, without the tiers.
 func (r Rules) effect(s *subject) Decision {
 	d := Decision{Effect: r.fallback}
 	if d.Effect == "" {
@@ -168,7 +173,7 @@ func (r Rules) effect(s *subject) Decision {
 	return d
 }
 
-// Denied is the deny rules alone: the cheap look before any hook runs.
+// Denied checks the deny rules alone. It is the cheap check before any hook runs.
 func (r Rules) Denied(c Call) (Decision, bool) {
 	s := subject{call: c, roots: r.roots}
 	for _, rule := range r.rules {
@@ -182,7 +187,8 @@ func (r Rules) Denied(c Call) (Decision, bool) {
 	return Decision{}, false
 }
 
-// DeniesTool reports whether a rule denies every call of the tool: such a tool need not be offered to a model.
+// DeniesTool reports whether a rule denies every call of the tool. Such a tool need not be offered
+// to a model.
 func (r Rules) DeniesTool(name string) bool {
 	return slices.ContainsFunc(r.rules, func(rule Rule) bool {
 		return rule.Effect == Deny && rule.Argument == "" && rule.when == nil && rule.matchesTool(name)

@@ -13,17 +13,18 @@ import (
 type Rule struct {
 	// Effect is what the rule wants; "" for a risk rule.
 	Effect Effect
-	// Tier is what a risk rule says of the calls that it matches.
+	// Tier is the tier that a risk rule gives to the calls that it matches.
 	Tier messages.Tier
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
-	// Argument is a pattern for the input, read by the family of the tool; "" matches every call.
+	// Argument is a pattern for the input. The family of the tool decides how it is read. ""
+	// matches every call.
 	Argument string
-	// Name is what decisions, logs and people call the rule.
+	// Name is the rule's name in decisions and logs. Default: Tool.
 	Name string
 	// Source is the layer that holds the rule.
 	Source string
-	// Reason is the rule's own words for the model and for people, if it has any.
+	// Reason is the rule's own text for the model and for people. It may be empty.
 	Reason string
 
 	when *expression.Program // nil: always
@@ -31,7 +32,7 @@ type Rule struct {
 
 func (r Rule) String() string { return string(r.Effect) + string(r.Tier) + " " + r.place() }
 
-// place is the rule's name, and the layer that holds it.
+// place returns the rule's name and the layer that holds it.
 func (r Rule) place() string {
 	if r.Source == "" {
 		return r.Name
@@ -39,7 +40,7 @@ func (r Rule) place() string {
 	return r.Name + " (" + r.Source + ")"
 }
 
-// compile checks a rule and makes its condition ready.
+// compile checks a rule and compiles its condition.
 func compile(r Rule, when string) (Rule, error) {
 	if r.Name == "" {
 		r.Name = r.Tool
@@ -65,9 +66,9 @@ func compile(r Rule, when string) (Rule, error) {
 }
 
 func (r Rule) matchesTool(name string) bool {
-	ok, _ := path.Match(r.Tool, name) // compile has seen the pattern
+	ok, _ := path.Match(r.Tool, name) // compile has checked the pattern
 	return ok
 }
 
-// rank orders the tiers; what is none of them is below the lowest.
+// rank orders the tiers. An unknown tier is below the lowest.
 func rank(t messages.Tier) int { return slices.Index(messages.Tiers, t) }

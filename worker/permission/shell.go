@@ -11,30 +11,30 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Bounds on the shell text that is analysed. Beyond them a command line is unclear: no pattern but "*"
-// allows it and every deny matches it.
+// Bounds on the shell text that is analysed. Beyond them a command line is unclear: only the
+// pattern "*" allows it, and every deny matches it.
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
-	maxNested = 4        // sh -c inside sh -c
+	maxNested = 4        // levels of sh -c inside sh -c
 	maxTexts  = 64       // such texts in all
 )
 
-// script is the simple commands of a shell command line, those inside substitutions, functions and
-// compound commands included.
+// script holds the simple commands of a shell command line, including those inside substitutions,
+// functions and compound commands.
 //
-// A pattern for them is words. A word "*" stands for any number of words, and a "*" inside a word for any
-// characters of it; ":*" at the end is the familiar spelling of " *". A word whose value only the running
-// shell knows (variables, substitutions, file globs) is covered by the word "*" alone when allowing, and
-// may be anything when denying.
+// A pattern is a list of words. A word "*" stands for any number of words, and a "*" inside a word
+// for any characters; ":*" at the end is the familiar spelling of " *". Some words have a value
+// that only the running shell knows (variables, substitutions, file globs). For an allow only the
+// word "*" covers such a word. For a deny it may be anything.
 type script struct {
 	commands []command
-	// sideways: it does what no simple command shows, such as assigning variables, writing through
-	// a redirection, defining a function or running in a loop. Only "*" allows that.
+	// sideways: the script does what no simple command shows, such as assigning variables, writing
+	// through a redirection, defining a function or running in a loop. Only "*" allows that.
 	sideways bool
-	// unclear: it could not be read to the end, or runs text that is not here to be read: in a file, or in
-	// a value that bash evaluates, see evaluates.
+	// unclear: the script could not be parsed to the end, or it runs text that is not visible here:
+	// from a file, or from a value that bash evaluates (see evaluates).
 	unclear bool
-	texts   int // that its commands run in turn, see maxTexts
+	texts   int // texts that its commands run in turn, see maxTexts
 }
 
 // command is the words of a simple command.
@@ -45,7 +45,7 @@ type word struct {
 	known bool
 }
 
-// parseScript reads a command line as bash would.
+// parseScript parses a command line as bash would.
 func parseScript(line string, depth int) *script {
 	s := &script{}
 	if len(line) > maxScript || depth > maxNested {
@@ -82,7 +82,7 @@ func (s *script) visit(node syntax.Node, depth int) {
 	}
 }
 
-// add takes in a command, and what it visibly runs in turn: sh -c "..." and eval "...".
+// add adds a command, and the scripts that it visibly runs in turn: sh -c "..." and eval "...".
 func (s *script) add(c command, depth int) {
 	s.commands = append(s.commands, c)
 	s.sideways = s.sideways || setsByPrintf(c)
@@ -110,7 +110,7 @@ func (s *script) add(c command, depth int) {
 	}
 }
 
-// scriptsOf is the texts that the named command reads as commands.
+// scriptsOf returns the texts that the named command runs as scripts.
 func scriptsOf(name string, args command) []word {
 	switch {
 	case name == "eval" && len(args) > 0:
@@ -138,8 +138,8 @@ var (
 
 func runsOthers(w word) bool { return w.known && slices.Contains(wrappers, path.Base(w.text)) }
 
-// scriptOf is the text that a shell with these arguments runs: the word after -c, and nothing for the
-// name of a file. Without either it reads its input, which is not known.
+// scriptOf returns the text that a shell with these arguments runs: the word after -c, or an empty
+// text for the name of a file. Without either the shell reads its input, which is unknown.
 func scriptOf(args command) word {
 	for i, a := range args {
 		switch {
@@ -163,7 +163,7 @@ var (
 	anyText       = regexp.MustCompile(`^(.* .*)$`)
 )
 
-// behind is the values of an option, in its own word or the next.
+// behind returns the values of an option, in its own word or the next.
 func behind(args command, option *regexp.Regexp) (values []word) {
 	for i, a := range args {
 		switch found := option.FindStringSubmatch(a.text); {
@@ -177,7 +177,8 @@ func behind(args command, option *regexp.Regexp) (values []word) {
 	return values
 }
 
-// splitOf is what env -S runs: its value and all that follows. Its escapes and variables are its own.
+// splitOf returns what env -S runs: its value and all that follows. A text with escapes or
+// variables of env's own is unknown.
 func splitOf(args command) []word {
 	for i, a := range args {
 		found := splitOption.FindStringSubmatch(a.text)
@@ -204,7 +205,7 @@ func join(words command) word {
 	return word{strings.Join(texts, " "), true}
 }
 
-// all reports whether the pattern covers every simple command for certain, so that an allow holds.
+// all reports whether the pattern certainly covers every simple command, so that an allow holds.
 func (s *script) all(pattern []string) bool {
 	if everything(pattern) {
 		return true
@@ -215,8 +216,8 @@ func (s *script) all(pattern []string) bool {
 	return !slices.ContainsFunc(s.commands, func(c command) bool { return !c.matches(pattern, true) })
 }
 
-// any reports whether the pattern may cover one of the simple commands, so that a deny or ask holds. The
-// folder of a program does not hide it, nor does a wrapper such as sudo or xargs.
+// any reports whether the pattern may cover one of the simple commands, so that a deny or ask
+// holds. It also sees through the folder of a program and through a wrapper such as sudo or xargs.
 func (s *script) any(pattern []string) bool {
 	if everything(pattern) || s.unclear {
 		return true
@@ -238,8 +239,9 @@ func (s *script) any(pattern []string) bool {
 
 func everything(pattern []string) bool { return len(pattern) == 1 && pattern[0] == "*" }
 
-// matches runs the pattern over the words as an automaton; state p: the first p words of the pattern are
-// used up. Without certain a word of unknown value may be any number of any words.
+// matches runs the pattern over the words as an automaton. In state p the first p words of the
+// pattern are used up. Unless certain is set, a word of unknown value may be any number of any
+// words.
 func (c command) matches(pattern []string, certain bool) bool {
 	at := make([]bool, len(pattern)+1)
 	at[0] = true
@@ -301,7 +303,7 @@ func wordsOf(words []*syntax.Word) command {
 	return c
 }
 
-// wordOf is a word without its quotes. Its value is known when no expansion has a part in it.
+// wordOf returns a word without its quotes. Its value is known when it has no expansion.
 func wordOf(w *syntax.Word) word {
 	var b, unquoted strings.Builder
 	for _, part := range w.Parts {
@@ -332,16 +334,17 @@ func wordOf(w *syntax.Word) word {
 	return word{b.String(), true}
 }
 
-// expands reports whether the unquoted part of a word may become another word or several: file globs, braces, a
-// home folder. An escaped character that looks like one errs on the side of "not known".
+// expands reports whether the unquoted part of a word may become another word or several: file
+// globs, braces, a home folder. When an escaped character looks like one of these, the result is
+// true too.
 func expands(lit string) bool {
 	return strings.ContainsAny(lit, "*?") || strings.HasPrefix(lit, "~") ||
 		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
 		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
 }
 
-// unescape takes out the backslashes that the shell would: all of them, or only those before one of the
-// given characters. A backslash before a line break goes together with it.
+// unescape removes the backslashes that the shell would remove: all of them, or only those before
+// one of the given characters. A backslash before a line break goes together with it.
 func unescape(lit, only string) string {
 	if !strings.Contains(lit, `\`) {
 		return lit

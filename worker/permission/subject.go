@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// subject is one call as the rules see it. What is costly to read is read when a rule first asks.
+// subject is one call as the rules see it. The costly parts are parsed when a rule first needs
+// them.
 type subject struct {
 	call  Call
 	roots []string
@@ -24,8 +25,8 @@ type subject struct {
 	conditions *expression.Subject
 }
 
-// matches reports whether a rule is about the call. A condition that cannot be evaluated, which the error tells,
-// counts against the call: then an allow does not match, and any other rule does.
+// matches reports whether a rule matches the call. A condition that cannot be evaluated counts
+// against the call: an allow rule then does not match, and any other rule does. The error says why.
 func (s *subject) matches(r Rule) (bool, error) {
 	allows := r.Effect == Allow
 	if !r.matchesTool(s.call.Tool.Name) || r.Argument != "" && !s.argument(r.Argument, allows) {
@@ -52,12 +53,14 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 // argument reads the pattern by the family of the tool:
 //
 //   - a shell tool (schemas.Tool.ShellCommand): words of simple commands, see [script];
-//   - "field=glob": the text of one property of the input, or the canonical JSON of one that is no string;
-//     "*" stands for any characters. A path with "=" in its name is written "./a=b";
-//   - a file tool, one whose schema has the property file_path or else path: a doublestar glob, see matchPath;
+//   - "field=glob": the text of one property of the input, or the canonical JSON of one that is no
+//     string; "*" stands for any characters. A path with "=" in its name is written "./a=b";
+//   - a file tool, whose schema has the property file_path or else path: a doublestar glob, see
+//     matchPath;
 //   - any other: the canonical JSON of the whole input, "*" as above.
 //
-// Certain says whether the pattern has to match for sure (allow) or already counts when it may (deny, ask).
+// certain says whether the pattern has to match for sure (allow) or already counts when it may
+// match (deny, ask).
 func (s *subject) argument(pattern string, certain bool) bool {
 	if s.call.Tool.ShellCommand != "" {
 		return s.shell(pattern, certain)
@@ -70,7 +73,7 @@ func (s *subject) argument(pattern string, certain bool) bool {
 		raw, given := s.member(property)
 		var name string
 		if given && json.Unmarshal(raw, &name) != nil {
-			return !certain // no string: not known where it points
+			return !certain // not a string, so the path is unknown
 		}
 		return matchPath(pattern, name, s.roots, certain)
 	}
@@ -100,7 +103,7 @@ func (s *subject) shell(pattern string, certain bool) bool {
 	return s.script.any(strings.Fields(spread(pattern)))
 }
 
-// spread writes the ":*" at the end of a shell pattern, the familiar spelling, as the word it means.
+// spread turns the ":*" at the end of a shell pattern, the familiar spelling, into the word " *".
 func spread(pattern string) string {
 	if head, ok := strings.CutSuffix(pattern, ":*"); ok {
 		return head + " *"
@@ -108,12 +111,12 @@ func spread(pattern string) string {
 	return pattern
 }
 
-// pathProperty is the property of a file tool that names the file; "" for a tool of another family.
+// pathProperty returns the property of a file tool that names the file, or "" for any other tool.
 func pathProperty(schema json.RawMessage) string {
 	var s struct {
 		Properties map[string]json.RawMessage `json:"properties"`
 	}
-	_ = json.Unmarshal(schema, &s) // a schema that cannot be read has no properties
+	_ = json.Unmarshal(schema, &s) // an unreadable schema has no properties
 	for _, name := range []string{"file_path", "path"} {
 		if _, ok := s.Properties[name]; ok {
 			return name
@@ -122,12 +125,13 @@ func pathProperty(schema json.RawMessage) string {
 	return ""
 }
 
-// matchPath holds a path against a doublestar glob, both cleaned. A glob that starts with "/" is held
-// against the absolute path, any other against the path from the root. An empty name is the root itself.
+// matchPath matches a path against a doublestar glob, both cleaned. A glob that starts with "/" is
+// matched against the absolute path, any other against the path from the root. An empty name is the
+// root itself.
 //
-// For an allow the path has to be inside the root unless the glob is absolute. A deny or ask also matches
-// a folder above the glob's fixed part: a search that starts there would get in ("." for "secrets/**").
-// A glob with nothing fixed ("**/.env") cannot tell such folders.
+// For an allow the path has to be inside the root unless the glob is absolute. A deny or ask also
+// matches a folder above the glob's fixed part, because a search that starts there would get in
+// ("." for "secrets/**"). A glob without a fixed part ("**/.env") does not match such folders.
 func matchPath(pattern, name string, roots []string, certain bool) bool {
 	target, abs := locate(name, roots)
 	if path.IsAbs(pattern) {
@@ -146,8 +150,8 @@ func matchPath(pattern, name string, roots []string, certain bool) bool {
 	return !certain && base != "." && base != "/" && above(target, base)
 }
 
-// locate is the path from the root and the absolute path, cleaned, each "" where it cannot be known. An
-// absolute path counts from the spelling of the root that it is under.
+// locate returns the path from the root and the absolute path, both cleaned. Each is "" when it
+// cannot be known. An absolute path is taken relative to the spelling of the root that it is under.
 func locate(name string, roots []string) (rel, abs string) {
 	if len(roots) == 0 {
 		if path.IsAbs(name) {
@@ -175,7 +179,7 @@ func above(dir, name string) bool {
 	return dir == name || dir == "." || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// textOf is a JSON string's text, and any other value's canonical JSON.
+// textOf returns the text of a JSON string, and the canonical JSON of any other value.
 func textOf(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil && messages.TypeOf(raw) == "a string" {
@@ -188,7 +192,8 @@ func textOf(raw json.RawMessage) string {
 	return string(canonical)
 }
 
-// wildcard matches the whole of s; "*" stands for any characters, everything else for itself.
+// wildcard matches the pattern against the whole of s. "*" stands for any characters, everything
+// else for itself.
 func wildcard(pattern, s string) bool {
 	star, mark := -1, 0
 	p, i := 0, 0

@@ -10,23 +10,25 @@ import (
 // Decision is what the rules say about one call.
 type Decision struct {
 	Effect Effect
-	// Rule is the one that decided. Zero when none matched and the default holds.
+	// Rule is the rule that decided. It is zero when none matched and the default holds.
 	Rule Rule
-	// Matched tells a rule's decision from the default.
+	// Matched is true when a rule decided, and false when the default did.
 	Matched bool
-	// Tier is the highest that any layer gives the call; "" where only the deny rules were looked at.
+	// Tier is the highest tier that any layer gives the call. It is "" when only the deny rules
+	// were checked.
 	Tier messages.Tier
-	// Risk is the rule that gives it. Zero for a call that nobody has called a risk.
+	// Risk is the rule that gives the tier. It is zero for a call that no layer calls a risk.
 	Risk Rule
 	// Policy is the version of the policy.
 	Policy string
 
-	err     error // why the rule could not be evaluated
-	skipped Rule  // an allow rule that could not be evaluated, where the default holds
+	err     error // why the deciding or skipped rule could not be evaluated
+	skipped Rule  // the allow rule that could not be evaluated, when the default holds
 	riskErr error // why the risk rule could not be evaluated
 }
 
-// Reason says why the rules decide so, in words for the model and for people. It quotes no argument.
+// Reason says why the rules decide so, in words for the model and for people. It quotes no
+// argument.
 func (d Decision) Reason() string {
 	if d.Matched {
 		return ruled(d.Rule, d.err)
@@ -38,7 +40,7 @@ func (d Decision) Reason() string {
 	return reason
 }
 
-// ruled names a rule, and says what it says for itself or what is wrong with it.
+// ruled names a rule and adds the rule's own reason, or why it could not be evaluated.
 func ruled(r Rule, err error) string {
 	if err != nil {
 		return fmt.Sprintf("the rule %s could not be evaluated: %v", r, err)
@@ -46,7 +48,7 @@ func ruled(r Rule, err error) string {
 	return "the rule: " + r.String() + words(r.Reason)
 }
 
-// words puts somebody's own words behind what is said of them.
+// words formats the reason of a rule or a hook so that it can follow its name.
 func words(reason string) string {
 	if reason = strings.TrimRight(reason, ". \t\r\n"); reason == "" {
 		return ""
@@ -54,14 +56,14 @@ func words(reason string) string {
 	return ": " + reason
 }
 
-// Opinion is what the hooks before the tool think of a call, all of them together.
+// Opinion is what all pre-hooks together think of a call.
 type Opinion struct {
-	Opinion string // allow, ask or deny; "" is none. What is none of these denies
+	Opinion string // allow, ask or deny; "" is none; any other value denies
 	By      string // the hook
 	Reason  string
 }
 
-// Ruling is what everything together comes to.
+// Ruling is the final decision, by rules, tiers and hooks.
 type Ruling struct {
 	messages.Permission
 	Approvers int    // people who have to agree; 0 unless the effect is ask
@@ -69,7 +71,7 @@ type Ruling struct {
 	Reason    string // why, in words for the model and for people
 }
 
-// Weigh is the whole precedence in one place:
+// Weigh applies the whole precedence:
 //
 //  1. a deny rule, a default that denies, a hook's deny
 //  2. a required human: tier high or critical
@@ -77,8 +79,8 @@ type Ruling struct {
 //  4. a default that asks, unless a hook allows
 //  5. an allow rule, a default that allows
 //
-// So a hook's allow and an allow rule spare only the question that the default asks. Neither lifts a deny, a required
-// human or an ask rule.
+// So a hook's allow and an allow rule replace only the question of a default that asks. Neither
+// lifts a deny, a required human or an ask rule.
 func (d Decision) Weigh(h Opinion) Ruling {
 	switch {
 	case d.Effect == Deny:
