@@ -53,8 +53,8 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 // argument reads the pattern by the family of the tool:
 //
 //   - a shell tool (schemas.Tool.ShellCommand): words of simple commands, see [script];
-//   - "field=glob": the text of one property of the input, or the canonical JSON of one that is no
-//     string; "*" stands for any characters. A path with "=" in its name is written "./a=b";
+//   - "field=glob": the text of one property of the input (the canonical JSON if it is not a
+//     string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
 //   - a file tool, whose schema has the property file_path or else path: a doublestar glob, see
 //     matchPath;
 //   - any other: the canonical JSON of the whole input, "*" as above.
