@@ -6,12 +6,13 @@ import (
 	"runtime"
 )
 
-// Failure says that a hook could not run, and why: it panicked, erred, was too slow or was cut off.
+// Failure says that a hook could not run, and why: it panicked, failed, was too slow or was cut
+// off.
 type Failure struct {
 	Hook    string
 	Class   Class
 	Program string // "" for a function in Go
-	// Cancelled: the call ended around the hook, which is not the hook's fault.
+	// Cancelled means that the call ended around the hook, which is not the hook's fault.
 	Cancelled bool
 	Cause     Cause  // for the model
 	Err       error  // for the operator
@@ -21,7 +22,8 @@ type Failure struct {
 func (f *Failure) Error() string { return fmt.Sprintf("hook %s could not run: %v", f.Hook, f.Err) }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Cause is why a hook could not run, in words that hold nothing of the call or of what the hook said.
+// Cause is why a hook could not run, in words that hold nothing of the call or of what the hook
+// said.
 type Cause string
 
 // The causes.
@@ -34,7 +36,7 @@ const (
 	Erred      Cause = "it failed"
 )
 
-// Fault is an error of a hook that says which cause it is. Without it, it is [Erred].
+// Fault is an error of a hook together with its cause. The cause of any other error is [Erred].
 type Fault struct {
 	Cause Cause
 	Err   error
@@ -43,7 +45,8 @@ type Fault struct {
 func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Why a hook could not run, beside errors of its own. The text of a panic is left out: it may hold arguments.
+// Reasons why a hook could not run, beside its own errors. They leave out the text of a panic,
+// which may hold arguments.
 var (
 	ErrBudget = errors.New("it took longer than its budget")
 	ErrPanic  = errors.New("it panicked")
@@ -62,7 +65,7 @@ func causeOf(err error) Cause {
 	return Erred
 }
 
-// panicError keeps the text of the runtime's own errors only.
+// panicError keeps the text of the Go runtime's own errors only.
 func panicError(v any) error {
 	if err, ok := v.(runtime.Error); ok {
 		return fmt.Errorf("%w: %w", ErrPanic, err)

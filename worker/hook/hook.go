@@ -1,12 +1,12 @@
-// Package hook is user code that runs before or after a tool, in phases three and six.
+// Package hook runs user code before or after a tool, in phases three and six.
 //
-// A hook gets a snapshot and answers with a value; nothing it does to the snapshot reaches the call. Before
-// a tool it may allow, deny or ask, hand back a changed input, add context for the model, or say that the
-// agent should stop. After a tool it may replace the output, add context, or say stop; it cannot turn what
-// was done into a failure.
+// A hook gets a snapshot and answers with a value; nothing it does to the snapshot reaches the
+// call. Before a tool it may allow, deny or ask, change the input, add context for the model, or
+// say that the agent should stop. After a tool it may replace the output, add context, or say stop;
+// it cannot turn a success into a failure.
 //
-// A hook that panics, errs or takes too long "could not run". That is a thing of its own, never an opinion:
-// a gate then refuses the call, an observer is counted and passed over.
+// A hook that panics, returns an error or takes too long "could not run". This is never an opinion:
+// a gate then refuses the call, and an observer is counted and skipped.
 //
 // The package runs lists of hooks. What becomes of their answers is left to worker/pipeline.
 package hook
@@ -26,42 +26,42 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Class says what it means when a hook could not run.
+// Class says what happens to a call when a hook could not run.
 type Class string
 
-// A gate fails closed, an observer fails open.
+// A gate fails closed: the call is refused. An observer fails open: the call goes on.
 const (
 	Gate    Class = "gate"
 	Observe Class = "observe"
 )
 
-// DefaultBudget is how long a hook may take that names no budget of its own.
+// DefaultBudget bounds one run of a hook that names no budget of its own.
 const DefaultBudget = 5 * time.Second
 
-// What is kept of the words of hooks, in characters: they go into records, events and the model's context, and a
-// hook may well repeat what a stranger wrote.
+// Bounds on the texts of hooks that are kept, in characters. The texts go into records, events and
+// the model's context, and a hook may repeat what a stranger wrote.
 const (
 	MaxReason  = 2000   // of one reason, and of the text of one message
 	MaxContext = 10_000 // of all context of a list of hooks
 )
 
-// Hook is one piece of user code. At least one of Before and After is set; both may be called from many
-// goroutines.
+// Hook is one piece of user code. At least one of Before and After is set. Both may be called from
+// many goroutines.
 type Hook struct {
 	Name string // unique in its set; decisions, logs and events carry it
-	// Match is the tools that the hook is for: names or patterns of path.Match with | between them, such as
-	// Edit|Write|mcp__*. "" matches every tool.
+	// Match selects the tools that the hook is for: names or patterns of path.Match with | between
+	// them, such as Edit|Write|mcp__*. "" matches every tool.
 	Match string
-	// Priority orders the hooks of a set, lowest first; hooks of one priority run by name.
+	// Priority orders the hooks of a set, lowest first. Hooks of the same priority run by name.
 	Priority int
 	Class    Class // default Gate
-	// Budget bounds one run of one function. Default [DefaultBudget]. A function that ignores its context
-	// is abandoned when the budget is spent.
+	// Budget bounds one run of one function. Default [DefaultBudget]. A function that ignores its
+	// context is left running when the budget is spent.
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
-	// BeforeProgram and AfterProgram are the programs that the functions start, as the operator has written them: a
-	// failure names them. "" where a function is all in Go.
+	// BeforeProgram and AfterProgram are the programs that the functions start, as the operator
+	// wrote them. A failure names them. "" for a function that is all Go.
 	BeforeProgram, AfterProgram string
 }
 
@@ -73,15 +73,17 @@ type Call struct {
 	ID      messages.CallID
 	Index   int
 	Tool    string
-	Kind    messages.Kind // empty for a tool that nobody knows
-	// Input is the arguments: before, as the hooks so far left them; after, as they were frozen.
+	Kind    messages.Kind // "" for an unknown tool
+	// Input is the arguments. In Before it is what the earlier hooks left; in After it is what the
+	// call ended with.
 	Input json.RawMessage
 }
 
 // Opinion is what a hook thinks of a call.
 type Opinion string
 
-// The opinions. Deny beats ask, ask beats allow; hooks without an opinion leave the call to the rules.
+// The opinions. Deny beats ask, and ask beats allow. A hook without an opinion leaves the call to
+// the rules.
 const (
 	None  Opinion = ""
 	Allow Opinion = "allow"
@@ -93,14 +95,14 @@ const (
 type Verdict struct {
 	Opinion Opinion
 	Reason  string // of the opinion, for the model and for people
-	// Input is a whole new input in place of the old one; nil keeps it. It is validated and checked
-	// again, and the permission rules decide on it.
+	// Input is a whole new input in place of the old one; nil keeps the old one. The new input is
+	// validated and checked again, and the permission rules decide on it.
 	Input json.RawMessage
-	// Stop says that the agent should not go on after this batch, with StopReason. The call itself runs
-	// unless the opinion is Deny.
+	// Stop says that the agent should not go on after this batch, with StopReason. The call itself
+	// runs unless the opinion is Deny.
 	Stop       bool
 	StopReason string
-	Context    string // told to the model beside the call's output
+	Context    string // shown to the model beside the call's output
 }
 
 // Done is a hook's own copy of how a call ended.
@@ -112,8 +114,8 @@ type Done struct {
 
 // Change is a hook's answer after the tool. The zero value changes nothing.
 type Change struct {
-	// Output or Content replaces what the tool produced. Of a call that produced nothing (it failed
-	// or never ran) there is nothing to replace, and they are passed over.
+	// Output or Content replaces what the tool produced. Both are ignored for a call that produced
+	// nothing, because it failed or never ran.
 	Output     json.RawMessage
 	Content    []messages.Block
 	Stop       bool
@@ -121,7 +123,8 @@ type Change struct {
 	Context    string
 }
 
-// Set is hooks in the order in which they run. The zero value is no hooks. Safe for concurrent use.
+// Set is a list of hooks in the order in which they run. The zero value has no hooks. It is safe
+// for concurrent use.
 type Set struct{ hooks []Hook }
 
 // NewSet checks and sorts hooks. The error joins everything that is wrong with them.
@@ -159,7 +162,7 @@ func NewSet(hooks ...Hook) (Set, error) {
 	return set, errors.Join(errs...)
 }
 
-// BudgetAfter is how long the hooks after a tool may take, all of them.
+// BudgetAfter returns how long all the hooks after a tool may take together.
 func (s Set) BudgetAfter(tool string) (sum time.Duration) {
 	for _, h := range s.hooks {
 		if h.After != nil && h.matches(tool) {
@@ -174,13 +177,14 @@ func (h Hook) matches(tool string) bool {
 		return true
 	}
 	return slices.ContainsFunc(strings.Split(h.Match, "|"), func(pattern string) bool {
-		ok, _ := path.Match(pattern, tool) // NewSet has seen the pattern
+		ok, _ := path.Match(pattern, tool) // NewSet has checked the pattern
 		return ok
 	})
 }
 
-// notInPatterns is what neither the name of a tool nor a pattern holds. A regular expression such as mcp__.* would
-// match nothing here, and a gate that matches nothing lets everything pass.
+// notInPatterns matches a character that neither a tool's name nor a pattern may hold. A regular
+// expression such as mcp__.* would match nothing here, and a gate that matches nothing lets
+// everything pass.
 var notInPatterns = regexp.MustCompile(`[^A-Za-z0-9_*?\[\]^-]`)
 
 func wellFormed(match string) bool {

@@ -2,8 +2,9 @@ package hook
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Report is what hooks did in the form in which it is kept: with the opinion and the context, which whoever goes on
-// with the call has to know. Nil when no hook matched.
+// Report returns what the hooks did in the form that is stored with the call. It includes the
+// opinion and the context, which the worker that goes on with the call needs. It is nil when no
+// hook matched.
 func (r Result) Report() *messages.Hooks {
 	if r.Count == 0 {
 		return nil
@@ -14,8 +15,8 @@ func (r Result) Report() *messages.Hooks {
 	}
 }
 
-// Reported is the answers of hooks that ran before the call was parked or lost, as their report has them. What they
-// made of the input is in the frozen input.
+// Reported turns a stored report back into the Result of hooks that ran before the call was parked
+// or lost. Their changes of the input are in the frozen input.
 func Reported(h *messages.Hooks) Result {
 	if h == nil {
 		return Result{}
@@ -26,7 +27,8 @@ func Reported(h *messages.Hooks) Result {
 	}
 }
 
-// Summary is what the result of a call says of its hooks, before and after the tool. Nil when no hook matched.
+// Summary returns what a call's result says of its hooks, before and after the tool. It is nil when
+// no hook matched.
 func Summary(before, after Result) *messages.Hooks {
 	if before.Count+after.Count == 0 {
 		return nil

@@ -14,33 +14,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Result is the answers of a list of hooks as one.
+// Result combines the answers of a list of hooks.
 type Result struct {
 	Opinion Opinion
 	By      string // the hook whose opinion it is: the first with the strictest one
-	Reason  string // that hook's
-	// Input is what the hooks made of the input; nil when none changed it. PatchedBy names those that did.
+	Reason  string // the reason of that hook
+	// Input is the input as the hooks changed it; nil when none did. PatchedBy names the hooks that
+	// changed the input or the output.
 	Input     json.RawMessage
 	PatchedBy []string
-	// Output or Content is what the hooks made of the output; both nil when none changed it.
+	// Output or Content is the output as the hooks changed it; both are nil when none did.
 	Output  json.RawMessage
 	Content []messages.Block
 	// Stop names the first hook that wants the agent to stop, with StopReason; "" for none.
 	Stop       string
 	StopReason string
 	Context    []string // for the model, in order
-	// Refused is the gate that could not run, so that the call must not.
+	// Refused is the gate that could not run, so that the call must not run either.
 	Refused *Failure
-	// Failures is every hook that could not run, observers too.
+	// Failures lists every hook that could not run, observers included.
 	Failures []*Failure
-	Count    int                    // hooks that ran, or should have
-	Messages []messages.HookMessage // the same story for those who watch, in order
+	Count    int                    // hooks that ran or failed to run
+	Messages []messages.HookMessage // the same as events for watchers, in order
 
 	tell func(messages.HookMessage)
 }
 
-// Before runs the hooks for the call in order, each on the input that the one before left. A deny, and a
-// gate that could not run, end the list. tell hears each message as it happens; nil hears nothing.
+// Before runs the hooks for the call in order, each on the input that the previous one left. The
+// list ends at a deny, and at a gate that could not run. tell gets each message as it happens; it
+// may be nil.
 func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessage)) Result {
 	r := Result{tell: tell}
 	for _, h := range s.hooks {
@@ -75,8 +77,8 @@ func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessa
 	return r
 }
 
-// After runs the hooks for the call in order, each on the output that the one before left. None of them
-// ends the list: what has happened has happened, and every observer sees it.
+// After runs the hooks for the call in order, each on the output that the previous one left. No
+// hook ends the list: the tool has run, and every observer gets to see it. tell is as in Before.
 func (s Set) After(ctx context.Context, call Call, done Done, tell func(messages.HookMessage)) Result {
 	r := Result{tell: tell}
 	for _, h := range s.hooks {
@@ -156,7 +158,7 @@ func (r *Result) say(m messages.HookMessage) {
 	}
 }
 
-// bounded is the start of a text, as valid UTF-8.
+// bounded cuts a text to limit characters and makes it valid UTF-8. A cut text ends with a mark.
 func bounded(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	n := 0
@@ -169,7 +171,8 @@ func bounded(text string, limit int) string {
 	return text
 }
 
-// attempt gives f the hook's budget, on a goroutine of its own so that one that ignores its context holds up nobody.
+// attempt runs f with the hook's budget. It uses a goroutine of its own, so that a hook that
+// ignores its context cannot hold up the call.
 func attempt[T any](ctx context.Context, h Hook, program string, f func(context.Context) (T, error)) (T, *Failure) {
 	type answer struct {
 		value T
@@ -180,7 +183,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{err: ErrPanic} // also where the goroutine ends without returning
+		a := answer{err: ErrPanic} // also when the goroutine ends without returning
 		defer func() {
 			if v := recover(); v != nil {
 				a = answer{err: panicError(v), stack: debug.Stack()}
@@ -199,7 +202,8 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	if a.err == nil {
 		return a.value, nil
 	}
-	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil { // a function that heeds its context
+	// A function that heeds its context.
+	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil {
 		a.err = context.Cause(budget)
 	}
 	var none T

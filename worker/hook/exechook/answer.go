@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// answer is what a program said, whenever it was asked.
+// answer is what a program said, at any event.
 type answer struct {
 	opinion    hook.Opinion
 	reason     string
@@ -24,18 +24,25 @@ type answer struct {
 	context    string
 }
 
-// read takes the words of a program that has ended with 0:
+// read parses the answer of a program that ended with exit status 0:
 //
-//	{"continue": false, "stopReason": "...", "systemMessage": "...", "suppressOutput": true,    any of them; the last two mean nothing here
-//	 "tool_use_id": "...",                                                                      if given, the one that was asked about
-//	 "decision": "approve" | "block", "reason": "...",                                          the older form
-//	 "hookSpecificOutput": {"hookEventName": "PreToolUse",
-//	    "permissionDecision": "allow" | "deny" | "ask", "permissionDecisionReason": "...",      before the tool
-//	    "updatedInput": {...},
-//	    "updatedToolOutput": any, "updatedMCPToolOutput": any,                                  after it
+//	{
+//	  any of these; systemMessage and suppressOutput are ignored:
+//	    "continue": false, "stopReason": "...", "systemMessage": "...", "suppressOutput": true,
+//	  if given, the id of the call that was asked about:
+//	    "tool_use_id": "...",
+//	  the older form:
+//	    "decision": "approve" | "block", "reason": "...",
+//	  "hookSpecificOutput": {
+//	    "hookEventName": "PreToolUse",
+//	    before the tool:
+//	      "permissionDecision": "allow" | "deny" | "ask", "permissionDecisionReason": "...",
+//	      "updatedInput": {...},
+//	    after the tool:
+//	      "updatedToolOutput": any, "updatedMCPToolOutput": any,
 //	    "additionalContext": "..."}}
 //
-// A word that is not known is refused: what looks like no opinion might be a misspelt one.
+// An unknown key or value is refused: what looks like no opinion might be a misspelt one.
 func (q request) read(stdout []byte) (answer, error) {
 	if err := check(stdout); err != nil {
 		return answer{}, err
@@ -66,7 +73,7 @@ func (q request) read(stdout []byte) (answer, error) {
 	return a, top.end()
 }
 
-// readSpecific takes the part of an answer that depends on the event.
+// readSpecific reads the part of an answer that depends on the event.
 func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 	m, err := open("hookSpecificOutput.", raw)
 	if err != nil {
@@ -93,8 +100,8 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 	return m.end()
 }
 
-// decide puts the older form in its place: before the tool it is an opinion, of two the stricter; after it, words for
-// the model.
+// decide merges the older form into the answer. Before the tool it is an opinion, and the stricter
+// of the two counts. After the tool its reason becomes context for the model.
 func (q request) decide(a *answer, decision, reason string) {
 	switch {
 	case decision == "" && q.Event == preToolUse:
@@ -113,8 +120,8 @@ func (q request) decide(a *answer, decision, reason string) {
 	}
 }
 
-// replace takes an output in place of the tool's. Where that was content blocks, or the answer is for a tool of MCP,
-// an array of blocks is content again.
+// replace takes an output in place of the tool's. An array of blocks becomes content if the tool's
+// output was content blocks, or if the answer is in the form for MCP tools.
 func (q request) replace(a *answer, raw json.RawMessage, mcp bool) {
 	if raw == nil {
 		return
@@ -131,7 +138,8 @@ func (q request) replace(a *answer, raw json.RawMessage, mcp bool) {
 	}
 }
 
-// blocks reads content blocks, at least one.
+// blocks parses a list of content blocks. It returns false for an empty list or an unknown type of
+// block.
 func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	var list []messages.Block
 	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
@@ -141,13 +149,13 @@ func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	return list, !slices.ContainsFunc(list, func(b messages.Block) bool { return !slices.Contains(known, b.Type) })
 }
 
-// misfit is something wrong with an answer. What the program said is not in its text: the log has that for everybody, and
-// programs say secrets.
+// misfit is something wrong with an answer. Its text leaves out what the program said, because
+// everyone can read the log and programs say secrets.
 type misfit struct{ what, said string }
 
 func (m *misfit) Error() string { return m.what }
 
-// check is [messages.Check] without the words of the program.
+// check is [messages.Check], but its error does not quote the program.
 func check(stdout []byte) error {
 	err := messages.Check(stdout)
 	if err != nil && strings.HasPrefix(err.Error(), "key ") {
@@ -156,7 +164,7 @@ func check(stdout []byte) error {
 	return err
 }
 
-// members is an object that is read member by member. It keeps the first thing that is wrong.
+// members is an object that is read member by member. It keeps the first error.
 type members struct {
 	where string
 	left  map[string]json.RawMessage
@@ -171,7 +179,7 @@ func open(where string, raw json.RawMessage) (*members, error) {
 	return &members{where: where, left: left}, nil
 }
 
-// value is a member, nil where it is absent or null.
+// value removes and returns a member, or returns nil if it is absent or null.
 func (m *members) value(name string) json.RawMessage {
 	raw := m.left[name]
 	delete(m.left, name)
@@ -181,15 +189,15 @@ func (m *members) value(name string) json.RawMessage {
 	return raw
 }
 
-// take reads a member into a string or a bool, and leaves that alone where there is none.
+// take reads a member into a string or a bool, and leaves the target alone if the member is absent.
 func (m *members) take(name string, into any) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, into) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
 	}
 }
 
-// choice is a member that is one of these words, "" where there is none. An empty text is none of them: it may be what a
-// script has made of a deny.
+// choice returns a member that has to be one of these words, or "" if it is absent. An empty string
+// is an error: a script may have made it of a deny.
 func (m *members) choice(name string, words ...string) (word string) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, &word) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
@@ -206,7 +214,7 @@ func (m *members) fail(err error) {
 	}
 }
 
-// end says what was wrong, members that nobody has asked for included.
+// end returns the first error. A member that was not read is an error too.
 func (m *members) end() error {
 	if len(m.left) > 0 && m.err == nil {
 		what := "a key is not known here"

@@ -1,22 +1,27 @@
-// Package exechook is a hook that is a program: the same one that runs as a hook of Claude Code.
+// Package exechook runs a program as a hook. The same program can run as a hook of Claude Code.
 //
 //	stdin    the call, one JSON object: see request.go
 //	stdout   the answer, one JSON object or nothing: see answer.go
-//	stderr   the reason, where the program ends with 2; else for nobody, and in the log at the level debug
+//	stderr   the reason, if the program ends with 2; otherwise it goes only to the log, at level debug
 //	exit     0: the answer counts; nothing on stdout is no opinion
-//	         2, with words on stderr, of a gate: before the tool the call is denied, after it the model is told
+//	         2, with words on stderr, of a gate: before the tool the call is denied, after it the
+//	         model is told
 //
-// Everything else means that the hook could not run: any other exit status, 2 without a word or of an observer, a
-// signal, a program that is missing or may not be executed, one that takes longer than its budget, an answer that is no
-// JSON object, that holds a key twice or a key or value that is not known here, or that is about another call.
+// Everything else means that the hook could not run: any other exit status; exit status 2 without
+// words on stderr, or from an observer; a signal; a program that is missing or may not be executed;
+// one that takes longer than its budget; an answer that is not a JSON object, that holds a key
+// twice or an unknown key or value, or that is about another call.
 //
-// Shells and interpreters end with 2 and a complaint too, for a script that is gone or broken. A gate refuses the call
-// then as well; an observer has to say in JSON what it wants, so that its being broken stops nobody.
+// Shells and interpreters also end with 2 and a complaint when a script is missing or broken. A
+// gate then refuses the call as well. An observer has to answer in JSON, so that a broken one stops
+// no call.
 //
-// The program is looked for at each run: where it is missing, a gate refuses calls until it is there, and the worker
-// still starts. It is started by its argument list, without a shell, with an environment of PATH, HOME, LANG,
-// CLAUDE_PROJECT_DIR (its folder), TRACEPARENT and TRACESTATE where there is a trace, and the variables that are named. When it ends, or its budget does, everything it
-// started is killed: see process.
+// The program is looked up at each run. If it is missing, the worker still starts, and a gate
+// refuses calls until it is there. The program is started by its argument list, without a shell.
+// Its environment is PATH, HOME, LANG, CLAUDE_PROJECT_DIR (its folder), TRACEPARENT and TRACESTATE
+// if there is a trace, and the variables that Config.Env names, except those that begin with
+// TOOLFLEET_. When the program ends, or its budget does, everything it started is killed: see
+// package process.
 package exechook
 
 import (
@@ -42,30 +47,31 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// Config says what to run, and for which calls. Name and one of Before and After are required.
+// Config says what to run, and for which calls. Name is required, and one of Before and After.
 type Config struct {
 	Name, Match string
 	Priority    int
 	Class       hook.Class
-	Budget      time.Duration // these are as in [hook.Hook]
-	// Before and After are programs and their arguments. A program with a slash in it is taken relative to Dir, any
-	// other is looked up in PATH.
+	Budget      time.Duration // Name to Budget are as in [hook.Hook]
+	// Before and After are programs and their arguments. A program with a slash in it is relative
+	// to Dir, any other is looked up in PATH.
 	Before, After []string
-	// Dir is the working directory: the folder of the file that names the hook. Default: the process's own.
+	// Dir is the working directory: the folder of the file that names the hook. Default: the
+	// process's own.
 	Dir string
-	// Env names the variables of the worker that are passed through.
+	// Env names the variables of the worker that are passed on.
 	Env    []string
 	Logger *slog.Logger // nil: silent
 }
 
 const (
-	maxAnswer = 4 << 20  // bytes of stdout; more is no answer
+	maxAnswer = 4 << 20  // bytes of stdout; a longer answer is an error
 	maxStderr = 64 << 10 // bytes kept of stderr
 	exitBlock = 2
 )
 
-// New makes the hook. A program that is not there is a line in the log and no error: whether calls may go on without it
-// is for the class to say, call by call.
+// New makes the hook. A missing program is logged and is no error: the class decides, at each call,
+// whether the call may go on without it.
 func New(cfg Config) (hook.Hook, error) {
 	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
 	var errs []error
@@ -127,8 +133,8 @@ func newProgram(cfg Config, command []string) (program, error) {
 	return p, nil
 }
 
-// warn says that a program is not there. Calls are refused for a gate's until it is, which nobody wants to learn from the
-// first of them: it is an error also for those who hear of no warnings.
+// warn logs that a program is missing. For a gate the level is error, because calls are refused
+// until the program is there, and the operator should learn it before the first of them.
 func (p program) warn(class hook.Class, err error) {
 	level, means := slog.LevelError, "calls that it is asked about are refused"
 	if !p.gate {
@@ -173,7 +179,8 @@ func notStarted(err error) error {
 	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
 }
 
-// whyNot is why the program could not be started, without its path, which is named anyway.
+// whyNot returns why the program could not be started, without its path, which the caller names
+// anyway.
 func (p program) whyNot(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner
@@ -181,7 +188,7 @@ func (p program) whyNot(err error) error {
 	if _, missing := os.Stat(p.args[0]); missing != nil || !strings.Contains(p.args[0], "/") {
 		return err
 	}
-	switch { // the file is there, and what its first line says is not
+	switch { // the file exists, so its first line is missing or names a missing program
 	case errors.Is(err, syscall.ENOEXEC):
 		return fmt.Errorf("%w; a script needs a first line such as #!/bin/sh", err)
 	case errors.Is(err, fs.ErrNotExist):
@@ -190,7 +197,7 @@ func (p program) whyNot(err error) error {
 	return err
 }
 
-// startError is an error of looking for a program without its path.
+// startError returns an error of the program lookup without the path.
 func startError(err error) error {
 	var lookup *exec.Error
 	if errors.As(err, &lookup) {
@@ -203,7 +210,8 @@ func startError(err error) error {
 	return err
 }
 
-// environ is the worker's environment as far as the program may know it. The call itself is on stdin.
+// environ returns the part of the worker's environment that the program may see. The call itself is
+// on stdin.
 func (p program) environ(ctx context.Context) ([]string, error) {
 	env, err := process.Environ(ctx, tool.Call{}, p.env)
 	if err != nil {
@@ -216,7 +224,7 @@ func (p program) environ(ctx context.Context) ([]string, error) {
 	return env, nil
 }
 
-// answered is what the program said by how it ended.
+// answered turns the end of the program into an answer.
 func (q request) answered(r process.Result, gate bool) (answer, error) {
 	said := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {
@@ -226,7 +234,7 @@ func (q request) answered(r process.Result, gate bool) (answer, error) {
 		return answer{}, ended("exit status 2 and no reason on stderr")
 	case r.ExitCode == exitBlock && q.Event == preToolUse:
 		return answer{opinion: hook.Deny, reason: said}, nil
-	case r.ExitCode == exitBlock: // what is done is done: the model is told
+	case r.ExitCode == exitBlock: // the tool has run, so the model is told
 		return answer{context: said}, nil
 	case r.ExitCode != 0:
 		return answer{}, ended(r.Status())

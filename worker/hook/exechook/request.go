@@ -9,39 +9,41 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// event is the moment that a hook is asked at.
+// event is the moment at which a hook is asked.
 type event string
 
-// The events. After the tool it is a failure for every call that did not end ok, also where no tool was started.
+// The events. After the tool, every call that did not end ok is a failure, even when no tool was
+// started.
 const (
 	preToolUse         event = "PreToolUse"
 	postToolUse        event = "PostToolUse"
 	postToolUseFailure event = "PostToolUseFailure"
 )
 
-// request is what a program reads from stdin. The first half is what Claude Code hands to its hooks, so that theirs run
-// here; the second is what only this fleet knows.
+// request is what a program reads from stdin. The first half is what Claude Code gives to its
+// hooks, so that they run here too. The second half is known only in this fleet.
 type request struct {
 	Event          event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
-	TranscriptPath string             `json:"transcript_path"` // there is none
+	TranscriptPath string             `json:"transcript_path"` // always empty: there is none
 	Cwd            string             `json:"cwd"`
 	PermissionMode string             `json:"permission_mode"` // always "default": the rules decide
 	Tool           string             `json:"tool_name"`
-	Input          json.RawMessage    `json:"tool_input"` // arguments that are no JSON: a string
+	Input          json.RawMessage    `json:"tool_input"` // a string if the arguments are not JSON
 	CallID         messages.CallID    `json:"tool_use_id"`
-	// Response is what the tool gave: any JSON value; content blocks as an array of them.
-	Response    json.RawMessage `json:"tool_response,omitempty"`
-	Error       string          `json:"error,omitempty"`        // of a failure
-	IsInterrupt *bool           `json:"is_interrupt,omitempty"` // of a failure: the call was aborted
-	DurationMS  *int64          `json:"duration_ms,omitempty"`  // after the tool
+	// Response is the tool's output: any JSON value; content blocks as an array of them.
+	Response json.RawMessage `json:"tool_response,omitempty"`
+	Error    string          `json:"error,omitempty"` // for a failure
+	// For a failure: the call was aborted.
+	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
+	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
 	Tenant    messages.TenantID `json:"tenant"`
 	Batch     messages.BatchID  `json:"batch"`
 	Index     int               `json:"index"`
 	Kind      messages.Kind     `json:"kind,omitempty"`
 	Status    messages.Status   `json:"status,omitempty"`     // after the tool
-	ErrorCode messages.Code     `json:"error_code,omitempty"` // of a failure
+	ErrorCode messages.Code     `json:"error_code,omitempty"` // for a failure
 
 	hadBlocks bool // Response is content blocks
 }
@@ -51,7 +53,8 @@ func before(call hook.Call) request {
 		Event: preToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 	}
-	if messages.Check(call.Input) != nil { // after the tool, of a call that was refused for it
+	// Only After sees such a call: it was refused because its arguments are not JSON.
+	if messages.Check(call.Input) != nil {
 		q.Input = messages.Quote(string(call.Input))
 	}
 	return q
