@@ -6,24 +6,25 @@ import (
 	"fmt"
 )
 
-// Prober is a Runner of a checkable tool: it finds out whether a run of the call that was lost has been
-// applied. It changes nothing.
+// Prober is a Runner of a checkable tool. It finds out whether a lost run of the call was applied,
+// and changes nothing.
 type Prober interface {
-	// Probe asks about the call as it ran: its IdempotencyKey is the key of that run. An error means that
-	// nobody knows. When ctx ends the probe must end, and leave nothing running.
+	// Probe asks about the call as it ran: its IdempotencyKey is the key of that run. An error
+	// means that the answer is unknown. When ctx ends the probe must end too, and leave nothing
+	// running.
 	Probe(ctx context.Context, call Call) (Probed, error)
 }
 
 // Probed is what a probe found out.
 type Probed struct {
 	Applied bool
-	Output  Output // what the run gave, where the probe knows it; zero: not known
+	Output  Output // what the run produced, if the probe knows; zero: not known
 }
 
-// Checkable makes a Runner that is a [Prober] of two functions: what a tool with on_crash checkable needs.
+// Checkable makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
 func Checkable(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
-		return run // a Registry refuses it, rather than a call that was lost
+		return run // A Registry refuses it then, which is better than failing a lost call later.
 	}
 	return checkable{run, probe}
 }
@@ -33,11 +34,11 @@ type checkable struct {
 	probe func(ctx context.Context, call Call) (Probed, error)
 }
 
-// Probe asks the probe.
+// Probe calls the probe function.
 func (c checkable) Probe(ctx context.Context, call Call) (Probed, error) { return c.probe(ctx, call) }
 
-// ReadProbed reads the answer of a probe that is no Go code: its first line is done or not_done, and what
-// follows the line done is what the run printed. Nothing there means that the output is not known.
+// ReadProbed reads the answer of a probe that is not Go code. Its first line is done or not_done.
+// What follows the line done is what the run printed; if nothing follows, the output is not known.
 func ReadProbed(answer []byte) (Probed, error) {
 	line, rest, _ := bytes.Cut(answer, []byte("\n"))
 	line = bytes.TrimSpace(line)

@@ -1,9 +1,9 @@
-// Package tool says what a tool is to a worker: what it promises (schemas.Tool) and a Runner that does
-// it. The children of this folder are the runners; a Go program can bring its own.
+// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a Runner that runs
+// it. The packages below this one are the runners; a Go program can bring its own.
 //
-// A runner is called in phase five of six: its input has been validated against the schema, checked,
-// allowed and frozen. It may be called again for the same call only when the tool's kind or its on_crash
-// allows it.
+// A runner is called in phase five of six: its input has been validated against the schema,
+// checked, allowed and frozen. It is called again for the same call only when the tool's kind or
+// its on_crash allows it.
 package tool
 
 import (
@@ -26,48 +26,51 @@ type Call struct {
 	ID      messages.CallID
 	Index   int
 	Tool    string
-	// Input is the frozen arguments: a JSON object that satisfies the tool's schema. Not to be changed.
+	// Input is the frozen arguments: a JSON object that satisfies the tool's schema. Do not change
+	// it.
 	Input json.RawMessage
-	// Attempt counts the claims of the call, from 1.
+	// Attempt counts the claims of the call, or the runs of a call that needs no claim, from 1.
 	Attempt int
-	// IdempotencyKey is the same for every attempt of this call and for no other call: hex SHA-256.
+	// IdempotencyKey is the same for every attempt of this call, and different for every other
+	// call: hex SHA-256.
 	IdempotencyKey string
-	// Fence grows with every claim: a target that remembers the highest it has seen can shut out a
-	// worker that lost its claim. 0 for a call that needs no claim.
+	// Fence grows with every claim. A target that remembers the highest fence it has seen can shut
+	// out a worker that lost its claim. 0 for a call that needs no claim.
 	Fence uint64
-	// Progress tells whoever watches how far the run is. It never blocks. May be nil in tests only.
+	// Progress tells watchers how far the run is. It never blocks. It is nil only in tests.
 	Progress func(messages.Progress)
 }
 
-// Runner does what a tool promises.
+// Runner runs a tool.
 type Runner interface {
-	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with its
-	// code; any other error becomes one with the code tool_error and the error's text. Retryable says
-	// that a later run of the same call may succeed: the tool's retry policy then decides. When ctx ends
-	// the run must end, and leave nothing running.
+	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with
+	// its code. Any other error becomes one with the code tool_error and the error's text.
+	// Retryable says that a later run of the same call may succeed: the tool's retry policy then
+	// decides. When ctx ends the run must end too, and leave nothing running.
 	Run(ctx context.Context, call Call) (Output, error)
 }
 
-// Checker is a Runner with rules of its own about the input, which a schema cannot say: phase two. It
-// must not change anything. An error that is a *messages.Error keeps its code.
+// Checker is a Runner with rules about the input that a schema cannot express. It runs in phase two
+// and must not change anything. An error that is a *messages.Error keeps its code.
 type Checker interface {
 	Check(ctx context.Context, call Call) error
 }
 
-// Output is what a run produced. At most one of Value and Content is set; neither is empty text.
+// Output is what a run produced. At most one of Value and Content is set. If neither is set, the
+// output is empty text.
 type Output struct {
 	// Value is any JSON value. A JSON string is text.
 	Value json.RawMessage
-	// Content is blocks as MCP has them; IsError marks them as the tool's report of a failure.
+	// Content is blocks as MCP has them. IsError marks them as the tool's report of a failure.
 	Content []messages.Block
 	IsError bool
 }
 
-// Text is an output of plain text.
+// Text returns an output of plain text.
 func Text(s string) Output { return Output{Value: messages.Quote(s)} }
 
-// Printed is the output of a program that printed this: JSON where the whole is one JSON value without
-// duplicate keys, else text, in which bytes that are no UTF-8 become U+FFFD.
+// Printed returns the output of a program that printed raw: JSON if the whole is one JSON value
+// without duplicate keys, else text, in which bytes that are not UTF-8 become U+FFFD.
 func Printed(raw []byte) Output {
 	if messages.Check(raw) == nil {
 		return Output{Value: bytes.TrimSpace(raw)}
@@ -75,7 +78,7 @@ func Printed(raw []byte) Output {
 	return Text(strings.ToValidUTF8(string(raw), "\uFFFD"))
 }
 
-// JSON is an output of any value that encoding/json can write.
+// JSON returns an output of any value that encoding/json can write.
 func JSON(v any) (Output, error) {
 	b, err := messages.Marshal(v)
 	if err != nil {
@@ -84,26 +87,26 @@ func JSON(v any) (Output, error) {
 	return Output{Value: b}, nil
 }
 
-// Func makes a Runner of a function.
+// Func is a function as a Runner.
 type Func func(ctx context.Context, call Call) (Output, error)
 
 // Run calls f.
 func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
 
-// Tool is a promise and the one who keeps it.
+// Tool is a definition together with its runner.
 type Tool struct {
 	schemas.Tool
 	Runner Runner
 }
 
-// Registry is the tools that a worker serves. It may be read and added to from any goroutine.
+// Registry holds the tools that a worker serves. It may be read and added to from any goroutine.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]Tool // guarded by mu
 }
 
-// Add registers a tool. A name that is taken, a promise that does not hold together, a missing runner and
-// a checkable tool whose runner is no [Prober] are errors.
+// Add registers a tool. It returns an error for a name that is taken, an inconsistent definition, a
+// missing runner, and a checkable tool whose runner is not a [Prober].
 func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	promise, err := promise.WithDefaults()
 	if err != nil {
@@ -130,7 +133,7 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	return nil
 }
 
-// Lookup is the tool of exactly this name.
+// Lookup returns the tool of exactly this name.
 func (r *Registry) Lookup(name string) (Tool, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -138,7 +141,7 @@ func (r *Registry) Lookup(name string) (Tool, bool) {
 	return t, ok
 }
 
-// Promises is what the registered tools promise, sorted by name.
+// Promises returns the definitions of the registered tools, sorted by name.
 func (r *Registry) Promises() []schemas.Tool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

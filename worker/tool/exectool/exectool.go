@@ -1,19 +1,20 @@
-// Package exectool runs a tool that is a program: the contract for every language.
+// Package exectool runs a program as a tool. This is the contract for every language:
 //
 //	stdin    the input, one JSON object
-//	stdout   the output: JSON when the whole is one JSON value without duplicate keys, else text, byte for
-//	         byte; bytes that are no UTF-8 become U+FFFD, since the wire is JSON. Nothing is empty text.
-//	         Of more than 4 MiB the two ends are kept, as text
-//	stderr   words for people: its lines are the call's progress, a few reports a second at most, and its
-//	         tail is the error's text
-//	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of sysexits.h) one
-//	         that says that trying again may help
+//	stdout   the output: JSON if the whole is one JSON value without duplicate keys, else text, byte for
+//	         byte; bytes that are not UTF-8 become U+FFFD, since the wire is JSON. Nothing is empty
+//	         text. If it has more than 4 MiB, its two ends are kept, as text
+//	stderr   words for people: its lines are the call's progress, a few reports a second at most, and
+//	         its tail is the text of an error
+//	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of sysexits.h)
+//	         says that another try may help
 //
-// The program is started by its argument list, without a shell, in the folder of the tools file. Its
-// environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see process.Environ), and what
-// the tools file lists. When it ends, or its time does, everything it started is killed: see process.
+// The program is started by its argument list, without a shell, in the folder of the tools file.
+// Its environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see
+// process.Environ), and the variables that the tools file lists. When the program ends, or its time
+// does, everything it started is killed: see package process.
 //
-// A [Probe] is started in the same way, and asks whether an earlier run was applied.
+// A [Probe] is started in the same way, and finds out whether an earlier run was applied.
 package exectool
 
 import (
@@ -33,12 +34,12 @@ import (
 
 // Config says what to run.
 type Config struct {
-	// Command is the program and its arguments. A program with a slash in it is taken relative to Dir,
+	// Command is the program and its arguments. A program with a slash in it is relative to Dir,
 	// any other is looked up in PATH.
 	Command []string
 	// Dir is the working directory: the folder of the tools file. Default: the process's own.
 	Dir string
-	// Env names the variables of the worker that are passed through.
+	// Env names the variables of the worker that are passed on.
 	Env []string
 }
 
@@ -46,23 +47,24 @@ type Config struct {
 const exitTryAgain = 75
 
 const (
-	// maxOutput is how many bytes of stdout are kept. A longer output is text: its head and its tail, and
-	// between them a line that says how much is missing.
+	// maxOutput is how many bytes of stdout are kept. A longer output becomes text: its head and
+	// its tail, and between them a line that says how much is missing.
 	maxOutput = 4 << 20
-	maxStderr = 64 << 10 // kept of stderr
-	// maxMessage is how much of stderr, or of stdout, an error quotes.
+	maxStderr = 64 << 10 // bytes kept of stderr
+	// maxMessage is how many bytes of stderr, or of stdout, an error quotes.
 	maxMessage = 4000
 )
 
 // Tool runs one program. It is safe for concurrent use.
 type Tool struct {
 	cfg  Config
-	args []string // with the program's path
+	args []string // the command, with the program's full path
 }
 
 var _ tool.Runner = (*Tool)(nil)
 
-// New finds the program. One that is missing or may not be executed is an error that names it.
+// New looks up the program. A program that is missing or may not be executed is an error that names
+// it.
 func New(cfg Config) (*Tool, error) {
 	if len(cfg.Command) == 0 || cfg.Command[0] == "" {
 		return nil, errors.New("exec: command is empty")
@@ -79,7 +81,7 @@ func New(cfg Config) (*Tool, error) {
 	return &Tool{cfg: cfg, args: append([]string{program}, cfg.Command[1:]...)}, nil
 }
 
-// find is the path of the program.
+// find returns the full path of the program.
 func find(name, dir string) (string, error) {
 	if !strings.ContainsRune(name, '/') && !strings.ContainsRune(name, filepath.Separator) {
 		path, err := exec.LookPath(name)
@@ -101,7 +103,7 @@ func find(name, dir string) (string, error) {
 	return path, nil
 }
 
-// reason is what is wrong with a program, without its name.
+// reason returns what is wrong with a program, without its name.
 func reason(err error) error {
 	var lookup *exec.Error
 	if errors.As(err, &lookup) {
@@ -136,7 +138,8 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
 
-// start runs the program for the call, to its end. Without onProgress it is not given a descriptor for that.
+// start runs the program for the call, to its end. Without onProgress the program gets no progress
+// descriptor.
 func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress func([]byte)) (process.Result, error) {
 	env, err := process.Environ(ctx, call, t.cfg.Env)
 	if err != nil {
@@ -148,7 +151,7 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	})
 }
 
-// complaint is the program's own last words, or how it ended when it had none.
+// complaint returns the end of what the program printed, or how it ended if it printed nothing.
 func complaint(r process.Result) string {
 	if said := lastWords(r.Stderr, r.Stdout); said != "" {
 		return said
@@ -156,7 +159,7 @@ func complaint(r process.Result) string {
 	return "The program ended without a word: " + r.Status() + "."
 }
 
-// lastWords is the end of the first of the streams that is not empty.
+// lastWords returns the end of the first of the streams that is not empty.
 func lastWords(streams ...process.Output) string {
 	for _, stream := range streams {
 		if said := bytes.TrimSpace(stream.Bytes()); len(said) > 0 {

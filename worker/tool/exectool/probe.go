@@ -10,16 +10,17 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Probe runs a program that finds out whether a run of a call was applied, and changes nothing. It gets
-// what the run got: the same input on stdin, the same environment, the same folder. It prints done or
-// not_done as its first line, and after done what the run printed, where it knows that. Any other answer,
-// an exit status other than 0 and an end of its time mean that nobody knows. It is safe for concurrent use.
+// Probe runs a program that finds out whether a run of a call was applied. The program must not
+// change anything. It gets what the run got: the same input on stdin, the same environment, the
+// same folder. It prints done or not_done as its first line, and after done what the run printed,
+// if it knows that. Any other answer, an exit status other than 0, or a timeout means that the
+// answer is unknown. It is safe for concurrent use.
 type Probe struct {
 	program *Tool
 	timeout time.Duration
 }
 
-// NewProbe finds the program, like [New]. The timeout is for one probe.
+// NewProbe looks up the program, like [New]. The timeout bounds one probe.
 func NewProbe(cfg Config, timeout time.Duration) (*Probe, error) {
 	program, err := New(cfg)
 	if err != nil {
@@ -28,7 +29,7 @@ func NewProbe(cfg Config, timeout time.Duration) (*Probe, error) {
 	return &Probe{program, timeout}, nil
 }
 
-// Probe asks once. When it ends, everything that it started is dead.
+// Probe asks once. When it returns, everything that it started is dead.
 func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	name := p.program.cfg.Command[0]
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("it did not end in %v", p.timeout))

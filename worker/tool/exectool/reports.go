@@ -10,27 +10,28 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxReport is how many bytes a line may have. A longer one is dropped.
+// maxReport bounds a progress line, in bytes. A longer line is dropped.
 const maxReport = 4096
 
-// linesAtOnce is how many lines are read of what a program wrote before it was listened to again. Of more than that nothing would
-// be told but the newest, so they are not worth the time.
+// linesAtOnce is how many lines of one chunk are read, the newest ones. Of more lines only the
+// newest would be sent on anyway.
 const linesAtOnce = 16
 
-// reports reads what a program writes to its progress descriptor, a report on each line: a JSON object
-// {"fraction":0.4,"text":"..."}, either of which may be missing, or plain text. A line that is neither is dropped: a program that
-// reports badly still does its work. Its methods may be called from any goroutine.
+// reports reads what a program writes to its progress descriptor. Each line is a report: a JSON
+// object {"fraction":0.4,"text":"..."}, either of which may be missing, or plain text. A line that
+// is neither is dropped: a program that reports badly still does its work. Its methods may be
+// called from any goroutine.
 type reports struct {
 	tell func(messages.Progress)
 
 	mu   sync.Mutex
-	line []byte // the beginning of the next; guarded by mu
+	line []byte // the beginning of the next line; guarded by mu
 	long bool   // that line is too long; guarded by mu
 }
 
 func newReports(tell func(messages.Progress)) *reports { return &reports{tell: tell} }
 
-// Add takes the next piece of what the program wrote. It does not keep the slice.
+// Add takes the next chunk that the program wrote. It does not keep the slice.
 func (r *reports) Add(chunk []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +50,7 @@ func (r *reports) Add(chunk []byte) {
 	}
 }
 
-// beforeLast is how much of a chunk comes before its last n whole lines.
+// beforeLast returns how many bytes of a chunk come before its last n whole lines.
 func beforeLast(chunk []byte, n int) int {
 	at := len(chunk)
 	for range n + 1 {
@@ -60,14 +61,14 @@ func beforeLast(chunk []byte, n int) int {
 	return at + 1
 }
 
-// Flush takes a last line that has no end.
+// Flush reads a last line that has no line end.
 func (r *reports) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.take()
 }
 
-// take tells the line that has ended. It needs mu.
+// take reports the line that has ended. The caller holds mu.
 func (r *reports) take() {
 	if p, ok := report(r.line); ok && !r.long {
 		r.tell(p)
@@ -75,7 +76,7 @@ func (r *reports) take() {
 	r.line, r.long = r.line[:0], false
 }
 
-// report reads one line.
+// report parses one line.
 func report(line []byte) (p messages.Progress, ok bool) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {

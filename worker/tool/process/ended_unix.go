@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ended is the exit status and the signal, if one ended the command.
+// ended returns the exit status, and the signal if one ended the command.
 func ended(state *os.ProcessState) (code int, signal string) {
 	if state == nil {
 		return -1, ""

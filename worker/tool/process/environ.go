@@ -13,20 +13,22 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxVariable is how many bytes NAME=value may have: Linux takes 128 KiB with the byte that ends it.
+// maxVariable bounds NAME=value, in bytes: Linux takes 128 KiB with the byte that ends it.
 const maxVariable = 128<<10 - 1
 
-// inherited is what every tool may know of the worker's own environment.
+// inherited is the part of the worker's environment that every tool may see.
 var inherited = []string{"PATH", "HOME", "LANG"}
 
-// Environ is the environment of a tool's command: PATH, HOME, LANG and the named variables of this
-// process where they are set, the call as TOOLFLEET_* variables, and the trace that ctx belongs to as TRACEPARENT and
-// TRACESTATE. Nothing else is handed on, so a
-// worker's credentials are not; that a command does not look for them in /proc takes [Shield]. Names that begin with TOOLFLEET_ are the call's and cannot be passed.
+// Environ returns the environment of a tool's command: PATH, HOME, LANG and the named variables of
+// this process, if they are set; the call as TOOLFLEET_* variables; and the trace of ctx as
+// TRACEPARENT and TRACESTATE. Nothing else is passed on, so a worker's credentials are not;
+// [Shield] keeps the command from reading them in /proc. Names that begin with TOOLFLEET_ are the
+// call's and cannot be passed on.
 //
-// An id may hold any bytes and be long, an environment variable has no NUL and at most 128 KiB: a call whose
-// session, batch or call id does not fit is refused with a *messages.Error, since a changed id would name
-// something else. [Run] adds one variable, TOOLFLEET_PROCESS_TREE, on Linux.
+// An id may hold any bytes and be long, but an environment variable has no NUL and at most 128 KiB.
+// A call whose ids do not fit is refused with a *messages.Error, since a changed id would name
+// something else. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName]
+// when the command may report progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	var env []string
 	for _, name := range slices.Concat(inherited, names) {
@@ -53,7 +55,8 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 		}
 		env = append(env, entry)
 	}
-	return append(env, tracing.Environ(ctx)...), nil // last, so that it counts
+	// Last, so that these win over a variable of the same name.
+	return append(env, tracing.Environ(ctx)...), nil
 }
 
 func unfit(name, why string) error {

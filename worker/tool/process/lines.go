@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// Bounds of what is told while a command runs.
+// Bounds on the reports of a running command.
 const (
 	// ReportEvery is the shortest time between two reports of a command's output.
 	ReportEvery = 200 * time.Millisecond
-	// MaxReport is how many bytes one report holds at most: the newest.
+	// MaxReport bounds one report, in bytes. A longer one keeps its newest bytes.
 	MaxReport = 2000
 )
 
-// Lines turns chunks of output into reports for whoever watches: the first line at once, then what came
-// since the last report, at most every [ReportEvery]. Only whole lines are told until [Lines.Flush], and
-// of a flood only the newest [MaxReport] bytes. Its methods may be called from any goroutine.
+// Lines turns chunks of output into reports for watchers: the first line at once, then what came
+// since the last report, at most every [ReportEvery]. Until [Lines.Flush] only whole lines are
+// reported, and of a flood only the newest [MaxReport] bytes. Its methods may be called from any
+// goroutine.
 type Lines struct {
 	report func(text string)
 
 	mu      sync.Mutex
-	pending []byte      // not told yet. guarded by mu
-	timer   *time.Timer // runs while a report is owed. guarded by mu
-	last    time.Time   // of the last report. guarded by mu
-	done    bool        // flushed. guarded by mu
+	pending []byte      // not reported yet; guarded by mu
+	timer   *time.Timer // runs while a report is owed; guarded by mu
+	last    time.Time   // time of the last report; guarded by mu
+	done    bool        // Flush was called; guarded by mu
 }
 
-// NewLines reports through the function, which must not block; nil reports nothing.
+// NewLines reports through the function, which must not block. A nil function reports nothing.
 func NewLines(report func(text string)) *Lines {
 	if report == nil {
 		report = func(string) {}
@@ -63,7 +64,7 @@ func (l *Lines) due() {
 	}
 }
 
-// Flush reports the rest and ends: nothing is reported after it returned.
+// Flush reports the rest and ends. Nothing is reported after it has returned.
 func (l *Lines) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +78,7 @@ func (l *Lines) Flush() {
 	l.done = true
 }
 
-// tell reports the whole lines, or all there is. To be called with mu held.
+// tell reports the whole lines, or everything. The caller holds mu.
 func (l *Lines) tell(all bool) {
 	end := len(l.pending)
 	if !all {

@@ -13,15 +13,16 @@ import (
 	"unicode/utf8"
 )
 
-// Output is what a stream carried: all of it, or its head and its tail when it was over the limit.
+// Output is what a stream carried: all of it, or its head and its tail if it was over the limit.
 type Output struct {
 	Head, Tail []byte
-	Dropped    int64 // bytes left out between the two
-	// DroppedLines and DroppedChars are the line breaks and the characters that begin among them.
+	Dropped    int64 // bytes left out between Head and Tail
+	// DroppedLines and DroppedChars count the line breaks, and the characters that begin, in those
+	// bytes.
 	DroppedLines, DroppedChars int
 }
 
-// Bytes is the output as it came; where bytes were left out, a line says how many.
+// Bytes returns the output as it came. If bytes were left out, a line says how many.
 func (o Output) Bytes() []byte {
 	if o.Dropped == 0 {
 		return append(o.Head[:len(o.Head):len(o.Head)], o.Tail...)
@@ -30,13 +31,13 @@ func (o Output) Bytes() []byte {
 	return append(cut, o.Tail...)
 }
 
-// keeper collects an Output within a limit. Its memory grows with what it holds, up to the limit.
+// keeper is an output buffer with a limit. Its memory grows with what it holds, up to the limit.
 type keeper struct {
 	maxHead, maxTail int // bytes
 	head             []byte
-	tail             []byte // a ring once it is full
-	next             int    // where the ring goes on
-	lost             Output // the counts of it
+	tail             []byte // becomes a ring when it is full
+	next             int    // the oldest byte of the ring, which the next one replaces
+	lost             Output // counts of the bytes left out
 }
 
 func newKeeper(limit int, tailOnly bool) *keeper {
@@ -58,7 +59,7 @@ func (k *keeper) add(p []byte) {
 	n = min(k.maxTail-len(k.tail), len(p))
 	k.tail = append(k.tail, p[:n]...)
 	p = p[n:]
-	for len(p) > 0 { // the ring is full: what comes takes the place of the oldest
+	for len(p) > 0 { // the ring is full: new bytes replace the oldest
 		n := min(k.maxTail-k.next, len(p))
 		k.drop(k.tail[k.next : k.next+n])
 		copy(k.tail[k.next:], p[:n])
@@ -87,13 +88,13 @@ func (k *keeper) output() Output {
 type pipes struct {
 	stdin          *os.File // nil without input
 	stdout, stderr *os.File // stderr is nil when merged
-	progress       *os.File // nil when nobody asks
+	progress       *os.File // nil without OnProgress
 	theirs         []*os.File
 	out, err       *keeper
 	wg             sync.WaitGroup
 }
 
-// connect makes the pipes and hands the command its ends of them.
+// connect makes the pipes and gives the command its ends of them.
 func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	p := &pipes{out: newKeeper(c.Limit, c.TailOnly), err: newKeeper(c.LimitStderr, c.TailOnly)}
 	open := func(read **os.File, write **os.File) error {
@@ -137,7 +138,7 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	return p, nil
 }
 
-// begin serves the streams of the command that has just started.
+// begin serves the streams of the command, which has just started.
 func (p *pipes) begin(c Command) {
 	closeAll(p.theirs)
 	p.theirs = nil
@@ -171,7 +172,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 			switch {
 			case err == nil, errors.Is(err, io.ErrNoProgress):
 			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
-				// The machine may have stood still, so the time says nothing about what is in the pipe.
+				// The machine may have stood still. The deadline then says nothing about what is
+				// left in the pipe, so read once more.
 				late = true
 				_ = from.SetReadDeadline(time.Now().Add(drain / 2))
 			default:
@@ -197,7 +199,7 @@ func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	return p.out.output(), p.err.output()
 }
 
-// abandon closes everything; closing twice does no harm.
+// abandon closes everything. Closing twice does no harm.
 func (p *pipes) abandon() {
 	closeAll(p.theirs)
 	closeAll([]*os.File{p.stdin, p.stdout, p.stderr, p.progress})

@@ -2,29 +2,30 @@
 //
 //	Run --start--> command --fork--> children, grandchildren, daemons
 //	     |  the command ended, or ctx did
-//	     +--kill the tree--> SIGKILL to its process group, and to whatever else of it is found
+//	     +--kill the tree--> SIGKILL to its process group, and to every other member that is found
 //
-// When [Run] returns, the command and everything it started are dead, whether it ended by itself, ran
-// into its deadline or was cancelled: a call that has a result must not change the world any more.
-// There is no SIGTERM first. A deadline with a grace behind it is a later deadline, and a worker that
-// lost its claim has no grace to give.
+// When [Run] returns, the command and everything it started are dead, whether it ended by itself,
+// ran into its deadline or was cancelled: a call that has a result must not change the world any
+// more. No SIGTERM comes first. A deadline with a grace behind it is only a later deadline, and a
+// worker that lost its claim has no grace to give.
 //
-// How the tree is found differs by system. On Linux: the process group, the session, living
-// descendants, and every younger process that inherited the run's marker in its environment or holds
-// one of its streams, which finds daemons too (setsid, double fork). One thing escapes: a process that
-// left the session, lost its parent, emptied its environment and redirected its streams, all four. So does
-// what runs as another user: what a daemon of theirs starts for the command, or a setuid program. A PID namespace would hold the first as well, but
-// what runs inside it sees other process ids, is its init and, for want of privileges, another user, and
-// container runtimes mostly refuse it. On other Unix systems only the process group dies, on Windows only
-// the command itself.
+// The way to find the tree differs by system. On Linux it is the process group, the session, living
+// descendants, and every younger process that inherited the run's marker in its environment or
+// holds one of its streams, which finds daemons too (setsid, double fork). Two kinds of process
+// escape. The first has left the session, lost its parent, emptied its environment and redirected
+// its streams, all four. The second runs as another user: it was started for the command by another
+// user's daemon, or it is a setuid program. A PID namespace would hold the first kind as well. But
+// what runs inside it sees other process ids, is its init and, for want of privileges, another
+// user, and container runtimes mostly refuse it. On other Unix systems only the process group dies,
+// on Windows only the command itself.
 //
-// A worker that is the first process of its container also collects the dead that others left to it.
+// A worker that is the first process of its container also collects dead orphans.
 //
-// A command does not get this process's environment, but on Linux it may read it in /proc, as one user's
-// processes may, until [Shield] closes that way. Root can still read it, and so can whoever has
-// CAP_SYS_PTRACE.
+// A command does not get this process's environment. On Linux it may read it in /proc, as processes
+// of the same user may, until [Shield] closes that way. Root can still read it, and so can a
+// process with CAP_SYS_PTRACE.
 //
-// Output is kept within a bound, its head and its tail; nothing blocks on a reader that is gone.
+// Output is kept within a bound, its head and its tail. Nothing blocks on a reader that is gone.
 package process
 
 import (
@@ -38,26 +39,30 @@ import (
 
 // Command is what to run. Only Args is required.
 type Command struct {
-	Args  []string // the program, absolute or looked up in PATH, and its arguments; no shell is involved
-	Dir   string   // working directory; "" is this process's own
+	// Args is the program, absolute or looked up in PATH, and its arguments. No shell is involved.
+	Args  []string
+	Dir   string   // working directory; "": this process's own
 	Env   []string // the whole environment, as NAME=value
 	Stdin []byte
 	// Merge sends stderr where stdout goes, in the order in which they were written.
 	Merge bool
-	// Limit is how many bytes of stdout are kept, half of them for the head; LimitStderr the same of
-	// stderr. Default 1 MiB, at most 16 MiB.
+	// Limit is how many bytes of stdout are kept, half of them for the head. LimitStderr is the
+	// same for stderr. Default 1 MiB, at most 16 MiB.
 	Limit, LimitStderr int
-	// TailOnly keeps no heads: all of the limit is for the newest.
+	// TailOnly keeps no head: the whole limit is for the newest bytes.
 	TailOnly bool
 	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
-	// after Run returned, and must not keep the slice. They must be quick: the command waits for them.
+	// after Run has returned, and must not keep the slice. They must be quick: the command waits
+	// for them.
 	OnStdout, OnStderr func(chunk []byte)
-	// OnProgress, where it is set, gets what the command writes to its file descriptor 3, in the same way. The command is told of
-	// it by [ProgressName]. It need not write there, and nothing of it is kept. Not on Windows.
+	// OnProgress, if set, gets what the command writes to its file descriptor 3, in the same way.
+	// [ProgressName] tells the command about the descriptor. The command need not write there, and
+	// nothing of it is kept. Not available on Windows.
 	OnProgress func(chunk []byte)
 }
 
-// ProgressName is the environment variable that tells a command where it may say how far it is: [ProgressFD].
+// ProgressName is the environment variable that tells a command where to report progress. Its value
+// is [ProgressFD].
 const (
 	ProgressName = "TOOLFLEET_PROGRESS_FD"
 	ProgressFD   = 3
@@ -66,8 +71,8 @@ const (
 const (
 	defaultLimit = 1 << 20
 	maxLimit     = 16 << 20
-	// drain is how long output may still be on its way once the whole tree was killed. Only a process
-	// that escaped can use it up.
+	// drain bounds the wait for output that is still on its way after the whole tree was killed.
+	// Only a process that escaped can use it up.
 	drain = time.Second
 )
 
@@ -80,7 +85,7 @@ type Result struct {
 	Duration time.Duration
 }
 
-// Status is the end in words: "exit status 3", "signal: killed".
+// Status returns the end in words: "exit status 3", "signal: killed".
 func (r Result) Status() string {
 	if r.Signal != "" {
 		return "signal: " + r.Signal
@@ -88,9 +93,10 @@ func (r Result) Status() string {
 	return fmt.Sprintf("exit status %d", r.ExitCode)
 }
 
-// Run runs the command to its end or to the end of ctx, then kills what is left of its process tree.
-// A command that ran has a Result; when ctx ended first, the error is ctx's cause and the Result says
-// what was seen until then. Any other error means that the command never ran.
+// Run runs the command to its end or to the end of ctx, then kills what is left of its process
+// tree. A command that ran has a Result. If the end of ctx stopped it, the error is ctx's cause and
+// the Result holds what was seen until then; a command that still exits with 0 has no error. Any
+// other error means that the command never ran.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, context.Cause(ctx)
@@ -118,7 +124,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	killed := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
 	pipes.begin(c)
-	// The pipes are files of ours, so Wait waits for the command alone. A child in the background that
+	// The pipes are files of ours, so Wait waits for the command alone. A background child that
 	// holds them is killed before they are read to their end.
 	_ = cmd.Wait()
 	stopped := !undo()
@@ -135,8 +141,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return result, nil
 }
 
-// startError is why a program could not be started, without the operation and the path that the caller
-// names anyway.
+// startError returns why a program could not be started, without the operation and the path, which
+// the caller names anyway.
 func startError(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// The first process of a container inherits every orphan and must collect it once it is dead. Commands of
-// our own are not to be collected here: whoever started them waits for them.
+// The first process of a container inherits every orphan and must collect it when it has died.
+// Commands of our own must not be collected here: Run waits for them.
 var (
-	// starting is held for reading from a command's fork until it is in running.
+	// starting is held for reading from a command's fork until the command is in running.
 	starting sync.RWMutex
-	running  sync.Map // process id -> *tree of the commands that may not have been waited for
+	running  sync.Map // process id to *tree, for commands that may not have been waited for
 )
 
-// startKnown starts the command and makes it known to reap before reap can see it dead.
+// startKnown starts the command and puts it into running before reap can see it dead.
 func startKnown(cmd *exec.Cmd, t *tree) error {
 	starting.RLock()
 	defer starting.RUnlock()
@@ -27,8 +27,8 @@ func startKnown(cmd *exec.Cmd, t *tree) error {
 	return nil
 }
 
-// reap collects dead orphans, if this is the first process. A dead process may have threads that are
-// still dying: those are waited for, for a moment.
+// reap collects dead orphans, if this is the first process. Threads of a dead process may still be
+// dying: reap waits for them, for at most drain.
 func reap() {
 	if os.Getpid() != 1 {
 		return
@@ -42,9 +42,9 @@ func reap() {
 	}
 }
 
-// collect is one round of reap: it returns how many of the dead cannot be collected yet. Commands have
-// sessions of their own, and so have the orphans they leave. A child in this process's own session is
-// somebody else's who uses os/exec, and will be waited for.
+// collect is one round of reap. It returns how many of the dead cannot be collected yet. Commands
+// and the orphans they leave have sessions of their own. A child in this process's own session was
+// started by other code with os/exec, which waits for it.
 func collect(session int) (left int) {
 	var dead []int
 	for _, pid := range unseen(map[int]bool{1: true}) {
@@ -52,7 +52,7 @@ func collect(session int) (left int) {
 			dead = append(dead, pid)
 		}
 	}
-	starting.Lock() // what was dead before is in running now, if it is ours
+	starting.Lock() // a command of ours that had died before is in running by now
 	defer starting.Unlock()
 	for _, pid := range dead {
 		if _, ours := running.Load(pid); ours {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// markerName is the environment variable that everything a command starts inherits: see
-// docs/adr/0007-a-mark-in-the-environment.md for why it is one.
+// markerName is the environment variable that everything a command starts inherits. The reason for
+// this way is in docs/adr/0007-a-mark-in-the-environment.md.
 const markerName = "TOOLFLEET_PROCESS_TREE"
 
 // tree is a command and everything that it started.
@@ -23,8 +23,9 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // start's goroutine holds its thread
 	pid    int
-	born   uint64         // start of the command, in clock ticks since boot: older processes are not ours
-	killed map[int]uint64 // when each process was born that was told to die
+	// born is the start of the command, in clock ticks since boot: older processes are not ours.
+	born   uint64
+	killed map[int]uint64 // start times of the processes that were killed, by process id
 }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -32,7 +33,7 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	cmd.Env = append(env[:len(env):len(env)], marker)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,
-		// A killed worker takes the command with it. What the command itself started is not covered.
+		// A command dies with its worker. This does not cover what the command itself started.
 		Pdeathsig: syscall.SIGKILL,
 	}
 	t := &tree{marker: []byte(marker), pipes: map[string]bool{}, killed: map[int]uint64{}}
@@ -50,8 +51,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	return t
 }
 
-// start starts the command. The kernel ties Pdeathsig to the thread that forked, so that thread is kept
-// until release.
+// start starts the command. The kernel ties Pdeathsig to the thread that forked, so start keeps
+// that thread until release.
 func (t *tree) start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	t.locked = true
@@ -65,8 +66,8 @@ func (t *tree) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// release ends what newTree and start began. To be called from start's goroutine, once the command was
-// waited for.
+// release undoes what newTree and start began. Call it from start's goroutine, after the command
+// was waited for.
 func (t *tree) release() {
 	running.CompareAndDelete(t.pid, t)
 	if t.locked {
@@ -74,8 +75,8 @@ func (t *tree) release() {
 	}
 }
 
-// kill ends the tree. New ones may be forked while it looks, so it looks until it finds none but what
-// belongs to another user and cannot be killed.
+// kill kills the tree. New processes may be forked meanwhile, so it looks again until it finds only
+// processes of other users, which it cannot kill, or until drain has passed.
 func (t *tree) kill() {
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
 	for deadline := time.Now().Add(drain); time.Now().Before(deadline); {
@@ -95,16 +96,16 @@ func (t *tree) kill() {
 	reap()
 }
 
-// maxListings bounds how often one look at the tree lists all processes, where others start new ones all
-// the time.
+// maxListings bounds how often one look at the tree lists all processes, on a machine where new
+// ones start all the time.
 const maxListings = 20
 
-// members lists the living processes of the tree, except the command itself once it ended.
+// members lists the living processes of the tree, except the command itself once it has ended.
 func (t *tree) members() []stat {
 	var young []stat
 	ours, seen := map[int]bool{t.pid: true}, map[int]bool{os.Getpid(): true}
-	// A process may fork and end between the listing and the look at it, so the last listing must show
-	// nobody new.
+	// A process may fork and end between the listing and the look at it, so list again until there
+	// is nothing new.
 	for range maxListings {
 		fresh := unseen(seen)
 		if len(fresh) == 0 {
@@ -115,7 +116,7 @@ func (t *tree) members() []stat {
 			if err != nil || st.born < t.born || st.dead() {
 				continue
 			}
-			// What was killed keeps neither environment nor streams while it dies.
+			// A killed process keeps neither environment nor streams while it dies.
 			born, dying := t.killed[pid]
 			if dying && born == st.born || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
 				ours[pid] = true
@@ -123,7 +124,8 @@ func (t *tree) members() []stat {
 			young = append(young, st)
 		}
 	}
-	for grew := true; grew; { // descendants of what was found, however they left the session
+	// Add the descendants of what was found, however they left the session.
+	for grew := true; grew; {
 		grew = false
 		for _, st := range young {
 			if !ours[st.pid] && ours[st.parent] {
@@ -158,15 +160,15 @@ func unseen(seen map[int]bool) []int {
 	return fresh
 }
 
-// marked reports whether the process started with this run's marker. The environment of another user's
-// process cannot be read.
+// marked reports whether the process started with this run's marker. It is false for another user's
+// process, whose environment cannot be read.
 func (t *tree) marked(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(env, t.marker)
 }
 
-// holds reports whether the process holds a stream of the command. A process that this one is just
-// starting has copies of all streams until its exec, which the fork lock waits for.
+// holds reports whether the process holds a stream of the command. A process that this worker is
+// just starting has copies of all streams until its exec, so holds waits for the fork lock.
 func (t *tree) holds(pid int) bool {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -200,7 +202,8 @@ func readStat(pid int) (stat, error) {
 	return parseStat(pid, string(raw))
 }
 
-// parseStat reads the fields behind the command's name, which is in parentheses and may hold anything.
+// parseStat reads the fields after the command's name, which is in parentheses and may hold
+// anything.
 func parseStat(pid int, raw string) (stat, error) {
 	fields := strings.Fields(raw[strings.LastIndexByte(raw, ')')+1:])
 	if len(fields) < 20 {
