@@ -18,13 +18,14 @@ import (
 
 // Bounds of one Bash call.
 const (
-	// maxBashOutput is how many bytes of output are kept, the last ones. What a tool promises cuts that to
-	// what the model reads. Of a flood, more than is kept, the last maxBashFlood bytes are the
-	// output: with the marker no more than [MaxOutput], so that the marker is not cut off again.
+	// maxBashOutput is how many bytes of output are kept, the last ones. The tool's own MaxOutput
+	// then cuts that to what the model reads. If the command printed more, only the last
+	// maxBashFlood bytes are the output. With the marker they have at most [MaxOutput], so that the
+	// marker is not cut off again.
 	maxBashOutput  = 1 << 20
 	maxBashFlood   = MaxOutput - 100
-	maxBashMessage = 8000      // bytes of output, the last ones, that an error quotes
-	maxBashCommand = 128 << 10 // bytes of a command, one more than Linux takes as an argument
+	maxBashMessage = 8000      // bytes of output that an error quotes, the last ones
+	maxBashCommand = 128 << 10 // bytes of a command; Linux takes one less as an argument
 	maxBashTimeout = 10 * time.Minute
 )
 
@@ -41,8 +42,8 @@ const bashSchema = `{
 
 const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
-// bashSpec promises Bash. Only bash itself reads a command as the classifier in schemas/safety does: where
-// there is just a sh, every command runs alone. Permission rules look into it either way.
+// bashSpec defines Bash. The classifier in schemas/safety reads a command as bash does. Where there
+// is only an sh, every command runs alone. Permission rules read the command either way.
 func bashSpec() spec {
 	return spec{
 		promise: func() schemas.Tool {
@@ -60,12 +61,12 @@ func bashSpec() spec {
 	}
 }
 
-// bash runs commands in a folder, which it is not confined to.
+// bash runs commands in a folder. The commands are not confined to it.
 type bash struct{ dir string }
 
 type shell struct{ name, path string }
 
-// findShell is bash, or sh where there is no bash.
+// findShell finds bash, or sh where there is no bash.
 func findShell() (shell, error) {
 	for _, name := range []string{"bash", "sh"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -75,8 +76,8 @@ func findShell() (shell, error) {
 	return shell{}, errors.New("this worker has neither bash nor sh in its PATH")
 }
 
-// bashEnv is set for every command. Git must not write its index, nor start its file system monitor, when
-// it is only asked for a status: such commands run beside others.
+// bashEnv is set for every command. When git is only asked for a status it must not write its index
+// or start its file system monitor, because such commands run beside others.
 var bashEnv = []string{
 	"GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0",
 	"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
@@ -105,7 +106,7 @@ func (b bash) args(call tool.Call) (bashArgs, error) {
 	return args, nil
 }
 
-// Check refuses what no shell could run.
+// Check refuses a command that no shell could run, and a bad timeout.
 func (b bash) Check(_ context.Context, call tool.Call) error {
 	_, err := b.args(call)
 	return err
@@ -141,7 +142,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	printed := newPrinted(result.Stdout)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// Both are true of it: the error is a timeout to whoever asks, and its words hold the output.
+		// The error is both a timeout for its caller and a text that holds the output.
 		message := withOutput(fmt.Sprintf("no end within %s, killed", result.Duration.Round(time.Millisecond)), printed)
 		return tool.Output{}, fmt.Errorf("%w: %w", &messages.Error{Code: messages.CodeTimeout, Message: message}, err)
 	case err != nil:
@@ -155,7 +156,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(printed.String()), nil
 }
 
-// withOutput is how a command ended, and the last of what it printed.
+// withOutput returns how a command ended, followed by the end of what it printed.
 func withOutput(end string, p printed) string {
 	text := strings.TrimRight(p.last(maxBashMessage).String(), "\n")
 	if strings.TrimSpace(text) == "" {
@@ -164,7 +165,7 @@ func withOutput(end string, p printed) string {
 	return end + "\n" + text
 }
 
-// printed is the end of what a command printed, and how much went before it.
+// printed is the end of what a command printed, and how much came before it.
 type printed struct {
 	text         string
 	lines, chars int
@@ -172,13 +173,14 @@ type printed struct {
 
 func newPrinted(o process.Output) printed {
 	tail := o.Tail
-	for o.Dropped > 0 && len(tail) > 0 && !utf8.RuneStart(tail[0]) { // the rest of a character that was dropped
+	// Skip the rest of a character whose start was dropped.
+	for o.Dropped > 0 && len(tail) > 0 && !utf8.RuneStart(tail[0]) {
 		tail = tail[1:]
 	}
 	return printed{strings.ToValidUTF8(string(tail), "\uFFFD"), o.DroppedLines, o.DroppedChars}
 }
 
-// last keeps at most this many bytes of the text, whole lines where one begins close by.
+// last keeps at most limit bytes of the text, and whole lines if one begins close by.
 func (p printed) last(limit int) printed {
 	cut := len(p.text) - limit
 	if cut <= 0 {
@@ -194,7 +196,7 @@ func (p printed) last(limit int) printed {
 	return printed{p.text[cut:], p.lines + strings.Count(gone, "\n"), p.chars + utf8.RuneCountInString(gone)}
 }
 
-// String says at its top what is missing, in the words in which outputs are cut everywhere.
+// String puts a marker on top that says what is missing, in the same words as every cut output.
 func (p printed) String() string {
 	if p.chars == 0 {
 		return p.text

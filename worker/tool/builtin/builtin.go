@@ -1,18 +1,19 @@
-// Package builtin is the tools that come with every worker: Read, Glob, Grep, Write and Edit on the files
-// of one folder, Bash, and four that do nothing useful (noop, sleep, fail, blob) for demos, tests and
-// load runs. Their argument names are those that coding agents know.
+// Package builtin holds the tools that come with every worker: Read, Glob, Grep, Write and Edit on
+// the files of one folder, Bash, and four that do nothing useful (noop, sleep, fail, blob) for
+// demos, tests and load runs. Their argument names are those that coding agents know.
 //
-// The file tools stay inside their [Root]: every access goes through os.Root, so "..", absolute paths and
-// symbolic links that lead out are refused by the operating system's own path walk, not by comparing
-// strings. Pipes, sockets and devices are never opened. Files are replaced whole, by a rename, so a reader
-// or a crash sees the old content or the new one.
+// The file tools stay inside their [Root]. Every access goes through os.Root, so the operating
+// system's own path walk refuses "..", absolute paths and symbolic links that lead out; nothing
+// depends on comparing strings. Pipes, sockets and devices are never opened. Files are replaced
+// whole, by a rename, so a reader or a crash sees the old content or the new one.
 //
-// What is not stopped: a hard link inside the folder to a file outside it cannot be told from a file of
-// the folder, so Read shows it (Write and Edit replace the link and leave the file outside as it is). Who
-// may make hard links in the folder may read what they link to. Bash is not confined to the folder at all.
+// Hard links are not stopped. A hard link inside the folder to a file outside it looks like a file
+// of the folder, so Read shows it (Write and Edit replace the link and leave the file outside as it
+// is). A user who may make hard links in the folder can thus read what they link to. Bash is not
+// confined to the folder at all.
 //
-// Phase two asks Check what there is to know before a call runs. The folder may change before phase five,
-// so Run checks again and gives the same errors.
+// In phase two Check refuses what it can before a call runs. The folder may change before phase
+// five, so Run checks again and gives the same errors.
 package builtin
 
 import (
@@ -30,26 +31,38 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The codes of the file tools' errors. messages.CodeTooLarge and messages.CodeInvalidArguments are used
-// with their usual meaning.
+// The codes of the file tools' errors. messages.CodeTooLarge and messages.CodeInvalidArguments are
+// used too, with their usual meaning.
 const (
-	CodePathOutsideRoot  messages.Code = "path_outside_root" // the path leads out of the working folder
-	CodeInvalidPath      messages.Code = "invalid_path"      // no path at all: empty, too long, a NUL in it
-	CodeInvalidPattern   messages.Code = "invalid_pattern"   // a glob or regular expression that cannot be read
-	CodeNotFound         messages.Code = "not_found"         // nothing of that name
-	CodeNotAFile         messages.Code = "not_a_file"        // a folder, pipe, socket or device where a file is needed
-	CodeNotAFolder       messages.Code = "not_a_folder"      // a file where a folder is needed
-	CodePermissionDenied messages.Code = "permission_denied" // the file system says no
-	CodeNoMatch          messages.Code = "no_match"          // old_string is not in the file
-	CodeAmbiguous        messages.Code = "ambiguous"         // old_string is in the file more than once
-	CodeNoChange         messages.Code = "no_change"         // the edit would change nothing
-	CodeChanged          messages.Code = "changed"           // the file changed while it was edited
+	// The path leads out of the working folder.
+	CodePathOutsideRoot messages.Code = "path_outside_root"
+	// The path is empty, too long, or has a NUL in it.
+	CodeInvalidPath messages.Code = "invalid_path"
+	// The glob or regular expression is malformed.
+	CodeInvalidPattern messages.Code = "invalid_pattern"
+	// Nothing has that name.
+	CodeNotFound messages.Code = "not_found"
+	// A folder, pipe, socket or device stands where a file is needed.
+	CodeNotAFile messages.Code = "not_a_file"
+	// A file stands where a folder is needed.
+	CodeNotAFolder messages.Code = "not_a_folder"
+	// The file system refuses the access.
+	CodePermissionDenied messages.Code = "permission_denied"
+	// The file does not contain old_string.
+	CodeNoMatch messages.Code = "no_match"
+	// The file contains old_string more than once.
+	CodeAmbiguous messages.Code = "ambiguous"
+	// The edit would change nothing.
+	CodeNoChange messages.Code = "no_change"
+	// The file changed while it was edited.
+	CodeChanged messages.Code = "changed"
 )
 
-// MaxOutput is how many characters of a builtin's output the model gets to read unless the tools file says otherwise.
+// MaxOutput bounds what the model gets to read of a builtin's output, in characters, unless the
+// tools file sets another bound.
 const MaxOutput = 10_000
 
-// spec is one builtin: what it promises, and what runs it on a root.
+// spec is one builtin: its definition, and its runner on a root.
 type spec struct {
 	promise func() schemas.Tool
 	runner  func(*Root) tool.Runner
@@ -68,11 +81,11 @@ var specs = map[string]spec{
 	"blob":  blobSpec(),
 }
 
-// Names is the builtins that work in a folder, in the order in which help and listings name them.
+// Names returns the builtins that work in a folder, in the order of help texts and listings.
 func Names() []string { return []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"} }
 
-// Promise is what the builtin of this name promises; false when there is none. A tools file may give it
-// another name, kind or schema.
+// Promise returns the definition of the builtin of this name, and false when there is none. A tools
+// file may give it another name, kind or schema.
 func Promise(name string) (schemas.Tool, bool) {
 	s, ok := specs[name]
 	if !ok {
@@ -81,7 +94,8 @@ func Promise(name string) (schemas.Tool, bool) {
 	return s.promise(), true
 }
 
-// New is the runner of the builtin of this name. Those of [Names] need a root; the demo builtins ignore it.
+// New returns the runner of the builtin of this name. The builtins of [Names] need a root; the demo
+// builtins ignore it.
 func New(name string, root *Root) (tool.Runner, error) {
 	s, ok := specs[name]
 	if !ok {
@@ -93,14 +107,14 @@ func New(name string, root *Root) (tool.Runner, error) {
 	return s.runner(root), nil
 }
 
-// refuse is an error for the model.
+// refuse makes an error for the model.
 func refuse(code messages.Code, format string, args ...any) error {
 	return &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// arguments reads the input of a call. Names count exactly: encoding/json alone would take "FILE_PATH" for
-// file_path, behind the back of a rule that looked at file_path. The schema in force may be an operator's
-// own, so nothing is taken for granted.
+// arguments reads the input of a call. Names must match exactly: encoding/json alone would take
+// "FILE_PATH" for file_path, which a rule about file_path would not see. The schema in force may be
+// an operator's own, so nothing is taken for granted.
 func arguments[T any](call tool.Call) (T, error) {
 	var args T
 	members, err := messages.Object(call.Input)
@@ -125,7 +139,7 @@ func arguments[T any](call tool.Call) (T, error) {
 	return args, nil
 }
 
-// whole is a whole number however it is spelt: 10, 10.0 and 1e1 are one value to a JSON Schema.
+// whole is a whole number in any spelling: 10, 10.0 and 1e1 are the same value to a JSON Schema.
 type whole int
 
 func (w *whole) UnmarshalJSON(raw []byte) error {
@@ -137,7 +151,7 @@ func (w *whole) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// or is the number, or standard when none was given.
+// or returns the number, or standard when none was given.
 func (w *whole) or(standard int) int {
 	if w == nil {
 		return standard
@@ -145,7 +159,7 @@ func (w *whole) or(standard int) int {
 	return int(*w)
 }
 
-// plural is "1 file", "2,000 files".
+// plural formats a count: "1 file", "2,000 files".
 func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -153,7 +167,7 @@ func plural(n int, thing string) string {
 	return thousands(n) + " " + thing + "s"
 }
 
-// thousands is n with a comma between every three digits.
+// thousands formats n with a comma between every three digits.
 func thousands[N int | int64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

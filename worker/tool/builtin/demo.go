@@ -16,11 +16,11 @@ import (
 const (
 	maxSleep  = 24 * time.Hour
 	maxBlob   = 64 << 20
-	sleepTick = time.Second           // how often a sleep tells how far it is, at least
-	sleepWord = 20 * time.Millisecond // of a shorter one there is nothing to tell
+	sleepTick = time.Second           // the longest time between two progress reports of a sleep
+	sleepWord = 20 * time.Millisecond // a shorter sleep reports no progress
 )
 
-// demo is the spec of a builtin that needs no root and changes nothing.
+// demo makes the spec of a builtin that needs no root and changes nothing.
 func demo(name, description, schema string, run tool.Func) spec {
 	return spec{
 		promise: func() schemas.Tool {
@@ -45,7 +45,8 @@ func sleepSpec() spec {
 	}`, sleep)
 }
 
-// sleep tells how far it is at each quarter, and each second of a long one. It takes only its own argument from the input: load runs add others to tell calls apart.
+// sleep reports progress at each quarter, and each second of a long sleep. It reads only its own
+// argument from the input, because load runs add others to tell calls apart.
 func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	ms, err := number(call, "ms", int(maxSleep.Milliseconds()))
 	if err != nil {
@@ -101,7 +102,7 @@ func blobSpec() spec {
 	})
 }
 
-// number is the named argument, a whole number from 0 to most.
+// number returns the named argument, a whole number from 0 to most.
 func number(call tool.Call, name string, most int) (int, error) {
 	members, err := messages.Object(call.Input)
 	if err != nil {

@@ -50,7 +50,7 @@ func editSpec() spec {
 	}
 }
 
-// editor is Edit.
+// editor is the Edit tool.
 type editor struct{ root *Root }
 
 type editArgs struct {
@@ -67,7 +67,7 @@ type editPlan struct {
 	was fs.FileInfo // the file that the edit was made from
 }
 
-// Check makes the edit and throws it away.
+// Check makes the edit and discards it.
 func (t editor) Check(_ context.Context, call tool.Call) error {
 	_, err := t.plan(call)
 	return err
@@ -107,8 +107,8 @@ func (t editor) plan(call tool.Call) (editPlan, error) {
 	return editPlan{args.FilePath, rel, e, info}, err
 }
 
-// Run makes the edit and writes it. Its read and its write are one step among this worker's sessions; a
-// change by anybody else in between is noticed and refused.
+// Run makes the edit and writes it. The worker's mutex covers the read and the write. A change by
+// another process in between is noticed and refused.
 func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	t.root.mu.Lock()
 	defer t.root.mu.Unlock()
@@ -126,14 +126,14 @@ func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(fmt.Sprintf("Edited %s: %s. The file now reads:\n%s", plan.rel, plural(len(plan.at), "replacement"), plan.snippet(text))), nil
 }
 
-// edit is the replacement of old at some places of a text.
+// edit is the replacement of old by new at some places of a text.
 type edit struct {
 	text, old, new string
-	at             []int // where old is replaced: byte positions in text, ascending
+	at             []int // byte positions of old in text, ascending
 }
 
-// replaceText decides what to replace. In a text whose every line ends in CRLF, old and fresh mean the
-// same whichever line ends they were written with, and the text stays that way.
+// replaceText decides what to replace. If every line of the text ends in CRLF, old and fresh may be
+// written with either kind of line end, and the text keeps its CRLF.
 func replaceText(text, old, fresh string, all bool) (edit, error) {
 	if crlfOnly(text) {
 		old, fresh = toCRLF(old), toCRLF(fresh)
@@ -157,16 +157,16 @@ func replaceText(text, old, fresh string, all bool) (edit, error) {
 		return e, nil
 	case len(e.at) > 1:
 		return e, refuse(CodeAmbiguous, "old_string is in the file %d times, at lines %s. Add surrounding lines to make it unique, or set replace_all", len(e.at), e.lines())
-	case strings.LastIndex(text, old) != e.at[0]: // "aa" in "aaa"
+	case strings.LastIndex(text, old) != e.at[0]: // such as "aa" in "aaa"
 		return e, refuse(CodeAmbiguous, "old_string is in the file at two places that overlap, from line %s on. Add surrounding lines to make it unique", e.lines())
 	}
 	return e, nil
 }
 
-// size is the length of the edited text.
+// size returns the length of the edited text, in bytes.
 func (e edit) size() int { return len(e.text) + len(e.at)*(len(e.new)-len(e.old)) }
 
-// apply is the edited text.
+// apply returns the edited text.
 func (e edit) apply() string {
 	var out strings.Builder
 	out.Grow(e.size())
@@ -180,7 +180,7 @@ func (e edit) apply() string {
 	return out.String()
 }
 
-// lines is the line numbers of the first matches.
+// lines returns the line numbers of the first matches.
 func (e edit) lines() string {
 	var numbers []string
 	for _, at := range e.at[:min(len(e.at), listedMatches)] {
@@ -192,7 +192,7 @@ func (e edit) lines() string {
 	return strings.Join(numbers, ", ")
 }
 
-// snippet is the lines around the first change in the edited text, numbered like Read's.
+// snippet returns the lines around the first change in the edited text, numbered like Read's.
 func (e edit) snippet(text string) string {
 	lines := splitLines([]byte(text))
 	first := strings.Count(text[:e.at[0]], "\n")
@@ -211,7 +211,7 @@ func (e edit) snippet(text string) string {
 	return out.String()
 }
 
-// crlfOnly reports that the text has lines and all of them end in CRLF.
+// crlfOnly reports whether the text has lines and all of them end in CRLF.
 func crlfOnly(text string) bool {
 	n := strings.Count(text, "\n")
 	return n > 0 && strings.Count(text, "\r\n") == n
@@ -223,7 +223,7 @@ func toLF(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
 var numbered = regexp.MustCompile(`(?m)^ *\d+\t`)
 
-// hint is the likeliest reason why old is not in text, and where to look.
+// hint returns the likeliest reason why old is not in text, and where to look.
 func hint(text, old string) string {
 	lines := strings.Split(toLF(text), "\n")
 	if i := strings.Index(toLF(text), toLF(old)); i >= 0 {
@@ -248,8 +248,9 @@ func hint(text, old string) string {
 	return "Not even its first line is in the file. Read the file again: it may have changed."
 }
 
-// looseMatch is the index of the first line where old's lines follow one another once each line was made
-// plain, or -1. Blank lines around old do not count; its first and last line may be parts of lines.
+// looseMatch returns the index of the first line where old's lines follow one another after plain
+// was applied to each line, or -1. Blank lines around old do not count. Its first and last line may
+// be parts of lines.
 func looseMatch(lines []string, old string, plain func(string) string) int {
 	var want []string
 	for line := range strings.SplitSeq(strings.TrimSpace(toLF(old)), "\n") {

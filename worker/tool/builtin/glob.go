@@ -18,8 +18,9 @@ const (
 	maxGlobPattern = 1000 // bytes
 )
 
-// The order is by name, folder by folder, not newest first as some agents have it: on a fleet the
-// modification times tell when a worker's copy was made, and two workers should give one answer.
+// The order is by name, folder by folder, and not newest first as in some agents. In a fleet the
+// modification times only say when a worker's copy was made, and two workers should give the same
+// answer.
 
 func globSpec() spec {
 	return spec{
@@ -49,7 +50,7 @@ func globSpec() spec {
 	}
 }
 
-// globTool is Glob.
+// globTool is the Glob tool.
 type globTool struct{ root *Root }
 
 type globArgs struct {
@@ -57,14 +58,14 @@ type globArgs struct {
 	Path    string `json:"path"`
 }
 
-// globPlan is a Glob that is ready to go.
+// globPlan is a Glob call that has been checked.
 type globPlan struct {
-	start string // the deepest folder that every match is in
-	match glob   // over paths relative to the root
-	top   bool   // the pattern has no slash: it finds nothing in folders
+	start string // the deepest folder that holds every match
+	match glob   // for paths relative to the root
+	top   bool   // the pattern has no slash, so it matches nothing in subfolders
 }
 
-// Check reports a pattern that cannot be read and a folder that is not there.
+// Check reports a malformed pattern and a missing folder.
 func (t globTool) Check(_ context.Context, call tool.Call) error {
 	_, err := t.plan(call)
 	return err
@@ -144,7 +145,7 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(answer(notes, files)), nil
 }
 
-// answer is a list with notes above it: a list that is too long is cut at its end.
+// answer joins the lines, with the notes above them: a long answer is cut at its end.
 func answer(notes, lines []string) string {
 	if len(notes) > 0 {
 		lines = append([]string{"[" + strings.Join(notes, " ") + "]"}, lines...)
@@ -152,7 +153,7 @@ func answer(notes, lines []string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// startFolder is the folder that a search names, or the root when it names none.
+// startFolder returns the folder that a search names, or the root when it names none.
 func (r *Root) startFolder(name string) (string, error) {
 	if name == "" {
 		return ".", nil
@@ -171,7 +172,7 @@ func (r *Root) startFolder(name string) (string, error) {
 	return rel, nil
 }
 
-// splitGlob parts a pattern after the last slash before its first special character.
+// splitGlob splits a pattern after the last slash before its first special character.
 func splitGlob(pattern string) (literal, rest string) {
 	special := strings.IndexAny(pattern, `*?[{\`)
 	if special < 0 {
@@ -181,7 +182,7 @@ func splitGlob(pattern string) (literal, rest string) {
 	return pattern[:slash+1], pattern[slash+1:]
 }
 
-// escapeGlob is a pattern that matches exactly this path.
+// escapeGlob returns a pattern that matches exactly this path.
 func escapeGlob(name string) string {
 	var out strings.Builder
 	for _, c := range []byte(name) {

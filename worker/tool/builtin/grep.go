@@ -17,7 +17,7 @@ import (
 const (
 	maxGrepPattern = 1000     // bytes
 	maxGrepFile    = 10 << 20 // bytes of a file that is searched
-	grepHeadLimit  = 250      // lines or files without head_limit
+	grepHeadLimit  = 250      // lines or files when head_limit is not given
 	maxHeadLimit   = 10_000
 	maxContext     = 100
 	grepBatch      = 64 // files searched before their results are put in order
@@ -60,7 +60,7 @@ func grepSpec() spec {
 	}
 }
 
-// grepTool is Grep.
+// grepTool is the Grep tool.
 type grepTool struct{ root *Root }
 
 type grepArgs struct {
@@ -76,7 +76,7 @@ type grepArgs struct {
 	Multiline       bool   `json:"multiline"`
 }
 
-// grepPlan is a Grep that is ready to go.
+// grepPlan is a Grep call that has been checked.
 type grepPlan struct {
 	search searcher
 	start  string // a file or a folder
@@ -85,7 +85,7 @@ type grepPlan struct {
 	limit  int
 }
 
-// Check reports an expression that cannot be read and a path that is not there.
+// Check reports a malformed expression and a missing path.
 func (t grepTool) Check(_ context.Context, call tool.Call) error {
 	_, err := t.plan(call)
 	return err
@@ -127,7 +127,7 @@ func (t grepTool) plan(call tool.Call) (grepPlan, error) {
 	return plan, err
 }
 
-// grepFilter is the glob argument as a question about a path from the root.
+// grepFilter turns the glob argument into a function on a path from the root.
 func grepFilter(wanted, start string) (func(string) bool, error) {
 	if wanted == "" {
 		return func(string) bool { return true }, nil
@@ -151,10 +151,11 @@ func grepFilter(wanted, start string) (func(string) bool, error) {
 	}, nil
 }
 
-// errEnough ends a walk that has found as much as was asked for.
+// errEnough ends a walk that has found as much as the call asked for.
 var errEnough = errors.New("enough")
 
-// Run searches batch by batch: a batch's files in parallel, its results in the order of the walk.
+// Run searches batch by batch: the files of a batch in parallel, their results in the order of the
+// walk.
 func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	plan, err := t.plan(call)
 	if err != nil {
@@ -195,7 +196,8 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(tally.text(plan, w.ignored, w.unreadable)), nil
 }
 
-// batch searches the files and adds what they have to the tally. It ends with errEnough when the tally is full.
+// batch searches the files and adds their results to the tally. It returns errEnough when the tally
+// is full.
 func (t grepTool) batch(ctx context.Context, plan grepPlan, files []string, tally *grepTally) error {
 	found := make([]finding, len(files))
 	var wg sync.WaitGroup
@@ -242,7 +244,7 @@ func (t grepTool) searchFile(ctx context.Context, plan grepPlan, file string, li
 	return finding{lines: lines, err: err}
 }
 
-// finding is what one file had.
+// finding is the result for one file.
 type finding struct {
 	lines         []string
 	binary, large bool
@@ -276,7 +278,7 @@ func (t *grepTally) add(f finding, limit int) {
 	t.found.Store(int64(len(t.lines)))
 }
 
-// text is the answer to the model, with a note where it is not the whole truth.
+// text returns the answer to the model, with notes about what it leaves out.
 func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 	var notes []string
 	if len(t.lines) == 0 {
@@ -286,7 +288,7 @@ func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 		notes = append(notes, fmt.Sprintf("The first %s; there are more. Narrow the search or raise head_limit.", plural(plan.limit, plan.search.unit())))
 	}
 	if len(t.lines) > 0 {
-		ignored = 0 // of interest only to who misses something
+		ignored = 0 // of interest only when nothing was found
 	}
 	var skipped []string
 	for _, s := range []struct {

@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	headwayAfter = 500 * time.Millisecond // most searches end sooner, and tell nothing
+	headwayAfter = 500 * time.Millisecond // most searches end sooner and report no progress
 	headwayEvery = 100 * time.Millisecond
 )
 
-// headway is how far a search is. How far it has to go nobody knows, so there is no fraction. Any goroutine may count.
+// headway is the progress of a search. The total is unknown, so there is no fraction. Any goroutine
+// may count.
 type headway struct{ looked, found atomic.Int64 }
 
-// tell tells whoever watches how many files were looked at, and how many of these units were found, whenever there is news
-// of a search that takes long. It returns how to stop: nothing is told after that.
+// tell reports to watchers, whenever a long search has news, how many files it has looked at and
+// how many units it has found. The returned function stops it; nothing is reported after that.
 func (h *headway) tell(call tool.Call, unit string) (stop func()) {
 	if call.Progress == nil {
 		return func() {}

@@ -9,25 +9,29 @@ import (
 // maxIgnoreFile is how many bytes of a .gitignore are read.
 const maxIgnoreFile = 1 << 20
 
-// ignorer is the .gitignore of one folder, on top of those of the folders above it. A nil one ignores nothing.
+// ignorer is the .gitignore of one folder, on top of those of the folders above it. A nil ignorer
+// ignores nothing.
 type ignorer struct {
 	parent *ignorer
 	base   string // the folder with a slash at its end; "" for the root
 	rules  []ignoreRule
 }
 
-// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and pattern decides.
+// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and expression decides.
 type ignoreRule struct {
-	negated    bool
-	foldersIn  bool // a slash at its end: folders only
-	wholePath  bool // a slash elsewhere: the path from the .gitignore's folder must match, not just the name
+	negated   bool
+	foldersIn bool // the line ends with a slash: folders only
+	// wholePath is set by a slash elsewhere: the path from the .gitignore's folder must match, not
+	// just the name.
+	wholePath  bool
 	literal    string
 	suffix     string // of a "*suffix" pattern
 	expression *regexp.Regexp
 }
 
-// ignored reports whether git would leave out the entry at path, given that it did not leave out the
-// folder it is in. The deepest file with a word to say decides, in it the last matching line.
+// ignored reports whether git would leave out the entry at path, provided that it does not leave
+// out the entry's folder. The deepest file with a matching line decides, and in it the last such
+// line.
 func (ig *ignorer) ignored(path, name string, dir bool) bool {
 	for ; ig != nil; ig = ig.parent {
 		rel := strings.TrimPrefix(path, ig.base)
@@ -57,7 +61,7 @@ func (r *ignoreRule) matches(rel, name string, dir bool) bool {
 	return subject == r.literal
 }
 
-// parseIgnore reads a .gitignore as gitignore(5) says.
+// parseIgnore parses a .gitignore as gitignore(5) says.
 func parseIgnore(text string) []ignoreRule {
 	var rules []ignoreRule
 	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\uFEFF"), "\n") {
@@ -95,7 +99,7 @@ func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
 	return rule, true
 }
 
-// trimSpaces takes the spaces off the end of a line, but for one behind a backslash.
+// trimSpaces removes the spaces at the end of a line, except a space after a backslash.
 func trimSpaces(line string) string {
 	end := len(line)
 	for end > 0 && line[end-1] == ' ' {
@@ -111,8 +115,8 @@ func trimSpaces(line string) string {
 	return line[:end]
 }
 
-// loadIgnore is the rules in force in the folder dir: its own .gitignore on top of parent's. A .gitignore
-// that cannot be read says nothing.
+// loadIgnore returns the rules in force in the folder dir: its own .gitignore on top of parent's. A
+// .gitignore that cannot be read adds nothing.
 func (r *Root) loadIgnore(dir string, parent *ignorer) *ignorer {
 	base := ""
 	if dir != "." {

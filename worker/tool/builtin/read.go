@@ -21,13 +21,13 @@ import (
 
 // Bounds of Read.
 const (
-	readLines    = 2000      // lines without a limit in the input
-	maxReadLines = 100_000   // lines with one
+	readLines    = 2000      // lines when the input has no limit
+	maxReadLines = 100_000   // lines when it has one
 	maxReadBytes = 256 << 10 // of text in one answer
 	maxLine      = 2000      // bytes of a line that are shown
 	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
-	countBytes   = 64 << 20  // up to this size the lines behind the answer are counted
-	sniffBytes   = 8 << 10   // looked at to tell text from other things
+	countBytes   = 64 << 20  // up to this size the lines after the answer are counted
+	sniffBytes   = 8 << 10   // bytes that are checked to tell text from other content
 )
 
 func readSpec() spec {
@@ -59,7 +59,7 @@ func readSpec() spec {
 	}
 }
 
-// reader is Read.
+// reader is the Read tool.
 type reader struct{ root *Root }
 
 type readArgs struct {
@@ -68,7 +68,7 @@ type readArgs struct {
 	Limit    *whole `json:"limit"`
 }
 
-// Check opens the file and closes it again.
+// Check opens the file, looks at its first bytes and closes it again.
 func (t reader) Check(_ context.Context, call tool.Call) error {
 	_, f, err := t.open(call)
 	if err != nil {
@@ -79,7 +79,7 @@ func (t reader) Check(_ context.Context, call tool.Call) error {
 	return err
 }
 
-// open is the file that the call asks for.
+// open opens the file that the call asks for.
 func (t reader) open(call tool.Call) (readArgs, *os.File, error) {
 	args, err := arguments[readArgs](call)
 	if err != nil {
@@ -96,7 +96,7 @@ func (t reader) open(call tool.Call) (readArgs, *os.File, error) {
 	return args, f, err
 }
 
-// Run returns the asked lines as text, or an image as a content block.
+// Run returns the requested lines as text, or an image as a content block.
 func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	args, f, err := t.open(call)
 	if err != nil {
@@ -128,7 +128,7 @@ func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(text), nil
 }
 
-// content is what the first bytes of a file tell about the rest.
+// content is what the size and the first bytes of a file say about it.
 type content struct {
 	size          int64
 	mime          string
@@ -160,12 +160,12 @@ func tooLargeImage(size int64) error {
 	return refuse(messages.CodeTooLarge, "the image has %s bytes or more (limit %s)", thousands(size), thousands(maxImage))
 }
 
-// isBinary is git's rule: a NUL among the first bytes.
+// isBinary applies git's rule: a NUL among the first bytes.
 func isBinary(head []byte) bool {
 	return bytes.IndexByte(head[:min(len(head), sniffBytes)], 0) >= 0
 }
 
-// readRange is the lines from offset on, numbered, and a note when it is not the whole file. It holds no
+// readRange returns the lines from offset on, numbered, and a note when there are more. It holds no
 // more than the answer in memory, however long the file or its lines are.
 func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) (string, error) {
 	in := bufio.NewReaderSize(contextReader{ctx, f}, 64<<10)
@@ -206,7 +206,7 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 			rest = fmt.Sprintf(" of %s", thousands(next-1+more))
 		}
 		shown := "shown."
-		if out.Len() > MaxOutput { // the cut to what a model reads comes later, and takes the middle
+		if out.Len() > MaxOutput { // What the model reads is cut later, and loses its middle.
 			shown = "read, and not shown where it says truncated: ask for fewer lines with offset and limit."
 		}
 		fmt.Fprintf(&out, "[Lines %s to %s%s %s Read on with offset %d.]\n", thousands(offset), thousands(next-1), rest, shown, next)
@@ -216,7 +216,8 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 
 const maxInt = int(^uint(0) >> 1)
 
-// skipLines passes over n lines and counts those that were there; the error at the end is io.EOF.
+// skipLines skips up to n lines and returns how many there were. Its error at the end of the file
+// is io.EOF.
 func skipLines(in *bufio.Reader, n int) (int, error) {
 	for count := 0; count < n; count++ {
 		some := false
@@ -237,8 +238,8 @@ func skipLines(in *bufio.Reader, n int) (int, error) {
 	return n, nil
 }
 
-// readLine is the next line without its end, at most keep bytes of it, and how many bytes were cut off. It
-// fails with io.EOF only when there is no line.
+// readLine returns the next line without its end, at most keep bytes of it, and how many bytes were
+// cut off. It returns io.EOF only when there is no line.
 func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	length := 0
 	for {
@@ -262,7 +263,7 @@ func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	return line, length - len(line), nil
 }
 
-// runeStart is the last position up to at where a character of text starts.
+// runeStart returns the last position up to at where a character of text starts.
 func runeStart(text []byte, at int) int {
 	if at >= len(text) {
 		return len(text)
@@ -284,7 +285,7 @@ func writeLine(out *strings.Builder, number int, line []byte, cut int) {
 	out.WriteByte('\n')
 }
 
-// contextReader ends with its context.
+// contextReader fails when its context has ended.
 type contextReader struct {
 	ctx context.Context
 	in  io.Reader

@@ -24,12 +24,16 @@ const (
 	shown    = 200  // characters of a path that an error repeats
 )
 
-// Root is the working folder of a worker's file tools: one per worker, for any number of goroutines.
+// Root is the working folder of a worker's file tools. There is one per worker, for any number of
+// goroutines.
 type Root struct {
-	dir   string // canonical and absolute
-	given string // absolute, as the operator wrote it: links on the way to the folder are not resolved
+	dir string // canonical and absolute
+	// given is the absolute path as the operator wrote it: links on the way to the folder are not
+	// resolved.
+	given string
 	fs    *os.Root
-	// mu makes a change of a file one step among this worker's sessions: an edit is a read and a write.
+	// mu makes a change of a file atomic among this worker's sessions: an edit is a read and a
+	// write.
 	mu sync.Mutex
 }
 
@@ -50,14 +54,14 @@ func OpenRoot(dir string) (*Root, error) {
 	return &Root{dir: canonical, given: given, fs: root}, nil
 }
 
-// Dir is the canonical absolute path of the folder.
+// Dir returns the canonical absolute path of the folder.
 func (r *Root) Dir() string { return r.dir }
 
-// Close lets go of the folder. Runs that are under way fail.
+// Close closes the folder. Runs that are under way fail.
 func (r *Root) Close() error { return r.fs.Close() }
 
-// Resolve is the canonical form of a path that a model wrote, relative to the folder and with slashes:
-// "." for the folder itself. It looks at the words only. Links are for os.Root to judge at each access.
+// Resolve returns the canonical form of a path that a model wrote, relative to the folder and with
+// slashes: "." for the folder itself. It checks the text only. os.Root checks links at each access.
 func (r *Root) Resolve(name string) (string, error) {
 	switch {
 	case name == "":
@@ -86,14 +90,16 @@ func (r *Root) Resolve(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(rel)), nil
 }
 
-// below is the rest of an absolute path under dir. Whole components count: /srv/app2 is not in /srv/app.
+// below returns the rest of an absolute path under dir. Whole components count: /srv/app2 is not in
+// /srv/app.
 func below(dir, name string) (string, bool) {
 	rel, err := filepath.Rel(dir, name)
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// disguised reports a ".." that is spelt with backslashes or percent signs. As a file name it is harmless
-// here, but nobody means it as one, and whoever reads the path later may decode it.
+// disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file name
+// it is harmless here, but it is hardly ever meant as one, and a later reader of the path may
+// decode it.
 func disguised(name string) bool {
 	plain := name
 	for range 3 {
@@ -120,7 +126,7 @@ func (r *Root) outside(name string) error {
 	return refuse(CodePathOutsideRoot, "%s is outside the working folder. Use a path relative to the working folder, which is %s", quoted(name), quoted(r.dir))
 }
 
-// quoted is a path as errors show it: short, with control characters escaped.
+// quoted returns a path as errors show it: short, with control characters escaped.
 func quoted(name string) string {
 	if short := fmt.Sprintf("%.*s", shown, name); short != name {
 		return strconv.Quote(short) + "..."
@@ -128,7 +134,8 @@ func quoted(name string) string {
 	return strconv.Quote(name)
 }
 
-// failure is an error of the operating system in words for the model, which knows the path as name.
+// failure turns an error of the operating system into words for the model, which knows the path as
+// name.
 func (r *Root) failure(name string, err error) error {
 	var pathError *fs.PathError
 	var linkError *os.LinkError
@@ -137,7 +144,7 @@ func (r *Root) failure(name string, err error) error {
 	case errors.As(err, &told):
 		return told
 	case errors.As(err, &pathError):
-		err = pathError.Err // without the path, which may be 10 KB long
+		err = pathError.Err // leave out the path, which may be 10 KB long
 	case errors.As(err, &linkError):
 		err = linkError.Err
 	}
@@ -156,14 +163,15 @@ func (r *Root) failure(name string, err error) error {
 	return fmt.Errorf("%s: %w", quoted(name), err)
 }
 
-// missing reports an error that says: there is nothing of that name.
+// missing reports whether an error says that nothing has that name.
 func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// openFile opens a regular file for reading and refuses all else. It looks before it opens, because to
-// open a device may do something, and again after, because the name may have changed hands: without
-// O_NONBLOCK a pipe in the file's place would hold us for ever.
+// openFile opens a regular file for reading and refuses everything else. It checks the file before
+// it opens it, because opening a device may have an effect. It checks again afterwards, because
+// another file may have taken the name. With O_NONBLOCK a pipe in the file's place cannot block the
+// open for ever.
 func (r *Root) openFile(name, rel string) (*os.File, fs.FileInfo, error) {
 	info, err := r.fs.Stat(rel)
 	if err != nil {
@@ -201,7 +209,7 @@ func wantFile(name string, info fs.FileInfo) error {
 	return refuse(CodeNotAFile, "%s is a device, not a regular file", quoted(name))
 }
 
-// readDir is the entries of a folder, sorted by name.
+// readDir returns the entries of a folder, sorted by name.
 func (r *Root) readDir(rel string) ([]fs.DirEntry, error) {
 	f, err := r.fs.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -211,8 +219,8 @@ func (r *Root) readDir(rel string) ([]fs.DirEntry, error) {
 	return sortedEntries(f)
 }
 
-// target is the file that a write to rel replaces: rel itself, or what it leads to when it is a symbolic
-// link, so that the link stays. The info is nil when there is no file yet.
+// target returns the file that a write to rel replaces: rel itself, or the file that a symbolic
+// link leads to, so that the link stays. The info is nil when there is no file yet.
 func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := r.fs.Lstat(rel)
@@ -237,16 +245,18 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 		if filepath.IsAbs(link) {
 			return "", nil, r.outside(name)
 		}
-		// Not cleaned: ".." after a folder that is itself a link means that folder's real parent.
+		// Do not clean the path: ".." after a folder that is itself a link means that folder's real
+		// parent.
 		rel = dirOf(rel) + filepath.ToSlash(link)
 	}
 	return "", nil, refuse(CodeInvalidPath, "%s: too many symbolic links", quoted(name))
 }
 
-// dirOf is rel up to and with its last slash.
+// dirOf returns rel up to and including its last slash.
 func dirOf(rel string) string { return rel[:strings.LastIndexByte(rel, '/')+1] }
 
-// writable reports whether rel could be written: it is a file or nothing, in a folder or in what can become one.
+// writable returns nil if rel could be written: it is a file or does not exist, and its folder
+// exists or can be created.
 func (r *Root) writable(name, rel string) error {
 	rel, info, err := r.target(name, rel)
 	if err != nil || info != nil {
@@ -266,9 +276,10 @@ func (r *Root) writable(name, rel string) error {
 	return nil
 }
 
-// replace gives the file at rel new content in one step, keeping its permissions, and creates it and its
-// folders when there is none. was is the file that the content was made from: when that is no longer what
-// is there the file stays as it is. A nil was replaces anything. It reports whether the file is new.
+// replace gives the file at rel new content in one step and keeps its permissions. If there is no
+// file, it creates the file and its folders. was is the file that the content was made from: if
+// another file is there now, or the file has changed, it stays as it is and the error is
+// CodeChanged. A nil was replaces anything. replace reports whether the file is new.
 func (r *Root) replace(name, rel string, content []byte, was fs.FileInfo) (created bool, err error) {
 	rel, info, err := r.target(name, rel)
 	if err != nil {
@@ -300,8 +311,8 @@ func (r *Root) replace(name, rel string, content []byte, was fs.FileInfo) (creat
 // tempPrefix starts the names of files that are about to replace another. Searches leave them out.
 const tempPrefix = ".toolfleet-tmp-"
 
-// writeTemp writes a new file with the permissions of old. It is on disk before it gets its name: after a
-// power loss there is the old content or the new, never an empty file.
+// writeTemp writes a new file with the permissions of old. The content is on disk before the file
+// gets its name: after a power loss there is the old content or the new, never an empty file.
 func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {
@@ -313,7 +324,7 @@ func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 	}
 	_, err = f.Write(content)
 	if err == nil && old != nil {
-		err = f.Chmod(perm) // the umask took its part at the open
+		err = f.Chmod(perm) // the umask has removed bits at the open
 	}
 	if err == nil {
 		err = f.Sync()

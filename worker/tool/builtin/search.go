@@ -23,19 +23,20 @@ const (
 
 const (
 	maxGrepLine     = 500     // bytes of a line that are shown
-	maxInstructions = 20_000  // of a compiled expression: a{1000} is a thousand of them
+	maxInstructions = 20_000  // of a compiled expression; a{1000} has a thousand of them
 	slowSearch      = 1 << 25 // bytes times instructions: about a third of a second
 )
 
-// expression is a regular expression that can be interrupted.
+// expression is a regular expression whose search can be interrupted.
 type expression struct {
 	re       *regexp.Regexp
 	literal  []byte // every match starts with it; may be empty
 	cost     int    // instructions
-	textOnly bool   // it has a \A: it matches at the start of the text or not at all
+	textOnly bool   // it has a \A, so it can match only at the start of the text
 }
 
-// newExpression compiles a pattern. With multiline, ^ and $ are about lines and . matches line ends.
+// newExpression compiles a pattern. With multiline, ^ and $ match at lines, and . matches line
+// ends.
 func newExpression(pattern string, caseInsensitive, multiline bool) (*expression, error) {
 	if len(pattern) > maxGrepPattern {
 		return nil, refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", thousands(len(pattern)), thousands(maxGrepPattern))
@@ -88,8 +89,8 @@ func (e *expression) measure(pattern string) error {
 	return nil
 }
 
-// find is the leftmost match in text, nil when there is none. A search that could take long is made to
-// look at the context as it reads.
+// find returns the leftmost match in text, or nil when there is none. A search that could take long
+// checks the context while it reads.
 func (e *expression) find(ctx context.Context, text []byte) []int {
 	if len(text)*e.cost < slowSearch {
 		return e.re.FindIndex(text)
@@ -97,7 +98,7 @@ func (e *expression) find(ctx context.Context, text []byte) []int {
 	return e.re.FindReaderIndex(&contextRunes{ctx: ctx, text: text})
 }
 
-// contextRunes is a text that ends when its context does.
+// contextRunes is a text that ends early when its context ends.
 type contextRunes struct {
 	ctx  context.Context
 	text []byte
@@ -114,8 +115,8 @@ func (r *contextRunes) ReadRune() (rune, int, error) {
 	return c, size, nil
 }
 
-// searcher looks for an expression in one file after the other. It holds no state: any number of
-// goroutines may use it.
+// searcher searches files for an expression. It has no state, so any number of goroutines may use
+// it.
 type searcher struct {
 	expression    *expression
 	mode          string
@@ -123,7 +124,7 @@ type searcher struct {
 	before, after int
 }
 
-// unit is what the answer is counted in.
+// unit returns what the answer counts.
 func (s searcher) unit() string {
 	if s.mode == modeContent {
 		return "line"
@@ -131,7 +132,7 @@ func (s searcher) unit() string {
 	return "file"
 }
 
-// file is the lines of the answer about one file, at most limit of them.
+// file returns the lines of the answer about one file, at most limit of them.
 func (s searcher) file(ctx context.Context, name string, text []byte, limit int) ([]string, error) {
 	most := maxInt
 	switch s.mode {
@@ -158,7 +159,7 @@ func (s searcher) file(ctx context.Context, name string, text []byte, limit int)
 // span is a line of a text without its end. A searched text is far below 2 GB.
 type span struct{ from, to int32 }
 
-// lineFrom is the line that starts at from, and where the next one starts.
+// lineFrom returns the line that starts at from, and where the next one starts.
 func lineFrom(text []byte, from int) (line span, next int) {
 	to := len(text)
 	next = to
@@ -171,7 +172,7 @@ func lineFrom(text []byte, from int) (line span, next int) {
 	return span{int32(from), int32(to)}, next
 }
 
-// splitLines is every line of text.
+// splitLines returns every line of text.
 func splitLines(text []byte) []span {
 	lines := make([]span, 0, bytes.Count(text, []byte("\n"))+1)
 	for from := 0; from < len(text); {
@@ -185,14 +186,15 @@ func splitLines(text []byte) []span {
 // match is a line that is part of a match, counted from 0, and where in the line the match starts.
 type match struct{ line, at int }
 
-// matches is the first most matching lines. Lines without the literal are passed over unread.
+// matches returns the matching lines, at most most of them. Lines without the literal are skipped
+// unread.
 func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	if s.multiline {
 		return s.across(ctx, text, most)
 	}
 	var found []match
 	for from, number := 0, 0; len(found) < most && ctx.Err() == nil; number++ {
-		hit := bytes.Index(text[from:], s.expression.literal) // 0 without one
+		hit := bytes.Index(text[from:], s.expression.literal) // 0 if the literal is empty
 		if hit < 0 || from == len(text) {
 			break
 		}
@@ -208,7 +210,8 @@ func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// across finds matches that may span lines. Each search starts at the line behind the last match.
+// across finds matches that may span lines. Each search starts at the line after the previous
+// match.
 func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	if !bytes.Contains(text, s.expression.literal) {
 		return nil
@@ -219,7 +222,7 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 		if at == nil {
 			break
 		}
-		start, last := from+at[0], from+max(at[0], at[1]-1) // last: the last byte that is part of the match
+		start, last := from+at[0], from+max(at[0], at[1]-1) // last is the last byte of the match.
 		for from <= last && from < len(text) {
 			_, next := lineFrom(text, from)
 			if next > start || next == len(text) {
@@ -237,8 +240,8 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// content is the matching lines with their surroundings: path:12:text, path-13-text beside them, and --
-// where lines are left out between them.
+// content returns the matching lines as path:12:text, the lines around them as path-13-text, and --
+// where lines are left out in between.
 func (s searcher) content(name string, text []byte, matches []match, limit int) []string {
 	lines := splitLines(text)
 	var out []string
@@ -266,7 +269,7 @@ func (s searcher) content(name string, text []byte, matches []match, limit int) 
 	return out
 }
 
-// shownLine is a line as the answer shows it: of a long one, the part around the match.
+// shownLine returns a line as the answer shows it. A long line is cut to the part around the match.
 func shownLine(text []byte, l span, at int) string {
 	line := text[l.from:l.to]
 	if len(line) <= maxGrepLine {
@@ -284,7 +287,7 @@ func shownLine(text []byte, l span, at int) string {
 	return shown
 }
 
-// readAll is the whole of f, or large when it is over the limit by now.
+// readAll reads the whole of f. large is true when f is over the limit by now.
 func readAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
 	var buf bytes.Buffer
 	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)

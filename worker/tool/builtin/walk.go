@@ -9,22 +9,23 @@ import (
 	"strings"
 )
 
-// walker goes through the files under a folder, by name, each folder's files in its place. It follows no
-// links into folders, honours every .gitignore from the root down, and always leaves out .git. The start
-// itself is looked into whatever a .gitignore says of it: what a call names, it wants. A folder that is gone
-// by the time it is listed is an empty one.
+// walker visits the files under a folder by name, with each folder's files in its place. It follows
+// no links into folders, obeys every .gitignore from the root down, and always leaves out .git. It
+// enters the start folder even when a .gitignore names it, because the call asked for it. A folder
+// that is gone by the time it is listed counts as empty.
 type walker struct {
 	root  *Root
 	links bool // visit symbolic links that lead to a file inside the root
 	visit func(file string) error
-	// levels is how many components the paths of interest have at most, from the root; 0: any number.
+	// levels bounds how many components, from the root, the paths of interest have; 0: any number.
 	levels int
 
-	ignored    int // entries left out because of a .gitignore; a folder is one
+	ignored    int // entries left out because of a .gitignore; a folder counts as one
 	unreadable int // folders that could not be listed
 }
 
-// walk visits every file under the folder start. It ends with visit's error or the context's.
+// walk visits every file under the folder start. It returns the error of visit or the context's
+// cause.
 func (w *walker) walk(ctx context.Context, start string) error {
 	if slices.Contains(strings.Split(start, "/"), ".git") {
 		return nil

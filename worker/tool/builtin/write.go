@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxWrite is how many bytes Write and Edit put into a file.
+// maxWrite bounds the files that Write and Edit write, in bytes.
 const maxWrite = 10 << 20
 
 func writeSpec() spec {
@@ -40,7 +40,7 @@ func writeSpec() spec {
 	}
 }
 
-// writer is Write.
+// writer is the Write tool.
 type writer struct{ root *Root }
 
 type writeArgs struct {
