@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A read that a person has to allow: the worker parks it with what hooks made of its input, and runs it with that once
-// somebody has agreed. It is on record who agreed before it runs.
+// A read that a person has to allow: the worker parks it with the input that hooks left, and runs
+// it with that input after an approval. The audit log names the approver before it runs.
 func TestWorkerAsksAPerson(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})

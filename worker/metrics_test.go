@@ -26,7 +26,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What a worker counts of three calls, by the names that dashboards and rules know; and their spans, from the lane to the phases.
+// What a worker counts for three calls, by the names that dashboards and alert rules use, and their
+// spans from the lane to the phases.
 func TestWhatAWorkerCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
@@ -121,7 +122,8 @@ func TestWhatAWorkerCounts(t *testing.T) {
 		}
 		var first string
 		for _, s := range spans.Ended() {
-			if s.Name() == tracing.ProcessCall && slices.Contains(s.Attributes(), attribute.String(string(tracing.CallStatus), "ok")) { // of the call that ran
+			// The span of the call that ran.
+			if s.Name() == tracing.ProcessCall && slices.Contains(s.Attributes(), attribute.String(string(tracing.CallStatus), "ok")) {
 				first = s.SpanContext().TraceID().String()
 			}
 		}

@@ -42,8 +42,8 @@ func names(tools []schemas.Tool) (list []string) {
 	return list
 }
 
-// The file tools come with a root and only then. A tool of the file goes before one of the same name, and a
-// file tool that is lent under another name keeps its own word where the entry says nothing.
+// The file tools exist only with a root. A tool of the file replaces a file tool of the same name,
+// and a file tool under another name keeps its own values where the entry sets none.
 func TestOpenTools(t *testing.T) {
 	file := parseTools(t, `
 tools:
@@ -87,7 +87,8 @@ tools:
 	}
 }
 
-// A checkable tool of a file runs one program and is asked about by another, or by a service.
+// A checkable tool of a file runs one program, and another program or a service is asked what
+// became of it.
 func TestOpenToolsWithChecks(t *testing.T) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "secret" {
@@ -138,7 +139,7 @@ func TestOpenToolsWithChecks(t *testing.T) {
 	}
 }
 
-// A file tool that is lent takes a retry policy where its own promise allows one.
+// A file tool of an entry takes a retry policy where its own definition allows one.
 func TestPromisesOfABuiltinWithRetry(t *testing.T) {
 	promised, err := worker.Promises(parseTools(t, "tools: [{name: Write, builtin: Write, retry: {attempts: 2}}]"), false)
 	if err != nil || promised[0].Retry.Attempts != 2 {
@@ -170,7 +171,7 @@ func TestOpenToolsTellsEveryMistake(t *testing.T) {
 	}
 }
 
-// A file tool that is lent takes its rules, its tier and its condition from the entry.
+// A file tool of an entry takes its rules, its tier and its condition from the entry.
 func TestPromisesOfABuiltinWithRules(t *testing.T) {
 	promised, err := worker.Promises(parseTools(t, `tools:
   - name: Read

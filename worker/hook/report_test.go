@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// What hooks say goes into records and events, so it has an end, and is text.
+// The texts of hooks go into records and events, so they are bounded and valid UTF-8.
 func TestWordsAreBounded(t *testing.T) {
 	long := strings.Repeat("é", 3*MaxContext)
 	r := mustSet(t,
@@ -92,7 +92,7 @@ func TestMatch(t *testing.T) {
 			}
 		}
 	}
-	// What can match no tool is a mistake: a gate like that would let everything pass.
+	// A pattern that can match no tool is a mistake: such a gate would let everything pass.
 	for _, match := range []string{"mcp__.*", "Edit|", "|", "Edit |Write", "(Edit)", "^Edit$", "[a", "Bash(git:*)", "a/b"} {
 		_, err := NewSet(Hook{Name: "h", Match: match, Before: func(context.Context, Call) (Verdict, error) { return Verdict{}, nil }})
 		if err == nil {

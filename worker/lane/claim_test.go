@@ -13,10 +13,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// A claim that is stored can be renewed and given up, however large its arguments are. One that would leave no room for
-// that is refused before the tool is started.
+// A stored claim can be renewed and released, however large its arguments are. A claim that would
+// leave no room for that is refused before the tool is started.
 func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
-	// claims runs a call with an input of so many bytes, and gives the size of its claim, 0 for one that was refused.
+	// claims runs a call with an input of this size and returns the size of its claim, or 0 if it
+	// was refused.
 	claims := func(y *yard, bytes int) (size int) {
 		input := json.RawMessage(fmt.Sprintf(`{"x":%q}`, strings.Repeat("x", bytes-len(`{"x":""}`))))
 		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
@@ -68,7 +69,8 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 	}
 }
 
-// What an attempt that was lost has done stays unknown when the next one cannot be claimed, whatever keeps it from that.
+// The outcome of a lost attempt stays unknown when the next attempt cannot claim, for whatever
+// reason.
 func TestLostAttemptThatCannotBeClaimedAgain(t *testing.T) {
 	small := json.RawMessage(`{"n":1}`)
 	for name, want := range map[string]lane.Want{

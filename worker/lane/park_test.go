@@ -26,13 +26,13 @@ import (
 // patience bounds every wait, in simulated time.
 const patience = time.Minute
 
-// yard is a server with the lanes of one pool, and the test in the place of the coordinator.
+// yard is a server with the lanes of one pool, with the test in the place of the coordinator.
 type yard struct {
 	*testing.T
 	srv     *devserver.Server
 	conn    *bus.Conn
 	journal *journal.Journal
-	notices chan messages.Notice // but for signs of life
+	notices chan messages.Notice // without signs of life
 	spans   *tracetest.SpanRecorder
 	log     lines
 
@@ -81,10 +81,10 @@ func (y *yard) connect() *bus.Conn {
 	return conn
 }
 
-// runs is what a test makes of a call.
+// runs is what a test does with a call.
 type runs func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error)
 
-// tools is the tools of a worker: one that claims or not.
+// tools is the tools of a worker. Their calls claim or do not.
 type tools struct {
 	service lane.Service
 	run     runs
@@ -96,7 +96,7 @@ func (t tools) Run(ctx context.Context, job messages.Job, prior *messages.CallRe
 	return t.run(ctx, job, prior, claim)
 }
 
-// worker serves until the test ends, or stop is called.
+// worker serves until the test ends, or until stop is called.
 func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
 	y.Helper()
 	service := lane.Service{Claims: claims, Attempts: 2, Backoff: func(int) time.Duration { return time.Second }}
@@ -156,7 +156,7 @@ func (y *yard) notice() messages.Notice {
 	}
 }
 
-// newest is the newest record of the call, and how many it has.
+// newest returns the newest record of the call, and how many it has.
 func (y *yard) newest() (journal.CallEntry, int) {
 	y.Helper()
 	newest, _, err := y.journal.Newest(y.Context(), key)
@@ -170,7 +170,7 @@ func (y *yard) newest() (journal.CallEntry, int) {
 	return newest, len(all)
 }
 
-// noJobs waits until no job is queued any more.
+// noJobs waits until no job is queued.
 func (y *yard) noJobs() {
 	y.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -194,7 +194,8 @@ func (y *yard) write(record messages.CallRecord, last uint64) uint64 {
 	return seq
 }
 
-// question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's input.
+// question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's
+// input.
 func question(job messages.Job) *lane.Ask {
 	input := json.RawMessage(`{"n":2}`)
 	return &lane.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
@@ -209,8 +210,8 @@ func done(job messages.Job, held lane.Held) messages.Result {
 	}
 }
 
-// A call that asks is parked, whatever its kind: nothing of it is left at the worker or in the queue. It runs, once and
-// under a claim, when its job goes on from what people have said, and not before.
+// A call that asks is parked, whatever its kind, and nothing of it is left at the worker or in the
+// queue. It runs once, under a claim, when its job goes on from an answer, and not before.
 func TestParkedCall(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
@@ -254,13 +255,14 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("asked %v ago: %+v", since, r)
 				}
 
-				job.Dispatch = 1 // by a coordinator that has not heard of it
+				job.Dispatch = 1 // by a coordinator without the notice
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq || n.Record.Approval == nil {
 					y.Errorf("told %+v", n)
 				}
 				y.noJobs()
-				job.TakeOver = parked.Seq // by one that takes the question for an answer
+				// By a coordinator that mistakes the question for an answer.
+				job.TakeOver = parked.Seq
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq {
 					y.Errorf("told %+v", n)
@@ -286,7 +288,7 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("a result beside the journal: %v, %v", found, err)
 				}
 
-				job.Dispatch++ // once more, by a coordinator that has not heard of the end
+				job.Dispatch++ // once more, by a coordinator that does not know of the end
 				y.publish(job)
 				if n := y.notice(); n.Result == nil {
 					y.Errorf("told %+v", n)
@@ -299,7 +301,8 @@ func TestParkedCall(t *testing.T) {
 	}
 }
 
-// Of two workers that ask at once one puts the question, and the coordinator hears of that one from both.
+// When two workers ask at once, one question is stored, and the coordinator is notified of it by
+// both.
 func TestTwoWorkersAskAtOnce(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var both sync.WaitGroup
@@ -343,8 +346,8 @@ func TestEndedWhileItAsks(t *testing.T) {
 	})
 }
 
-// A run that is stopped while it asks has no result to make up: the question is stored, and whoever wants the call to
-// end ends it behind that.
+// A run that is stopped while it asks has no result. Its question is stored, and the coordinator
+// that wants the call to end writes the end behind that record.
 func TestStoppedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
@@ -363,7 +366,7 @@ func TestStoppedWhileItAsks(t *testing.T) {
 	})
 }
 
-// A worker that goes away while a call asks still puts the question.
+// A worker that shuts down while a call asks still stores the question.
 func TestDrainWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		running := make(chan struct{})
@@ -385,7 +388,8 @@ func TestDrainWhileItAsks(t *testing.T) {
 	})
 }
 
-// A question that is too large to be put, or leaves no room for what people say to it, is an answer for the model.
+// A question that is too large to be stored, or that leaves no room for the answers, fails the
+// call.
 func TestTooLargeToAsk(t *testing.T) {
 	for _, short := range []int{0, 4 << 10} {
 		inYard(t, func(y *yard) { tooLargeToAsk(y, short) })
@@ -406,7 +410,8 @@ func tooLargeToAsk(y *yard, short int) {
 	y.noJobs()
 }
 
-// Nobody is asked about what may have been done already: a write of which an attempt was lost, and that may not run now.
+// No person is asked about a write that may have been applied already: an attempt was lost, and
+// another may not run.
 func TestLostAttemptAsksNobody(t *testing.T) {
 	inYard(t, func(y *yard) {
 		lost := messages.CallRecord{State: messages.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.Idempotent, Worker: "w0"}
@@ -430,7 +435,8 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 	})
 }
 
-// What is frozen stays in the journal through claims, renewals and releases, so that the next attempt finds it.
+// A frozen input stays in the journal through claims, renewals and releases, so that the next
+// attempt finds it.
 func TestFrozenInputIsKept(t *testing.T) {
 	for _, approved := range []bool{false, true} {
 		t.Run(map[bool]string{false: "patched", true: "approved"}[approved], func(t *testing.T) {
@@ -477,7 +483,7 @@ func TestFrozenInputIsKept(t *testing.T) {
 	}
 }
 
-// A result is kept whole where it and the arguments that people were asked about are too large for one record.
+// A result is kept whole when it and the approved arguments are too large for one record.
 func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error) {

@@ -18,8 +18,9 @@ func busy(job messages.Job, held lane.Held) messages.Result {
 	return r
 }
 
-// TestAFailedReadKeepsItsPlaceInTheQueue: the coordinator hears of a failed attempt before another job of the call can
-// be queued. A poll that was under way would publish one that does not count the attempt.
+// TestAFailedReadKeepsItsPlaceInTheQueue: the coordinator is notified of a failed attempt before
+// another job of the call can be queued. A poll under way would publish a job that does not count
+// the attempt.
 func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -34,8 +35,8 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 		if n.LetGo == nil || n.LetGo.Attempt != 1 {
 			y.Fatalf("told %+v; want a failed attempt", n)
 		}
-		time.Sleep(time.Second) // of simulated time: whatever the worker sent has arrived
-		job.Dispatch = 1        // by a poll that has not heard of it
+		time.Sleep(time.Second) // of simulated time: everything that the worker sent has arrived
+		job.Dispatch = 1        // by a poll that does not know of it
 		subject := y.conn.Names().Lane(false, "default", key)
 		if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
 			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)
@@ -55,7 +56,8 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	})
 }
 
-// TestAFailedReadGoesOnWithoutACoordinator: the broker delivers the job again, and that delivery is the next attempt.
+// TestAFailedReadGoesOnWithoutACoordinator: the broker delivers the job again, and that delivery is
+// the next attempt.
 func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {

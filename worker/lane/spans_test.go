@@ -28,7 +28,8 @@ func (y *yard) tracer() trace.Tracer {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(y.spans)).Tracer(tracing.Scope)
 }
 
-// nothingLeft checks, after the workers, that each span has ended and each job that was taken is out of hand.
+// nothingLeft checks, after the workers have stopped, that every span has ended and every job is
+// out of hand.
 func (y *yard) nothingLeft() {
 	if begun, ended := len(y.spans.Started()), len(y.spans.Ended()); begun != ended {
 		y.Errorf("%d spans were begun and %d ended", begun, ended)
@@ -71,7 +72,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// attempts is the spans of the attempts that have ended, waited for until there are so many.
+// attempts waits for that many attempts to end and returns their spans.
 func (y *yard) attempts(n int) (spans []sdktrace.ReadOnlySpan) {
 	y.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -98,7 +99,7 @@ func values(attributes []attribute.KeyValue) map[attribute.Key]string {
 	return out
 }
 
-// sent is a context in the span of a job's being published, and that span as a traceparent.
+// sent returns a context in the span of a job's publication, and that span as a traceparent.
 func (y *yard) sent() (context.Context, string) {
 	ctx, span := y.tracer().Start(y.Context(), tracing.SendCall)
 	span.End()
@@ -110,7 +111,8 @@ func spanOf(s sdktrace.ReadOnlySpan) string {
 	return tracing.Parent(trace.ContextWithSpanContext(context.Background(), s.SpanContext()))
 }
 
-// An attempt is a child of the message that brought it, the tool runs within it, and its records and its result name it.
+// An attempt is a child of the message that brought it. The tool runs within it, and its records
+// and its result name it.
 func TestTheSpanOfAnAttempt(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		for _, size := range []int{10, 400 << 10} { // the second goes to the object store
@@ -172,7 +174,7 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 	}
 }
 
-// An attempt points to the one before it, and says what became of that.
+// An attempt links to the one before it, and says what became of that.
 func TestTheLinksOfAnAttempt(t *testing.T) {
 	for state, want := range map[messages.CallState]string{
 		messages.Granted: tracing.Parked, messages.Released: tracing.Retried, messages.Claimed: tracing.TakenOver, messages.Renewed: tracing.TakenOver,
@@ -215,7 +217,8 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 	}
 }
 
-// A message that is delivered again leads to what was delivered before: the attempt that left no record has failed here.
+// A redelivered message links to its first delivery: the attempt then failed here and left no
+// record.
 func TestTheLinkOfARedelivery(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -243,7 +246,7 @@ func TestTheLinkOfARedelivery(t *testing.T) {
 	})
 }
 
-// Where there is nothing to do there is no span.
+// A delivery with nothing to do has no span.
 func TestNoSpanForNothing(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(context.Context, messages.Job, *messages.CallRecord, lane.Claim) (messages.Result, error) {
@@ -271,7 +274,8 @@ func TestNoSpanForNothing(t *testing.T) {
 	})
 }
 
-// The ways in which an attempt ends without a result of its tool: what its span says, and whether it has failed itself.
+// The ways in which an attempt ends without a result of its tool: what its span says, and whether
+// the attempt itself has failed.
 func TestTheEndsOfAnAttempt(t *testing.T) {
 	claimed := func(ctx context.Context, claim lane.Claim) lane.Held {
 		held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
@@ -375,7 +379,7 @@ func TestTheEndsOfAnAttempt(t *testing.T) {
 	}
 }
 
-// Without a tracer the agent's own context still arrives where the tool runs.
+// Without a tracer the agent's own trace context still reaches the tool.
 func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	inYard(t, func(y *yard) {
@@ -396,7 +400,7 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	})
 }
 
-// The trail of a result goes to the coordinator and to nobody else.
+// The trail of a result goes only to the coordinator.
 func TestEventsHaveNoTrail(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var mu sync.Mutex

@@ -12,7 +12,8 @@ import (
 
 var refund = schemas.Tool{Name: "refund", Kind: messages.Write, Pool: "payments"}
 
-// A condition narrows its rule; one that cannot be evaluated counts against the call, and says so without a value.
+// A condition narrows its rule. A condition that cannot be evaluated counts against the call, and
+// the reason quotes no value.
 func TestConditions(t *testing.T) {
 	for _, tt := range []struct {
 		when, input        string
@@ -119,7 +120,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Only what is denied whatever its arguments are need not be offered.
+// Only a tool whose every call is denied need not be offered.
 func TestDeniesTool(t *testing.T) {
 	for _, tt := range []struct {
 		rules schemas.Rules

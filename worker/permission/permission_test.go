@@ -137,8 +137,8 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// What bash runs and the tree does not show: no rule but "*" may allow it, and every deny sees it. Bash
-// itself shows that most of these run touch.
+// Cases that bash runs and the tree does not show: no rule but "*" may allow them, and every deny
+// matches them. Bash itself shows that most of these run touch.
 func TestShellThatHides(t *testing.T) {
 	shell, _ := exec.LookPath("bash")
 	for _, line := range []string{
@@ -200,7 +200,7 @@ func TestShellThatHides(t *testing.T) {
 	}
 }
 
-// What many commands hold, and hides nothing, is read to its end.
+// Harmless constructs that many commands contain do not make a script unclear.
 func TestShellThatIsClear(t *testing.T) {
 	for _, line := range []string{
 		"ls # all of it", "# first\nls", "ls \\\n  -l", "ls $((1 + 2 * 3)) $(($# - 1))", "ls ${x:-y} ${x#a} ${#x} ${a[0]} \"${a[@]}\" ${x:0:3} ${x//a/b}",
@@ -317,7 +317,8 @@ func TestNewNamesEveryProblem(t *testing.T) {
 	}
 }
 
-// What stands below the platform spares the question that its default asks, and lifts no default that denies.
+// An allow rule of a layer below the platform lifts a default that asks, and not a default that
+// denies.
 func TestALayerBelowLiftsNoDenial(t *testing.T) {
 	layers := []Layer{
 		{Source: "platform", Rules: schemas.Rules{Allow: short(t, "lookup")}},
@@ -430,7 +431,7 @@ func TestPrecedenceAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// An allow that certainly matches is also seen by a deny of the same pattern.
+// An allow that certainly matches is also matched by a deny of the same pattern.
 func FuzzShell(f *testing.F) {
 	f.Add("git status:*", "git status && rm -rf x")
 	f.Add("rm * x", "sudo rm $A x")

@@ -87,7 +87,8 @@ func (s situation) decide(t testing.TB) verdict {
 	return verdict{ruling.Effect, ruling.Source, ruling.Approvers, ruling.Ticket}
 }
 
-// twin is the precedence told in another way: everybody votes, and the strongest vote is what counts.
+// twin tells the precedence in another way: every rule and hook votes, and the strongest vote
+// counts.
 func (s situation) twin() verdict {
 	votes := map[int]verdict{0: {effect: "allow", source: "default"}}
 	vote := func(holds bool, strength int, v verdict) {
@@ -140,13 +141,13 @@ func TestEveryCombination(t *testing.T) {
 	}
 }
 
-// row is a line of the table in the docs: which combinations it is about, and what comes out for each hook.
+// row is a line of the table in the docs: the combinations it covers, and the result for each hook.
 type row struct {
 	deny, human, prompt, allow string
 	cells                      string
 }
 
-// rows is the table, neighbours that say the same in one line.
+// rows returns the table, with neighbours that say the same merged into one line.
 func rows(t testing.TB) (all []row) {
 	yes := map[bool]string{true: "yes", false: "no"}
 	for _, s := range situations(prompts) {
@@ -164,7 +165,8 @@ func rows(t testing.TB) (all []row) {
 	return merge(all, func(r *row) *string { return &r.human })
 }
 
-// merge puts rows that differ in one column alone into one that says "any", where there is a row for each of its values.
+// merge replaces rows that differ in one column only by one that says "any", if there is a row for
+// each of its values.
 func merge(all []row, column func(*row) *string) (merged []row) {
 	groups := map[row][]row{}
 	values := map[string]bool{}
@@ -193,7 +195,7 @@ func table(t testing.TB) string {
 	return b.String()
 }
 
-// The table in the docs says of every combination, in exactly one line, what comes out.
+// The table in the docs has exactly one line for every combination, with the right result.
 func TestTheTableCoversEverything(t *testing.T) {
 	for _, s := range situations(prompts) {
 		var found []string

@@ -19,12 +19,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// asked is when the questions of these tests are put to people, by the server's clock.
+// asked is when the questions of these tests are asked, by the server's clock.
 var asked = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const ttl = 15 * time.Minute
 
-// desk is a pipeline with people to ask, and what happened there.
+// desk is a pipeline with approvers, and a record of what happened there.
 type desk struct {
 	testing.TB
 	pipe  *Pipeline
@@ -65,7 +65,7 @@ func deskFor(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *desk {
 	return d
 }
 
-// audited is the types of the lines so far.
+// audited returns the types of the audit lines so far.
 func (d *desk) audited() (types []messages.AuditType) {
 	for _, line := range d.lines {
 		types = append(types, line.Type)
@@ -73,7 +73,8 @@ func (d *desk) audited() (types []messages.AuditType) {
 	return types
 }
 
-// asks runs the call, which has to end in a question, and gives the record that it is parked with.
+// asks runs the call, which has to end in a question, and returns the record that it is parked
+// with.
 func (d *desk) asks(job messages.Job, prior *messages.CallRecord) messages.CallRecord {
 	d.Helper()
 	runs := d.probe.effects.Load()
@@ -89,7 +90,7 @@ func (d *desk) asks(job messages.Job, prior *messages.CallRecord) messages.CallR
 	return messages.CallRecord{State: messages.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
 }
 
-// says is the record after people have said something.
+// says returns the record after people have answered.
 func (d *desk) says(parked messages.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) messages.CallRecord {
 	d.Helper()
 	decision := approval.Answer(*parked.Approval, v, by)
@@ -117,7 +118,7 @@ func (d *desk) agrees(parked messages.CallRecord) messages.CallRecord {
 	return d.says(parked, "alice", messages.Approve, nil)
 }
 
-// runs takes the call through with a claim and gives what was claimed, too.
+// runs takes the call through with a claim and also returns what was claimed.
 func (d *desk) runs(job messages.Job, prior *messages.CallRecord) (r messages.Result, claimed []Frozen) {
 	d.Helper()
 	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f Frozen) (Grant, error) {
@@ -137,7 +138,7 @@ func askJob(input string) messages.Job {
 	return job
 }
 
-// What people are asked is the frozen call and the policy's own words.
+// A question shows the frozen call and the policy's own words.
 func TestQuestion(t *testing.T) {
 	patched := verdict(hook.Verdict{Input: json.RawMessage(`{"n": 2}`), Context: "told"})
 	d := deskFor(t, Config{Rules: rules(t, "", "ask w"), Hooks: hooks(t, patched)}, write, &probe{})
@@ -160,7 +161,8 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
-// A call that was agreed to runs once, with the very input that people saw, and no hook before the tool sees it again.
+// An approved call runs once, with exactly the input that people saw, and no pre-hook sees it
+// again.
 func TestAgreedCallRuns(t *testing.T) {
 	var before, after int
 	list := hooks(t, hook.Hook{Name: "h",
@@ -205,7 +207,8 @@ func TestApprovedInArgumentsHasNoPower(t *testing.T) {
 	d.asks(askJob(`{"approved":true,"approval":{"by":"alice"},"decision":"approve","permission":"allow"}`), nil)
 }
 
-// An agreement that does not hold lets nothing run. Whoever could agree is asked again; all of it is on record.
+// An agreement that does not hold lets nothing run. The people are asked again, and the audit log
+// shows all of it.
 func TestVoidApprovals(t *testing.T) {
 	later := func(d *desk) { d.now = asked.Add(ttl + approval.StartWithin) }
 	for _, tt := range []struct {
@@ -271,7 +274,7 @@ func TestVoidApprovals(t *testing.T) {
 	}
 }
 
-// A call that was agreed to may start until a while after the question expired, and not from then on.
+// An approved call may start until approval.StartWithin after the question expired.
 func TestAgreedCallStartsInTime(t *testing.T) {
 	d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, write, &probe{})
 	job := askJob(`{"n":1}`)
@@ -282,7 +285,7 @@ func TestAgreedCallStartsInTime(t *testing.T) {
 	}
 }
 
-// A call that nobody has to be asked about any more runs, still with the input that is frozen.
+// A call that needs no approval any more runs, still with the frozen input.
 func TestFrozenInputStaysWhenNobodyIsAskedAnyMore(t *testing.T) {
 	d := deskFor(t, Config{Rules: rules(t, "", "ask w"), Hooks: hooks(t, verdict(hook.Verdict{Input: json.RawMessage(`{"n":2}`)}))}, write, &probe{})
 	job := askJob(`{"n":1}`)
@@ -294,7 +297,8 @@ func TestFrozenInputStaysWhenNobodyIsAskedAnyMore(t *testing.T) {
 	}
 }
 
-// An attempt that follows a lost or failed one takes the frozen input of its record, and no hook runs again.
+// An attempt after a lost or failed one takes the frozen input of the record, and no hook runs
+// again.
 func TestFrozenInputOfAnAttempt(t *testing.T) {
 	count := 0
 	h := before("h", func(hook.Call) hook.Verdict { count++; return hook.Verdict{Input: json.RawMessage(`{"n":5}`)} })
@@ -312,7 +316,8 @@ func TestFrozenInputOfAnAttempt(t *testing.T) {
 	}
 }
 
-// Arguments that a person has changed are checked like any others, and the model is told that they were changed.
+// Arguments that a person has changed are checked like any others, and the model is told about the
+// change.
 func TestEditedCall(t *testing.T) {
 	small := with(write, func(t *schemas.Tool) {
 		t.Semantic = []schemas.SemanticRule{{Require: "input.n < 100", Message: "n must be below 100."}}
@@ -410,7 +415,8 @@ func TestEditedCall(t *testing.T) {
 	})
 }
 
-// wantVoid wants one line so far: that what people agreed to does not hold, and why, without a value.
+// wantVoid checks that the only audit line so far says that the agreement does not hold, and why,
+// without a value of the arguments.
 func (d *desk) wantVoid(granted messages.CallRecord) {
 	d.Helper()
 	if diff := cmp.Diff([]messages.AuditType{messages.AuditVoid}, d.audited()); diff != "" {
@@ -424,8 +430,8 @@ func (d *desk) wantVoid(granted messages.CallRecord) {
 	}
 }
 
-// What was agreed to and is refused before it runs, by whichever check, is on record. A run that is only stopped leaves
-// the agreement as good as it was.
+// An approved call that a check refuses before it runs leaves a line in the audit log, whichever
+// check it was. A run that is only stopped leaves the agreement valid.
 func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 	stopping, stop := context.WithCancelCause(context.Background())
 	for _, tt := range []struct {
@@ -475,7 +481,8 @@ func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 	}
 }
 
-// Arguments that a person has written run on that person's word, also where the rules want nobody's.
+// Arguments that a person has written need that person's agreement, even where the rules allow the
+// call.
 func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 	above := func(version string) Config {
 		return Config{Rules: policy(t, permission.Config{Version: version, Layers: []permission.Layer{{Source: "platform", Rules: schemas.Rules{
@@ -547,7 +554,7 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 	})
 }
 
-// What cannot be put on record does not run, and another attempt may do better.
+// A call that cannot be written to the audit log does not run, and another attempt may succeed.
 func TestNothingRunsOffTheRecord(t *testing.T) {
 	d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, write, &probe{})
 	job := askJob(`{"n":1}`)
@@ -563,7 +570,7 @@ func TestNothingRunsOffTheRecord(t *testing.T) {
 	}
 }
 
-// Where there are fewer people than have to agree, nobody is asked in vain.
+// When there are fewer people than have to agree, no question is asked.
 func TestNobodyToAsk(t *testing.T) {
 	r, err := run(t, t.Context(), Config{Rules: rules(t, "", "ask w")}, write, &probe{}, askJob(`{"n":1}`))
 	if err != nil || r.Status != messages.StatusDenied || r.Err.Code != messages.CodeApprovalRequired || r.Permission == nil || r.Permission.Effect != "ask" {
@@ -571,7 +578,7 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 }
 
-// The rules of a tool's promise are held against the input before its code sees it.
+// The rules of a tool's definition are checked before its code sees the input.
 func TestSemanticRules(t *testing.T) {
 	for _, tt := range []struct {
 		name, input string
@@ -610,7 +617,7 @@ func TestSemanticRules(t *testing.T) {
 	}
 }
 
-// risky is rules that give every call a tier.
+// risky returns rules that give every call the tier.
 func risky(t testing.TB, tier messages.Tier) permission.Rules {
 	t.Helper()
 	return policy(t, permission.Config{Version: "v1", Layers: []permission.Layer{{Source: "platform", Rules: schemas.Rules{

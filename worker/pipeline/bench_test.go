@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// BenchmarkRun is what the six phases cost around a tool that does nothing: without tracing, with a trace that is not
-// recorded, and with one that is.
+// BenchmarkRun measures the six phases around a tool that does nothing: without tracing, with a
+// trace that is not recorded, and with a recorded trace.
 func BenchmarkRun(b *testing.B) {
 	tracer := func(s sdktrace.Sampler) trace.Tracer {
 		return sdktrace.NewTracerProvider(sdktrace.WithSampler(s)).Tracer("")

@@ -15,7 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook/exechook"
 )
 
-// What a hook could not run for: the model reads which kind of thing, the operator one line with what there is to mend.
+// When a hook could not run, the model reads only the kind of failure, and the operator gets one
+// log line with the cause.
 func TestWhatIsSaidOfAHookThatCouldNotRun(t *testing.T) {
 	script := func(body string) hook.Hook { return program(t, "h", hook.Gate, "before", body) }
 	slow := script(`exec sleep 60`)
@@ -49,7 +50,8 @@ func TestWhatIsSaidOfAHookThatCouldNotRun(t *testing.T) {
 	}
 }
 
-// The stack of a panic is in the line, and that a hook was cut off with its call is no failure.
+// The log line of a panic holds the stack. A hook that is cut off with its call is not counted as a
+// failure.
 func TestOtherEndsOfHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

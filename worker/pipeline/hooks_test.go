@@ -20,14 +20,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// program is a hook that is this shell script, before the tool or after it.
+// program makes a hook of this shell script, before or after the tool.
 func program(t testing.TB, name string, class hook.Class, when, body string) hook.Hook {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cfg := exechook.Config{Name: name, Class: class, Dir: dir, Budget: time.Minute} // what a loaded machine needs
+	// A loaded machine needs this budget.
+	cfg := exechook.Config{Name: name, Class: class, Dir: dir, Budget: time.Minute}
 	if when == "before" {
 		cfg.Before = []string{"./" + name}
 	} else {
@@ -49,7 +50,7 @@ func specific(members string) string {
 	return `echo '{"hookSpecificOutput":{` + members + `}}'`
 }
 
-// One hook per outcome, as Go and as a program: both mean the same.
+// One hook per outcome, in Go and as a program: both mean the same.
 func TestHookOutcomes(t *testing.T) {
 	said := func(kind messages.HookMessageType, opinion, text string) messages.HookMessage {
 		return messages.HookMessage{Type: kind, Hook: "h", Opinion: opinion, Text: text}
@@ -122,8 +123,8 @@ func TestHookOutcomes(t *testing.T) {
 	}
 }
 
-// A hook that could not run, in every way there is: a gate refuses the call and the tool is not started, an observer
-// is passed over and counted.
+// Every way in which a hook cannot run. A gate refuses the call and the tool is not started. An
+// observer is skipped and counted.
 func TestHooksThatCouldNotRun(t *testing.T) {
 	missing := func(cfg exechook.Config) func(*testing.T) hook.Hook {
 		return func(t *testing.T) hook.Hook {
@@ -202,8 +203,8 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 	}
 }
 
-// An interpreter whose script is gone ends as it likes, often with 2 and words on stderr: a gate refuses the call all
-// the same, an observer stops nobody.
+// An interpreter without its script may end in any way, often with 2 and words on stderr. A gate
+// refuses the call all the same, and an observer stops no call.
 func TestInterpreterWithoutItsScript(t *testing.T) {
 	for _, interpreter := range []string{"sh", "bash", "python3", "node", "perl"} {
 		if _, err := exec.LookPath(interpreter); err != nil {
@@ -220,7 +221,8 @@ func TestInterpreterWithoutItsScript(t *testing.T) {
 	}
 }
 
-// What a hook made of the arguments goes through phases one and two again, and who is to blame is named.
+// Arguments that a hook has changed go through phases one and two again, and the error names the
+// hook.
 func TestChangedInputIsCheckedAgain(t *testing.T) {
 	p := &probe{check: func(_ context.Context, c tool.Call) error {
 		if strings.Contains(string(c.Input), "13") {
@@ -238,7 +240,7 @@ func TestChangedInputIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// A program that turns a harmless command into another hands the call back: it must run alone.
+// A hook program that turns a harmless command into another hands the call back: it must run alone.
 func TestProgramMakesItStricter(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}
 	seen := false
@@ -260,7 +262,7 @@ func TestProgramMakesItStricter(t *testing.T) {
 	}
 }
 
-// A hook gets a copy: what it does to that reaches neither the tool, nor the next hook, nor the result.
+// A hook gets a copy. Its changes reach neither the tool, nor the next hook, nor the result.
 func TestHooksGetCopies(t *testing.T) {
 	scribble := func(b []byte) {
 		for i := range b {
@@ -300,7 +302,8 @@ func TestHooksGetCopies(t *testing.T) {
 	}
 }
 
-// Hooks run by priority, then by name, each on what the one before left, before the tool and after it.
+// Hooks run by priority, then by name, each on what the previous one left, before and after the
+// tool.
 func TestPriorities(t *testing.T) {
 	var order []string
 	add := func(name string, priority int) hook.Hook {
@@ -326,7 +329,7 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// After the tool a hook can change what is read, and nothing that it does makes a failure of what is done.
+// After the tool a hook can change what the model reads, but it cannot make a success a failure.
 func TestProgramsAfterTheTool(t *testing.T) {
 	text := func(s ...string) (o messages.Outcome) {
 		for _, s := range s {
@@ -375,7 +378,7 @@ func TestProgramsAfterTheTool(t *testing.T) {
 	}
 }
 
-// For an input that is frozen hooks have run: they are not asked again, and what they said still counts.
+// Hooks are not asked again about a frozen input. What they said before still counts.
 func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 	asked := 0
 	h := hook.Hook{
@@ -424,7 +427,8 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 	}
 }
 
-// A hook that is cut off with its call is not to blame: the call ends as aborted, and nothing is counted.
+// A hook that is cut off with its call is not to blame: the call ends as aborted, and nothing is
+// counted.
 func TestHookIsCutOffWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	h := hook.Hook{Name: "h", Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {
@@ -440,7 +444,7 @@ func TestHookIsCutOffWithItsCall(t *testing.T) {
 	}
 }
 
-// example is a hook of examples/hooks, whose interpreter or helper may be missing here.
+// example loads a hook of examples/hooks. Its interpreter or helper may be missing on this machine.
 func example(t *testing.T, file, needs string, cfg exechook.Config) hook.Hook {
 	t.Helper()
 	if _, err := exec.LookPath(needs); err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probe is a tool that counts its effects and can be told what to do.
+// probe is a tool that counts its effects and does what a test tells it to.
 type probe struct {
 	effects atomic.Int32
 	run     tool.Func
@@ -54,7 +54,7 @@ func (p *probe) Check(ctx context.Context, call tool.Call) error {
 	return p.check(ctx, call)
 }
 
-// write is the promise of the tool that most tests call: {"n": integer}, at most once.
+// write is the definition of the tool that most tests call: {"n": integer}, at most once.
 var write = schemas.Tool{
 	Name: "w", Kind: messages.Write, TimeoutMS: 5000,
 	InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}`),
@@ -75,7 +75,8 @@ func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p 
 	return made(t, cfg, promise, p).Run(ctx, job, nil, nil, nil)
 }
 
-// made is a pipeline of cfg that serves one tool. In a test its calls are traced, and no span may be left open.
+// made returns a pipeline of cfg that serves one tool. In a test its calls are traced, and every
+// span has to be ended.
 func made(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *Pipeline {
 	t.Helper()
 	if _, test := t.(*testing.T); test && cfg.Tracer == nil {
@@ -101,7 +102,7 @@ func hooks(t testing.TB, list ...hook.Hook) hook.Set {
 	return set
 }
 
-// rules is a policy of short forms such as "deny w(n=1)".
+// rules makes a policy of short forms such as "deny w(n=1)".
 func rules(t testing.TB, def permission.Effect, short ...string) permission.Rules {
 	t.Helper()
 	layer := permission.Layer{Source: "platform"}
@@ -132,7 +133,8 @@ func before(name string, f func(hook.Call) hook.Verdict) hook.Hook {
 
 func verdict(v hook.Verdict) hook.Hook { return before("h", func(hook.Call) hook.Verdict { return v }) }
 
-// Each phase from one to four can end a call, the tool never starts then, and observers still see it.
+// Each phase from one to four can end a call. The tool then never starts, and observers still see
+// the call.
 func TestFailuresBeforeTheTool(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -295,7 +297,7 @@ func TestClaimRefused(t *testing.T) {
 	}
 }
 
-// A hook that turns a harmless input into one that must run alone hands the call back.
+// A hook that turns a harmless input into another that must run alone hands the call back.
 func TestHandBack(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}
 	p := &probe{}
@@ -313,7 +315,8 @@ func TestHandBack(t *testing.T) {
 	}
 }
 
-// One precedence: deny > ask > allow > default, whoever says it; a hook's allow lifts only a default's ask.
+// The precedence is deny, ask, allow, default, for rules and hooks alike. A hook's allow lifts only
+// a default that asks.
 func TestPermissionMatrix(t *testing.T) {
 	for _, effect := range []permission.Effect{permission.Deny, permission.Ask, permission.Allow, ""} {
 		var short []string
@@ -513,7 +516,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// No time is left after the hooks: the tool is not started, and may safely be asked for again.
+// When no time is left after the hooks, the tool is not started, and the model may safely ask
+// again.
 func TestNoTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probe{}
@@ -528,7 +532,7 @@ func TestNoTimeLeft(t *testing.T) {
 	})
 }
 
-// What a tool said last is kept, and what it says after it was given up is not.
+// The last words of a tool are kept. What it says after it was left behind is not.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
@@ -564,7 +568,8 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-// A panic in any phase is a result with code internal, and its text is nowhere; the stack is in the log.
+// A panic in any phase gives a result with code internal. Its text is nowhere, and the stack is in
+// the log.
 func TestPanics(t *testing.T) {
 	read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
 	boom := func(context.Context, tool.Call) (tool.Output, error) { panic("SECRET") }
@@ -652,7 +657,7 @@ func TestPostHooks(t *testing.T) {
 	}
 }
 
-// A call that was aborted still reaches its observers, with a context that lives.
+// A call that was aborted still reaches its observers, with a live context.
 func TestPostHooksAfterAbort(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	saw := messages.Status("")

@@ -14,7 +14,7 @@ import (
 
 var checkable = with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
 
-// After an attempt that was lost the tool is asked first, and started only when it had not been applied.
+// After a lost attempt the tool is asked first, and started only if that attempt was not applied.
 func TestProbeBeforeAnotherRun(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -43,7 +43,8 @@ func TestProbeBeforeAnotherRun(t *testing.T) {
 	}
 }
 
-// A run that was stopped in the middle, or failed in a way that another might not, is asked about.
+// The tool is asked about a run that was stopped in the middle, or failed in a way that another
+// might not.
 func TestProbeAfterAStop(t *testing.T) {
 	hangs := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		<-ctx.Done()

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/exectool"
 )
 
-// watched runs a tool and returns what whoever watches is told, as it is on the wire, and when.
+// watched runs a tool and returns what watchers receive, as on the wire, and when.
 func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
 	t.Helper()
 	promise := schemas.Tool{Name: "tool", Kind: messages.Read, InputSchema: json.RawMessage(`{"type":"object"}`), TimeoutMS: 60_000}
@@ -45,7 +45,7 @@ func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
 	return told
 }
 
-// telling is a tool that says this, with these pauses.
+// telling is a tool that reports these, with these pauses.
 func telling(all ...any) tool.Runner {
 	return tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) {
 		for _, what := range all {
@@ -64,7 +64,7 @@ func telling(all ...any) tool.Runner {
 	})
 }
 
-// How far a run is never goes back, and is a number from 0 to 1, whatever a tool of a Go program says.
+// Progress never goes back, and is a number from 0 to 1, whatever a tool in Go reports.
 func TestReportsNeverGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := watched(t, telling(
@@ -81,7 +81,7 @@ func TestReportsNeverGoBack(t *testing.T) {
 	})
 }
 
-// The text of a report is bounded, and no letter of it is cut.
+// The text of a report is bounded, and no character of it is split.
 func TestReportsAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for text, want := range map[string]string{
@@ -96,7 +96,8 @@ func TestReportsAreShort(t *testing.T) {
 	})
 }
 
-// A flood reaches whoever watches ten times a second, and its end in any case. A few reports pass at once.
+// Watchers get at most ten reports a second of a flood, and always its last. A few reports pass at
+// once.
 func TestReportsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []any
@@ -118,7 +119,7 @@ func TestReportsAreFew(t *testing.T) {
 			`200ms {"fraction":0.325,"text":"step 64"}`,
 			`300ms {"fraction":0.485,"text":"step 96"}`,
 			`400ms {"fraction":0.5,"text":"step 99"}`,
-			// Half a second later there is room for five, and the last is told because it is the last.
+			// Half a second later there is room for five, and the last report is always sent.
 			`910ms {"fraction":0.5,"text":"late 0"}`,
 			`910ms {"fraction":0.5,"text":"late 1"}`,
 			`910ms {"fraction":0.5,"text":"late 2"}`,
@@ -132,7 +133,7 @@ func TestReportsAreFew(t *testing.T) {
 	})
 }
 
-// A short sleep tells each of its quarters, and a program that goes back is not followed.
+// A short sleep reports each of its quarters. A program whose fraction goes back is not followed.
 func TestReportsOfRunners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sleep, err := builtin.New("sleep", nil)

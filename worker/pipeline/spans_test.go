@@ -27,7 +27,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// traced is a tracer whose spans all have to end before the test does, and what it made.
+// traced is a tracer together with the spans it made. All of them must end before the test does.
 func traced(t testing.TB) (trace.Tracer, *tracetest.SpanRecorder) {
 	t.Helper()
 	spans := tracetest.NewSpanRecorder()
@@ -39,7 +39,8 @@ func traced(t testing.TB) (trace.Tracer, *tracetest.SpanRecorder) {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(tracing.Scope), spans
 }
 
-// outline is the spans of one call in a line: its own and its phases, each with the kind of its failure.
+// outline returns the spans of one call in a line: its own and its phases, each with its kind of
+// failure.
 func outline(t testing.TB, spans *tracetest.SpanRecorder) string {
 	t.Helper()
 	var call sdktrace.ReadOnlySpan
@@ -87,7 +88,7 @@ func attributeOf(s sdktrace.ReadOnlySpan, key attribute.Key) (attribute.Value, b
 	return attribute.Value{}, false
 }
 
-// ofCall is the attributes of the call's span, as text.
+// ofCall returns the attributes of the call's span, as text.
 func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]string {
 	t.Helper()
 	for _, s := range spans.Ended() {
@@ -103,7 +104,8 @@ func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]strin
 	return nil
 }
 
-// Every way in which a call can end has its tree: the phases it entered, in their order, with the failure where it happened.
+// Every way in which a call can end has its tree: the phases it entered, in order, with the failure
+// in the phase where it happened.
 func TestTheSpansOfACall(t *testing.T) {
 	fails := func(err error) tool.Func {
 		return func(context.Context, tool.Call) (tool.Output, error) { return tool.Output{}, err }
@@ -212,13 +214,13 @@ func TestTheSpansOfACall(t *testing.T) {
 	}
 }
 
-// somebody can be asked.
+// somebody is one approver.
 type somebody struct{}
 
 func (somebody) Len() int                                 { return 1 }
 func (somebody) Holds(messages.Approval, time.Time) error { return nil }
 
-// A question is no failure, and the attempt that runs on its answer says which one it was.
+// A question is no failure, and the attempt that runs on its answer names the approval.
 func TestTheSpansOfAQuestion(t *testing.T) {
 	var cfg Config
 	var spans *tracetest.SpanRecorder
@@ -249,8 +251,8 @@ func TestTheSpansOfAQuestion(t *testing.T) {
 	}
 }
 
-// What became of a run is asked about within the phase of the tool: of one that was lost, which is not run again, and of one
-// that did not end in its time.
+// A probe belongs to the span of phase five, both for a lost run, which is not run again, and for a
+// run that did not end in its time.
 func TestTheSpanOfAProbe(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "stopped": false} {
 		t.Run(name, func(t *testing.T) {
@@ -286,7 +288,8 @@ func TestTheSpanOfAProbe(t *testing.T) {
 	}
 }
 
-// Tools and hooks go on from the span of their phase; without a tracer, from whatever the agent brought.
+// Tools and hooks continue the span of their phase. Without a tracer they continue the agent's
+// trace.
 func TestToolsAndHooksSeeTheTrace(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, silent := range []bool{false, true} {
@@ -333,7 +336,7 @@ func TestToolsAndHooksSeeTheTrace(t *testing.T) {
 	}
 }
 
-// Arguments and results are in a span only where the operator wants them, and never all of a long one.
+// Arguments and results are in a span only if the operator wants them, and a long one is cut.
 func TestContentInSpans(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		var spans *tracetest.SpanRecorder
@@ -359,7 +362,7 @@ func TestContentInSpans(t *testing.T) {
 	}
 }
 
-// A call that is not recorded makes no spans for its phases, whose cost nobody would have anything of.
+// A call that is not recorded makes no spans for its phases, which would only cost time.
 func TestPhasesOfACallThatIsNotRecorded(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	asked := 0
@@ -372,7 +375,7 @@ func TestPhasesOfACallThatIsNotRecorded(t *testing.T) {
 	}
 }
 
-// counting is a sampler that takes nothing.
+// counting is a sampler that records nothing.
 type counting struct{ n *int }
 
 func (c counting) ShouldSample(sdktrace.SamplingParameters) sdktrace.SamplingResult {

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What is told of a call for the record: the arguments that ran, or those that would have where there are any, and how long
-// each phase took that it entered.
+// The trail for the audit log has the arguments that ran, or those that would have run, and how
+// long each phase took that the call entered.
 func TestTrail(t *testing.T) {
 	one, seven := messages.Digest([]byte(`{"n":1}`)), messages.Digest([]byte(`{"n":7}`))
 	patched := verdict(hook.Verdict{Input: json.RawMessage(`{ "n": 7 }`)})
@@ -56,7 +56,8 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// What the tool gave is still known by its hash when a hook has put something else in its place, and only then.
+// When a hook has replaced the output, and only then, the trail has the hash of the tool's own
+// output.
 func TestTrailOfAReplacedOutput(t *testing.T) {
 	after := func(change hook.Change) hook.Hook {
 		return hook.Hook{Name: "h", After: func(context.Context, hook.Call, hook.Done) (hook.Change, error) { return change, nil }}

@@ -48,7 +48,7 @@ func TestCut(t *testing.T) {
 
 var marker = regexp.MustCompile(`\[truncated - (\d+) more lines, (\d+) characters\]`)
 
-// The kept parts are the text's own start and end, no more of it than the limit, and the counts are right.
+// The kept parts are the text's own start and end, within the limit, and the counts are right.
 func FuzzCut(f *testing.F) {
 	f.Add("line 1\nline 2\nline 3\n", 10, 0)
 	f.Add("äöü\n\xff\n🙂🙂🙂", 3, 2)
@@ -144,7 +144,8 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// Whatever the value, what is left is JSON of the same type, and values under the limit are untouched.
+// Whatever the value, what is left is JSON of the same type, and a value under the limit is
+// untouched.
 func FuzzShrink(f *testing.F) {
 	f.Add([]byte(`{"a":["x",1e5,{"b":null}],"[truncated]":"é"}`), 20, 0)
 	f.Add([]byte(`[[[[[["deep"]]]]]]`), 3, 2)

@@ -88,7 +88,8 @@ func TestAnswersBefore(t *testing.T) {
 	}
 }
 
-// What is no answer is an error, before and after the tool: never an opinion, never nothing.
+// Output that is not an answer is an error, before and after the tool. It is never an opinion, and
+// never ignored.
 func TestCouldNotRun(t *testing.T) {
 	for _, tt := range []struct{ name, body, says string }{
 		{"exit 1", `exit 1`, "exit status 1"},
@@ -154,7 +155,8 @@ func TestCouldNotRun(t *testing.T) {
 	}
 }
 
-// What a program said is in no error, which goes into the log for everybody: only with the level debug it is said, once.
+// No error quotes what a program said, because everyone can read the log. The text is logged once,
+// at level debug.
 func TestErrorsDoNotQuote(t *testing.T) {
 	for _, body := range []string{
 		`{"decision":"SECRET"}`, `{"SECRET":1}`, `{"reason":"a","SECRET":1,"SECRET":2}`, `[{"SECRET":1,"SECRET":2}]`,
@@ -173,8 +175,8 @@ func TestErrorsDoNotQuote(t *testing.T) {
 	}
 }
 
-// A shell ends with 2 and words when its script is gone: of an observer, which must not stop anybody by being broken,
-// that is no answer.
+// A shell ends with 2 and words when its script is missing. From an observer that is no answer,
+// because a broken observer must not stop calls.
 func TestObserverThatEndsWith2(t *testing.T) {
 	for _, body := range []string{`echo no >&2; exit 2`, `echo '{"decision":"block"}'; echo no >&2; exit 2`} {
 		h := script(t, body, func(c *Config) { c.Class = hook.Observe })
@@ -231,7 +233,7 @@ func TestAnswersAfter(t *testing.T) {
 	}
 }
 
-// keeps is a script that writes down what it was given, and where.
+// keeps is a script that stores what it was given, and where.
 func keeps(t *testing.T) (h hook.Hook, dir string, read func() string) {
 	t.Helper()
 	h = script(t, `cat > stdin; echo "$#" > args`, func(c *Config) { dir = c.Dir })
@@ -281,7 +283,7 @@ func TestRequest(t *testing.T) {
 			}
 		}
 	}
-	// Arguments that are no JSON reach whoever watches, as a string.
+	// Arguments that are not JSON reach an observer as a string.
 	bad := aCall
 	bad.Input = json.RawMessage(`{"a":`)
 	if _, err := h.After(t.Context(), bad, hook.Done{Status: messages.StatusValidationError}); err != nil || !strings.Contains(read(), `"tool_input":"{\"a\":"`) {
@@ -349,7 +351,8 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the hook ended with %v, want its context's end", err)
 	}
-	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // waits while anybody holds the other end
+	// Waits while any process holds the other end.
+	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("reading from the child: %v, want the end of it", err)
 	}
 }
@@ -369,8 +372,9 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A program that is missing is told when the worker starts and is an error of each run, until it is there. That calls
-// will be refused for want of it is told also where warnings are not heard.
+// A missing program is logged when the worker starts, and is an error of each run until it is
+// there. For a gate, which refuses calls until then, the level is error, so that it shows where
+// warnings do not.
 func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
@@ -411,7 +415,7 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// Of a script that is there and does not start it is said what keeps it from it.
+// The error of a script that exists but does not start says why.
 func TestFirstLine(t *testing.T) {
 	for script, want := range map[string]string{
 		"exit 0\n":           "it did not start: exec format error; a script needs a first line such as #!/bin/sh",
@@ -424,8 +428,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// The script in the documentation runs as it stands there, and needs nothing but what is said there: what is missing in a
-// condition would let calls pass.
+// The script in the documentation runs as it is printed, and needs only what the text says. A tool
+// that is missing in a condition would let calls pass.
 func TestTheDocumentedScript(t *testing.T) {
 	path := t.TempDir()
 	for _, program := range []string{"bash", "jq"} {
@@ -453,7 +457,7 @@ func TestTheDocumentedScript(t *testing.T) {
 	}
 }
 
-// What a program wrote to stderr is in the log at the level debug, with the call, and its cause has no part of it.
+// The stderr of a program is logged at level debug, with the call, and no cause quotes it.
 func TestStderrIsForDebugging(t *testing.T) {
 	for _, tt := range []struct {
 		body  string
@@ -483,7 +487,7 @@ func TestStderrIsForDebugging(t *testing.T) {
 	}
 }
 
-// FuzzRead: no bytes make the reader panic, and what is no object is no answer.
+// FuzzRead: no input makes the reader panic, and only an object is an answer.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"decision":"block","reason":"r"}`, `{"continue":false,"hookSpecificOutput":{"permissionDecision":"ask","updatedInput":{"a":1}}}`,

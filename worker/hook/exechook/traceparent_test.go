@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// A hook's program goes on with the trace of the call, before the tool and after it.
+// A hook's program continues the trace of the call, before and after the tool.
 func TestHooksAreToldOfTheTrace(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ctx := tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}})

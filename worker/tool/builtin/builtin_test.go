@@ -63,7 +63,7 @@ func callOf(t testing.TB, name string, args in) tool.Call {
 	return tool.Call{Tool: name, Input: input}
 }
 
-// run does phases two and five. The two must agree.
+// run does phases two and five, which must agree.
 func run(t testing.TB, root *Root, name string, args in) (tool.Output, error) {
 	t.Helper()
 	runner, err := New(name, root)
@@ -83,7 +83,7 @@ func run(t testing.TB, root *Root, name string, args in) (tool.Output, error) {
 	return out, err
 }
 
-// text is the output of a call that must go well.
+// text returns the output of a call that must succeed.
 func text(t testing.TB, root *Root, name string, args in) string {
 	t.Helper()
 	out, err := run(t, root, name, args)
@@ -97,7 +97,7 @@ func text(t testing.TB, root *Root, name string, args in) string {
 	return s
 }
 
-// refused is the code of a call that must not go well.
+// refused returns the code of a call that must fail.
 func refused(t testing.TB, root *Root, name string, args in, want messages.Code) *messages.Error {
 	t.Helper()
 	_, err := run(t, root, name, args)
@@ -161,7 +161,7 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// A rule that looks at file_path must have seen the path that is used, so no other spelling counts.
+// A rule about file_path must see the path that is used, so no other spelling of the name counts.
 func TestArgumentNamesAreExact(t *testing.T) {
 	root := folder(t, map[string]string{"a": "1", "secret": "2"})
 	runner, err := New("Read", root)

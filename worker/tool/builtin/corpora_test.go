@@ -59,7 +59,8 @@ func pathPayloads(t *testing.T) []string {
 	return lines
 }
 
-// Each line is the path of every file tool, in a folder whose parents hold what the line is after.
+// Each line is tried as the path of every file tool, in a folder whose parents hold what the line
+// aims at.
 func TestPathPayloadsStayInside(t *testing.T) {
 	lines := pathPayloads(t)
 	if testing.Short() {
@@ -103,7 +104,7 @@ func tryPayloads(t *testing.T, lines []string, total *tally) {
 		if i%50 == 0 { // a fresh folder now and then: the lines that are plain file names fill it up
 			root = reopened(t, root, dir)
 		}
-		// What is no UTF-8 cannot be in a call: JSON has it with U+FFFD instead.
+		// Bytes that are not UTF-8 cannot be in a call: JSON has U+FFFD instead.
 		line = strings.ToValidUTF8(line, "\uFFFD")
 		for _, c := range everyFileTool(line) {
 			out, err := run(t, root, c.tool, c.args)
@@ -158,7 +159,7 @@ func reopened(t *testing.T, old *Root, dir string) *Root {
 	return root
 }
 
-// tree is every file under dir and its content, but for what is in skip.
+// tree returns every file under dir and its content, except the files in skip.
 func tree(t *testing.T, dir, skip string) string {
 	t.Helper()
 	var out strings.Builder

@@ -77,7 +77,7 @@ func TestGrep(t *testing.T) {
 	}
 }
 
-// One answer, whatever finishes first.
+// The answer is the same, whichever file is finished first.
 func TestGrepOrderIsStable(t *testing.T) {
 	files := map[string]string{}
 	for i := range 500 {
@@ -100,7 +100,7 @@ func TestGrepOrderIsStable(t *testing.T) {
 	}
 }
 
-// A pattern that is slow on a text that is long ends with its context, in the middle of a match.
+// A slow pattern on a long text ends with its context, in the middle of a match.
 func TestSlowSearchEndsWithItsContext(t *testing.T) {
 	slow, err := newExpression(strings.Repeat("(x+x+)+", 60)+"y", false, false)
 	if err != nil {
@@ -152,7 +152,7 @@ func TestMultilineStartOfText(t *testing.T) {
 	}
 }
 
-// grep is the judge of single lines, rg where it is installed of a whole tree.
+// grep checks single lines, and rg, if it is installed, checks a whole tree.
 func TestGrepAgreesWithGrep(t *testing.T) {
 	grep, err := exec.LookPath("grep")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// slowly is a context that takes its time to say that it has not ended: whoever asks it for every file is slow.
+// slowly is a context whose Err is slow, so that a search that asks it at every file is slow too.
 type slowly struct {
 	context.Context
 	pause time.Duration
@@ -23,7 +23,8 @@ func (s slowly) Err() error {
 	return s.Context.Err()
 }
 
-// A search that takes long tells how far it is, now and then and only where there is news; a short one tells nothing.
+// A long search reports progress at intervals, and only when there is news. A short one reports
+// nothing.
 func TestSearchesTellHowFarTheyAre(t *testing.T) {
 	files := map[string]string{}
 	for i := range 80 {

@@ -81,8 +81,8 @@ func TestGlobAgreesWithDoublestar(t *testing.T) {
 	compared, matched := 0, 0
 	for range 200_000 {
 		pattern, name := pick(pieces), strings.Trim(pick(names), "/")
-		// Empty components are nobody's: no path has them.
-		// Three stars are git's two to us, and one to the library; to it a/** is also a itself, which is no file then.
+		// No path has an empty component. Three stars mean git's two to us, and one to the library.
+		// To the library a/** also matches a itself, which is then not a file.
 		if strings.HasSuffix(pattern, "/**") {
 			continue
 		}

@@ -74,7 +74,8 @@ func TestReadImages(t *testing.T) {
 	}
 }
 
-// A line longer than any buffer, a file longer than any answer: what is held is bounded by the answer.
+// A line longer than any buffer, and a file longer than any answer: the answer bounds the memory
+// used.
 func TestReadRangeOfHugeInput(t *testing.T) {
 	huge := &repeating{line: strings.Repeat("y", 999) + "\n", times: 200_000} // 200 MB
 	got, err := readRange(t.Context(), huge, 200_000_000, 150_001, 2)

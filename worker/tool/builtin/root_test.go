@@ -104,7 +104,8 @@ func TestNothingOutsideIsReached(t *testing.T) {
 	if out := text(t, root, "Grep", in{"pattern": "CANARY"}); strings.Contains(out, "secret") {
 		t.Errorf("Grep walks out: %s", out)
 	}
-	// The two secret.txt inside were written by this test: a ".." is about the words of a path, not about links.
+	// The two secret.txt inside were written by this test: a ".." works on the text of a path, not
+	// on links.
 	if got, want := text(t, root, "Glob", in{"pattern": "**"}), "in.txt\nsecret.txt\nsub/secret.txt\nsub/x.txt\n"; got != want {
 		t.Errorf("Glob: got %q, want %q", got, want)
 	}
@@ -224,7 +225,7 @@ func TestWriteThroughLinks(t *testing.T) {
 	}
 }
 
-// A hard link to a file outside is broken up by a write, so the file outside stays.
+// A write replaces a hard link to a file outside, so the file outside stays.
 func TestHardLinkOutsideIsNotWrittenThrough(t *testing.T) {
 	root := folder(t, nil)
 	outside := t.TempDir()

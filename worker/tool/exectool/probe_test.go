@@ -77,7 +77,7 @@ func TestProbeThatDoesNotKnow(t *testing.T) {
 	}
 }
 
-// It is asked about the run, so it must see what the run saw. It has no progress to tell.
+// A probe must see what the run saw, because it is asked about that run. It reports no progress.
 func TestProbeSeesWhatTheRunSaw(t *testing.T) {
 	t.Setenv("DB_URL", "db")
 	const body = `printf 'done\n'; cat; pwd; env | grep -v -e TOOLFLEET_PROCESS_TREE -e TOOLFLEET_PROGRESS_FD -e '^_=' | sort`

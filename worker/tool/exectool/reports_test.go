@@ -44,7 +44,7 @@ func TestReportLines(t *testing.T) {
 	}
 }
 
-// Of a flood the last lines are read, and none is cut for it.
+// Only the last lines of a flood are read, and each of them whole.
 func TestReportsOfAFlood(t *testing.T) {
 	var got []string
 	r := newReports(func(p messages.Progress) { got = append(got, p.Text) })
@@ -124,7 +124,7 @@ func TestReportsInPieces(t *testing.T) {
 	}
 }
 
-// told runs a script and returns what it said of its progress besides its output.
+// told runs a script and returns its progress reports beside its output.
 func told(t *testing.T, body string) (reports []messages.Progress, output string) {
 	t.Helper()
 	c := call(`{}`)
@@ -146,7 +146,7 @@ func TestProgressOfAProgram(t *testing.T) {
 		{`true`, nil},
 		{`exec 3>&-; true`, nil},
 		{`echo nothing >/dev/null 3>&-`, nil},
-		// Far more than a pipe holds: nobody waits for a reader.
+		// Far more than a pipe holds: the program is not blocked by a slow reader.
 		{`head -c 1000000 /dev/zero | tr '\000' x >&3; echo >&3; echo end >&3`, []messages.Progress{{Text: "end"}}},
 		// A process in the background that holds the descriptor is not waited for.
 		{`sleep 1000 & echo last >&3`, []messages.Progress{{Text: "last"}}},

@@ -84,8 +84,8 @@ func TestRunNamesWhatCouldNotStart(t *testing.T) {
 	}
 }
 
-// escapes are ways of starting something that outlives its starter. HOLD runs for ever, wait_up ends once
-// it runs.
+// escapes are ways of starting something that outlives its starter. HOLD runs for ever, wait_up
+// ends when HOLD runs.
 var escapes = map[string]string{
 	"foreground":          `HOLD`,
 	"background":          `HOLD & wait_up`,
@@ -205,7 +205,8 @@ func TestFloodIsBounded(t *testing.T) {
 	}
 }
 
-// What is in a pipe when the command ends is read, also where nobody gets to it in the time that there is for that.
+// What is in a pipe when the command ends is read, even when the reader gets no time before the
+// deadline.
 func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	begun, late := make(chan struct{}), make(chan struct{})
 	var once sync.Once

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// again names what a second process of this test binary is for: see rerun.
+// again names the purpose of a second process of this test binary: see rerun.
 const again = "PROCESS_TEST_AGAIN"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rerun runs tests of this binary once more, in a process that the given change puts elsewhere.
+// rerun runs tests of this binary again, in a process changed by the given function.
 func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	t.Helper()
 	self, err := os.Executable()
@@ -39,8 +39,8 @@ func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	}
 }
 
-// Between fork and exec a command that is just starting has copies of everything its parent holds, the
-// streams of other commands among them.
+// Between fork and exec a command that is just starting has copies of everything its parent holds,
+// including the streams of other commands.
 func TestEndsDoNotTouchStarts(t *testing.T) {
 	needs(t, "true")
 	var wg sync.WaitGroup
@@ -74,7 +74,7 @@ func TestAsFirstProcess(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Fatalf("process %d", os.Getpid())
 	}
-	mine := exec.Command("true") // somebody else's child: its status must be left to them
+	mine := exec.Command("true") // the child of other code, which must get its status
 	if err := mine.Start(); err != nil {
 		t.Fatal(err)
 	}
