@@ -297,12 +297,15 @@ type served struct {
 	policy   *policyCheck
 }
 
+// Serves refuses a job whose definition differs from the one served here, or that the policy check
+// refuses.
 func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Lookup(job.Tool)
 	service = lane.Service{Claims: t.Kind == messages.Write, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
 	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
+// Run passes the call to the pipeline and translates between the lane's types and the pipeline's.
 func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{

@@ -118,6 +118,7 @@ func (r *Result) fail(f *Failure) {
 	}
 }
 
+// opine keeps the strictest opinion, and the first of equal ones.
 func (r *Result) opine(hook string, o Opinion, reason string) {
 	if o == None {
 		return

@@ -77,7 +77,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 }
 
 // retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
-// until the coordinator replaces it by one that carries the number of failed attempts. If the job
+// until the coordinator replaces it by a job that carries the number of failed attempts. If the job
 // left the queue before the coordinator has this notice, a poll could publish the call with an
 // attempt too many. Without a coordinator the broker delivers the job again, and that delivery
 // counts as the next attempt.

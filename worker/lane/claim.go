@@ -37,6 +37,10 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 	return held, err
 }
 
+// begin writes the claim behind the record that the job takes over from, and starts the goroutine
+// that renews the lease. It refuses a claim that is too large to be renewed later. The claim is
+// durable before begin returns, so the tool never runs without a trace of it. A call that does not
+// claim gets its attempt number only.
 func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	if !a.claims() {
 		return Held{Attempt: a.runs}, nil

@@ -90,6 +90,8 @@ func unkept(result *messages.Result, why string) {
 	}
 }
 
+// store moves a large result to the object store and writes the result: as the ending record of the
+// journal for a call that claims, and among the results, where the first one counts, for any other.
 func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.Result, error) {
 	if result.Ref == nil {
 		a.sign(result)

@@ -48,6 +48,8 @@ func (a *attempt) alive() {
 	a.tell(n)
 }
 
+// tell sends a notice to the coordinator that published the job. Notices are hints: the
+// coordinator's poll makes up for a lost one.
 func (a *attempt) tell(n messages.Notice) {
 	a.mu.Lock()
 	coordinator := a.notify

@@ -64,6 +64,7 @@ func parseScript(line string, depth int) *script {
 	return s
 }
 
+// visit collects the commands of a node, and what no simple command shows: sideways and unclear.
 func (s *script) visit(node syntax.Node, depth int) {
 	s.unclear = s.unclear || evaluates(node)
 	switch n := node.(type) {

@@ -26,8 +26,8 @@ func (c *call) answered() *messages.Approval {
 	return c.prior.Approval
 }
 
-// frozenInput returns the input to run with. An approved input comes before the one that hooks left
-// in the prior record, and both come before the job's own.
+// frozenInput returns the input to run with. An approved input comes before the input that hooks
+// left in the prior record, and both come before the job's own.
 func frozenInput(job messages.Job, prior *messages.CallRecord) []byte {
 	switch {
 	case prior == nil || prior.ArgsHash == "":

@@ -17,9 +17,9 @@ const (
 	maxReport = 4096
 )
 
-// reports limits the rate of a tool's progress reports. Of too many only the newest is sent, and
-// the last one is always sent. Progress never goes back: a report with a lower fraction, or none,
-// repeats the highest one so far. Its methods may be called from any goroutine.
+// reports limits the rate of a tool's progress reports. When there are too many, only the newest is
+// sent, and the last one is always sent. Progress never goes back: a report with a lower fraction,
+// or none, repeats the highest one so far. Its methods may be called from any goroutine.
 type reports struct {
 	tell func(messages.Event)
 

@@ -78,6 +78,9 @@ func (s *shrinker) text(n *node, limit int) {
 	s.missing.Lines += missing.Lines
 }
 
+// container cuts an object or array to limit. It cuts every part to at most an equal share if that
+// share is at least minPart (or a quarter of limit). Otherwise it keeps as many parts as fit and
+// drops the rest.
 func (s *shrinker) container(n *node, limit int) {
 	sizes, frame := make([]int, len(n.kids)), n.size
 	for i, kid := range n.kids {

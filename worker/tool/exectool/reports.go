@@ -13,8 +13,8 @@ import (
 // maxReport bounds a progress line, in bytes. A longer line is dropped.
 const maxReport = 4096
 
-// linesAtOnce is how many lines of one chunk are read, the newest ones. Of more lines only the
-// newest would be sent on anyway.
+// linesAtOnce is how many lines of one chunk are read, the newest ones. When there are more, only
+// the newest would be sent on anyway.
 const linesAtOnce = 16
 
 // reports reads what a program writes to its progress descriptor. Each line is a report: a JSON
