@@ -2,9 +2,10 @@
 //
 //	1 validate       the arguments against the tool's schema
 //	2 semantic       the tool's own rules: paths, sizes, what a schema cannot say
-//	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2 again
-//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed first. When
-//	                 a person has to agree and has not yet, the run ends here with a question
+//	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2
+//	                 again
+//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed first.
+//	                 When a person has to agree and has not yet, the run ends here with a question
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //

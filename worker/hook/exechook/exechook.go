@@ -2,7 +2,7 @@
 //
 //	stdin    the call, one JSON object: see request.go
 //	stdout   the answer, one JSON object or nothing: see answer.go
-//	stderr   the reason, if the program ends with 2; otherwise it goes only to the log, at level debug
+//	stderr   the reason, if the program ends with 2; otherwise only for the log, at level debug
 //	exit     0: the answer counts; nothing on stdout is no opinion
 //	         2, with words on stderr, of a gate: before the tool the call is denied, after it the
 //	         model is told

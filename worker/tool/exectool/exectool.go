@@ -1,13 +1,13 @@
 // Package exectool runs a program as a tool. This is the contract for every language:
 //
 //	stdin    the input, one JSON object
-//	stdout   the output: JSON if the whole is one JSON value without duplicate keys, else text, byte for
-//	         byte; bytes that are not UTF-8 become U+FFFD, since the wire is JSON. Nothing is empty
-//	         text. If it has more than 4 MiB, its two ends are kept, as text
-//	stderr   words for people: its lines are the call's progress, a few reports a second at most, and
-//	         its tail is the text of an error
-//	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of sysexits.h)
-//	         says that another try may help
+//	stdout   the output: JSON if the whole is one JSON value without duplicate keys, else text,
+//	         byte for byte; bytes that are not UTF-8 become U+FFFD, since the wire is JSON.
+//	         Nothing is empty text. If it has more than 4 MiB, its two ends are kept, as text
+//	stderr   words for people: its lines are the call's progress, a few reports a second at
+//	         most, and its tail is the text of an error
+//	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of
+//	         sysexits.h) says that another try may help
 //
 // The program is started by its argument list, without a shell, in the folder of the tools file.
 // Its environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see
