@@ -9,6 +9,8 @@ MAKEFLAGS   += --no-builtin-rules --warn-undefined-variables
 # What `make soak` passes on: make soak SEEDS=1000 SOAK="-duration 10m -faults worker,server"; -h lists all flags.
 SOAK  ?=
 SEEDS ?= 100000
+# How often the server is restarted five times under load: RESTARTS=10 for fewer runs, some 20 seconds each.
+RESTARTS ?= 200
 
 .PHONY: help build test soak check race vet format docs lint nested fuzz image clean
 
@@ -21,9 +23,10 @@ build: ## build bin/toolfleet, one static binary
 test: ## run every test of the module; needs only Go
 	go test ./...
 
-soak: ## 100,000 seeds of the simulation, then an hour of breaking a fleet of real processes; flags in SOAK, -h lists them
+soak: ## 100,000 seeds of the simulation, 200 runs of server restarts, then an hour of breaking real processes; flags in SOAK, -h lists them
 	@echo "$(SEEDS) seeds of the simulation, some 1,000 a second; SEEDS=1000 for fewer"
 	go test ./internal/sim -sim.seeds=$(SEEDS) -timeout 1h
+	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)
 	go run ./internal/e2e/soak/run $(SOAK)
 
 check: ## do everything that CI does

@@ -42,6 +42,30 @@ func TestAFleetIsBroken(t *testing.T) {
 	}
 }
 
+// TestTheServerRestartsUnderLoad is the scenario of restarts in small. `make soak` has the long form.
+func TestTheServerRestartsUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIP: it takes ten seconds, and the race detector sees nothing of other processes")
+	}
+	cfg := Restarts(rand.Uint64())
+	cfg.Sequence, cfg.Every, cfg.Batches, cfg.Progress = cfg.Sequence[:3], time.Second, 50, func(line string) { t.Log(line) }
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	if report.Batches < cfg.Batches {
+		t.Errorf("%d batches, want %d at least: this run shows little", report.Batches, cfg.Batches)
+	}
+	if !t.Failed() {
+		_ = os.RemoveAll(report.Config.Dir)
+	} else {
+		t.Logf("data, logs and ledger are in %s; again: make soak SOAK='-scenario restarts -seed %d'", report.Config.Dir, cfg.Seed)
+	}
+}
+
 func TestAMixIsReadAndDealt(t *testing.T) {
 	mix, err := ParseMix("worker=3, zero")
 	if err != nil || mix.String() != "worker=3,zero=1" {

@@ -32,6 +32,7 @@ func run() int {
 	flag.StringVar(&cfg.Dir, "dir", "", "an empty folder for data, logs and ledger (default: a temporary one, removed when all went well)")
 	mix := flag.String("faults", soak.DefaultMix().String(), "kinds of fault, each with how often it comes up among the others")
 	scenario := flag.String("scenario", "", "restarts: the server is restarted five times under 25 sessions; the default breaks everything at random")
+	runs := flag.Int("runs", 1, "how many runs of a scenario, each with the next seed; it ends at the first that breaks a rule")
 	flag.Usage = usage
 	flag.Parse()
 	var err error
@@ -39,20 +40,30 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "soak:", err, flag.Args())
 		return 2
 	}
-	switch *scenario {
-	case "":
-	case "restarts":
-		restarts := soak.Restarts(cfg.Seed)
-		restarts.Dir, restarts.Progress = cfg.Dir, cfg.Progress
-		cfg = restarts
-	default:
-		fmt.Fprintf(os.Stderr, "soak: there is no scenario %q\n", *scenario)
-		return 2
-	}
-	keep := cfg.Dir != ""
-	fmt.Fprintf(os.Stderr, "soak for %s with -seed %d\n", cfg.Duration, cfg.Seed)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	switch *scenario {
+	case "":
+		fmt.Fprintf(os.Stderr, "soak for %s with -seed %d\n", cfg.Duration, cfg.Seed)
+		return once(ctx, cfg)
+	case "restarts":
+		for n := range uint64(*runs) {
+			restarts := soak.Restarts(cfg.Seed + n)
+			restarts.Dir, restarts.Progress = cfg.Dir, cfg.Progress
+			fmt.Fprintf(os.Stderr, "run %d of %d: restarts of the server with -seed %d\n", n+1, *runs, restarts.Seed)
+			if status := once(ctx, restarts); status != 0 || ctx.Err() != nil {
+				return status
+			}
+		}
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "soak: there is no scenario %q\n", *scenario)
+	return 2
+}
+
+// once is one run, and the exit status that it is worth.
+func once(ctx context.Context, cfg soak.Config) int {
+	keep := cfg.Dir != ""
 	report, err := soak.Run(ctx, cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
