@@ -64,11 +64,8 @@ var Defaults = []string{"TOOLFLEET_CONFIG=none"}
 
 // newFleet builds the programs into dir and describes the fleet. Nothing is started.
 func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
-	const module = "github.com/toolfleet/toolfleet/"
-	for name, pkg := range map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"} {
-		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), module+pkg).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
-		}
+	if err := programs(dir, cfg.Programs); err != nil {
+		return nil, err
 	}
 	tools := filepath.Join(dir, "tools.yaml")
 	if err := os.WriteFile(tools, []byte(toolsFile(filepath.Join(dir, "effect"))), 0o600); err != nil {
@@ -107,6 +104,33 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 		}))
 	}
 	return f, nil
+}
+
+// Build builds the programs of a fleet into dir, for [Config.Programs] of many runs.
+func Build(dir string) error {
+	const module = "github.com/toolfleet/toolfleet/"
+	for name, pkg := range built {
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), module+pkg).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	return nil
+}
+
+// built is the programs of a fleet, by name.
+var built = map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"}
+
+// programs puts the programs into dir: links to those that are built already, else new ones.
+func programs(dir, from string) error {
+	if from == "" {
+		return Build(dir)
+	}
+	for name := range built {
+		if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // toolsFile serves Tools. The timeouts leave room for a machine that is busy: nothing here shall end by one.

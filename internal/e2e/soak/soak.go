@@ -35,6 +35,7 @@ type Config struct {
 	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
 	Coordinators int           // default 2
 	Workers      int           // default 3
+	Programs     string        // a folder that [Build] has filled; default: the programs are built for the run
 	Dir          string        // for programs, data, logs and ledger: an empty folder; default a temporary one
 	Drain        time.Duration // how long the last batches may take; default 2 min
 	// Progress is told now and then how it goes; nil: nobody wants to know.

@@ -47,9 +47,18 @@ func run() int {
 		fmt.Fprintf(os.Stderr, "soak for %s with -seed %d\n", cfg.Duration, cfg.Seed)
 		return once(ctx, cfg)
 	case "restarts":
+		programs, err := os.MkdirTemp("", "toolfleet-soak-programs-")
+		if err == nil {
+			defer os.RemoveAll(programs)
+			err = soak.Build(programs)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "soak:", err)
+			return 1
+		}
 		for n := range uint64(*runs) {
 			restarts := soak.Restarts(cfg.Seed + n)
-			restarts.Dir, restarts.Progress = cfg.Dir, cfg.Progress
+			restarts.Dir, restarts.Programs, restarts.Progress = cfg.Dir, programs, cfg.Progress
 			fmt.Fprintf(os.Stderr, "run %d of %d: restarts of the server with -seed %d\n", n+1, *runs, restarts.Seed)
 			if status := once(ctx, restarts); status != 0 || ctx.Err() != nil {
 				return status
