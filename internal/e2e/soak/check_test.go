@@ -261,11 +261,12 @@ func answered() *History {
 		r.Status, r.Outcome = messages.StatusDenied, messages.Failed(code, "")
 	}
 	b.Reply.Results[3].Status = messages.StatusExpired
-	h := &History{Batches: []*Batch{b}, Said: map[string][]Said{
-		"b1#0": {{By: "alice", At: began, Verdict: messages.Approve, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.Deny}},
-		"b1#1": {{By: "bob", At: began, Verdict: messages.Edit, MS: 50, State: messages.DecisionGranted}},
-		"b1#2": {{By: "alice", At: began, Verdict: messages.Deny, State: messages.DecisionDenied}},
-	}}
+	h := &History{
+		Lines: map[string]map[int]int{"b1": {0: 1, 1: 1, 2: 1, 3: 1}}, Batches: []*Batch{b}, Said: map[string][]Said{
+			"b1#0": {{By: "alice", At: began, Verdict: messages.Approve, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.Deny}},
+			"b1#1": {{By: "bob", At: began, Verdict: messages.Edit, MS: 50, State: messages.DecisionGranted}},
+			"b1#2": {{By: "alice", At: began, Verdict: messages.Deny, State: messages.DecisionDenied}},
+		}}
 	h.run("b1", 0, "refund", 1, 1, "w1")
 	h.run("b1", 1, "transfer", 2, 1, "w1")
 	h.Ledger[2].MS, h.Ledger[3].MS = 50, 50
