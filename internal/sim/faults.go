@@ -77,6 +77,7 @@ func (s *Storm) between(w *World) {
 	}
 	if s.hits(4 * s.restart) {
 		w.logf("", "RESTART", "of the server")
+		w.disturbed = w.Now
 		w.tally["restarts"]++
 		switch s.rng.IntN(3) {
 		case 0:
@@ -89,6 +90,7 @@ func (s *Storm) between(w *World) {
 	}
 	if s.hits(4 * s.power) {
 		w.logf("", "POWER", "is lost")
+		w.disturbed = w.Now
 		w.tally["power losses"]++
 		w.PowerLoss(func(stored int) int { return s.rng.IntN(stored + 1) })
 	}
@@ -164,6 +166,7 @@ func (s Script) before(p *process) fault {
 
 // meanwhile is what happens to others, right before the command.
 func (s Script) meanwhile(w *World, hit Hit) {
+	w.disturbed = w.Now
 	w.logf("", "!!", "%s %d", hit.What, hit.Whom)
 	var parties []*process
 	for _, p := range w.processes {
