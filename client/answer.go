@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -45,10 +46,10 @@ var unheard = &news{}
 // listen subscribes to the reply of a batch, until stop. It ignores a reply to another body than
 // the one with this digest ("" takes any), and a reply that is too large for a message and has to
 // be fetched.
-func (c *Client) listen(key messages.BatchKey, digest string) (n *news, stop func(), err error) {
+func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}
-	stop, err = c.conn.Subscribe(c.names.Of(messages.VerbReply, key), "", func(m bus.Msg) {
+	stop, err = c.conn.Subscribe(c.names.Of(wire.VerbReply, key), "", func(m bus.Msg) {
 		var reply struct {
 			Digest string        `json:"digest"`
 			Ref    *messages.Ref `json:"ref"`
@@ -143,7 +144,7 @@ func read(answer []byte) (messages.Reply, error) {
 	if err := json.Unmarshal(answer, &reply); err != nil {
 		return reply, fmt.Errorf("the reply cannot be read: %w", err)
 	}
-	if reply.Status == messages.Refused && reply.Error != nil {
+	if reply.Status == messages.ReplyRefused && reply.Error != nil {
 		return reply, reply.Error
 	}
 	return reply, nil

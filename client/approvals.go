@@ -11,19 +11,21 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // CallOf returns the address of the call that a question is about.
-func CallOf(p messages.Pending) messages.CallKey {
-	return messages.KeyOf(string(p.Tenant), p.Session, p.Batch).Call(p.Index)
+func CallOf(p messages.Pending) wire.CallKey {
+	return wire.KeyOf(string(p.Tenant), p.Session, p.Batch).Call(p.Index)
 }
 
 // List returns the open questions of a tenant ("" is the client's own), the oldest first. A fleet
 // answers List, Show and Decide to the identities of approvers only. A refused request is a
 // *messages.Refusal.
 func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, error) {
-	subject := c.names.OfTenant(messages.VerbList, cmp.Or(tenant, c.tenant))
+	subject := c.names.OfTenant(wire.VerbList, cmp.Or(tenant, c.tenant))
 	list, err := answerTo[messages.PendingList](ctx, c, subject, nil)
 	if err == nil && list.Error != nil {
 		err = list.Error
@@ -36,8 +38,8 @@ func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, e
 
 // Show returns the open question about a call, with the arguments that a decision is bound to. A
 // question that is no longer open is a *messages.Refusal.
-func (c *Client) Show(ctx context.Context, call messages.CallKey) (messages.Approval, error) {
-	answer, err := answerTo[messages.ApprovalAnswer](ctx, c, c.names.OfCall(messages.VerbShow, call), nil)
+func (c *Client) Show(ctx context.Context, call wire.CallKey) (messages.Approval, error) {
+	answer, err := answerTo[messages.ApprovalAnswer](ctx, c, c.names.OfCall(wire.VerbShow, call), nil)
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -54,15 +56,15 @@ func (c *Client) Show(ctx context.Context, call messages.CallKey) (messages.Appr
 // holds. A decision that the fleet does not take is a *messages.Refusal. After any other error the
 // decision may have been stored; [Client.Show] tells.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
-	body, err := messages.Marshal(d)
+	body, err := rawjson.Marshal(d)
 	if err != nil {
 		return messages.DecisionAnswer{}, fmt.Errorf("encode decision: %w", err)
 	}
 	if err := c.fits(body); err != nil {
 		return messages.DecisionAnswer{}, err
 	}
-	call := messages.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index)
-	answer, err := answerTo[messages.DecisionAnswer](ctx, c, c.names.OfCall(messages.VerbDecide, call), body)
+	call := wire.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index)
+	answer, err := answerTo[messages.DecisionAnswer](ctx, c, c.names.OfCall(wire.VerbDecide, call), body)
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -79,7 +81,7 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 // listening, which may be nil, once the subscription is in place: a caller that lists the open
 // questions after that misses none.
 func (c *Client) News(ctx context.Context, tenant string, listening func(), each func(messages.Pending)) error {
-	subject := c.names.OfTenant(messages.VerbNews, cmp.Or(tenant, c.tenant)) + ".*.*.*"
+	subject := c.names.OfTenant(wire.VerbNews, cmp.Or(tenant, c.tenant)) + ".*.*.*"
 	unsubscribe, err := c.conn.Subscribe(subject, "", func(m bus.Msg) {
 		var p messages.Pending
 		if json.Unmarshal(m.Data, &p) == nil {

@@ -13,19 +13,21 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 var question = messages.Approval{
 	V: 1, ID: "ab12", Tenant: "_", Session: "a session", Batch: "b", Index: 1, CallID: "call-1", Tool: "refund",
-	Input: json.RawMessage(`{"cents":14999}`), ArgsHash: "00ff", Line: "refund(cents: 14999)", Tier: messages.High, Approvers: 1,
+	Input: json.RawMessage(`{"cents":14999}`), ArgsHash: "00ff", Line: "refund(cents: 14999)", Tier: messages.TierHigh, Approvers: 1,
 }
 
 // door answers every request under a subject, in chunks of at most size bytes.
 func door(t *testing.T, conn *bus.Conn, subject string, size int, answer func(bus.Msg) any) {
 	t.Helper()
 	stop, err := conn.Subscribe(subject, "", func(m bus.Msg) {
-		body := messages.MustMarshal(answer(m))
+		body := rawjson.MustMarshal(answer(m))
 		parts := (len(body) + size - 1) / size
 		for i := range parts {
 			var h bus.Header
@@ -63,19 +65,19 @@ func TestApprovalsOfADoor(t *testing.T) {
 	}
 	names := conn.Names()
 	call := client.CallOf(question.Pending())
-	door(t, conn, names.OfTenant(messages.VerbList, "_"), 40, func(bus.Msg) any {
+	door(t, conn, names.OfTenant(wire.VerbList, "_"), 40, func(bus.Msg) any {
 		return messages.PendingList{V: 1, Pending: []messages.Pending{question.Pending()}}
 	})
-	door(t, conn, names.OfTenant(messages.VerbList, "other"), 1<<10, func(bus.Msg) any {
-		return messages.PendingList{V: 1, Error: &messages.Refusal{Class: messages.Busy, Message: "later"}}
+	door(t, conn, names.OfTenant(wire.VerbList, "other"), 1<<10, func(bus.Msg) any {
+		return messages.PendingList{V: 1, Error: &messages.Refusal{Class: messages.ClassBusy, Message: "later"}}
 	})
-	door(t, conn, names.OfCall(messages.VerbShow, call), 40, func(bus.Msg) any {
+	door(t, conn, names.OfCall(wire.VerbShow, call), 40, func(bus.Msg) any {
 		return messages.ApprovalAnswer{V: 1, Approval: &question}
 	})
-	door(t, conn, names.OfCall(messages.VerbDecide, call), 1<<10, func(m bus.Msg) any {
+	door(t, conn, names.OfCall(wire.VerbDecide, call), 1<<10, func(m bus.Msg) any {
 		var d messages.Decision
-		if err := json.Unmarshal(m.Data, &d); err != nil || d.Verdict != messages.Approve {
-			return messages.DecisionAnswer{Error: &messages.Refusal{Class: messages.NotPending, Message: "decided"}}
+		if err := json.Unmarshal(m.Data, &d); err != nil || d.Verdict != messages.VerdictApprove {
+			return messages.DecisionAnswer{Error: &messages.Refusal{Class: messages.ClassNotPending, Message: "decided"}}
 		}
 		return messages.DecisionAnswer{OK: true, State: messages.DecisionGranted}
 	})
@@ -85,19 +87,19 @@ func TestApprovalsOfADoor(t *testing.T) {
 		t.Errorf("List, in parts: %v\n%s", err, diff)
 	}
 	var refusal *messages.Refusal
-	if _, err := c.List(ctx, "other"); !errors.As(err, &refusal) || refusal.Class != messages.Busy {
+	if _, err := c.List(ctx, "other"); !errors.As(err, &refusal) || refusal.Class != messages.ClassBusy {
 		t.Errorf("List of another tenant: got %v, want its refusal", err)
 	}
 	shown, err := c.Show(ctx, call)
 	if diff := cmp.Diff(question, shown); err != nil || diff != "" {
 		t.Errorf("Show, in parts: %v\n%s", err, diff)
 	}
-	d := messages.Decision{V: 1, Tenant: "_", Session: question.Session, Batch: "b", Index: 1, Verdict: messages.Approve}
+	d := messages.Decision{V: 1, Tenant: "_", Session: question.Session, Batch: "b", Index: 1, Verdict: messages.VerdictApprove}
 	if answer, err := c.Decide(ctx, d); err != nil || answer.State != messages.DecisionGranted {
 		t.Errorf("Decide: got %+v, %v; want granted", answer, err)
 	}
-	d.Verdict = messages.Deny
-	if _, err := c.Decide(ctx, d); !errors.As(err, &refusal) || refusal.Class != messages.NotPending {
+	d.Verdict = messages.VerdictDeny
+	if _, err := c.Decide(ctx, d); !errors.As(err, &refusal) || refusal.Class != messages.ClassNotPending {
 		t.Errorf("Decide too late: got %v, want the refusal", err)
 	}
 }
@@ -108,10 +110,10 @@ func TestNewsOfApprovals(t *testing.T) {
 	defer end()
 	var got []messages.Pending
 	err := c.News(ctx, "", func() {
-		for _, subject := range []messages.CallKey{messages.KeyOf("other", "s", "b").Call(0), client.CallOf(question.Pending())} {
+		for _, subject := range []wire.CallKey{wire.KeyOf("other", "s", "b").Call(0), client.CallOf(question.Pending())} {
 			p := question.Pending()
 			p.Tenant = messages.TenantID(subject.Tenant)
-			if err := conn.Publish(conn.Names().OfCall(messages.VerbNews, subject), nil, messages.MustMarshal(p)); err != nil {
+			if err := conn.Publish(conn.Names().OfCall(wire.VerbNews, subject), nil, rawjson.MustMarshal(p)); err != nil {
 				t.Error(err)
 			}
 		}

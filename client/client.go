@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -43,7 +44,7 @@ type Options struct {
 // Client submits batches. Safe for concurrent use.
 type Client struct {
 	conn   *bus.Conn
-	names  messages.Names
+	names  wire.Names
 	tenant string
 	owned  bool
 	tracer trace.Tracer // nil: see Options
@@ -91,8 +92,8 @@ func (c *Client) Close() {
 // comingBack is how long no coordinator may answer before that is reported: one may be restarting.
 const comingBack = 3 * time.Second
 
-func (c *Client) key(s messages.SessionID, b messages.BatchID) messages.BatchKey {
-	return messages.KeyOf(c.tenant, s, b)
+func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
+	return wire.KeyOf(c.tenant, s, b)
 }
 
 // Run submits a batch, calls each for its events (each may be nil) and returns its reply. For a
@@ -128,7 +129,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	// Ask for events even when each is nil: the waiting events among them show that the coordinator
 	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
-	ctx, span := c.send(ctx, trace.SpanKindClient, messages.VerbRun, b, header)
+	ctx, span := c.send(ctx, trace.SpanKindClient, wire.VerbRun, b, header)
 	defer func() { sent(ctx, span, reply, err) }()
 	key := c.key(b.Session, b.ID)
 	n, stop, err := c.listen(key, messages.Digest(body))
@@ -141,12 +142,12 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	// told: the current outage was reported.
 	var met, told bool
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		reply, err := c.ask(ctx, c.names.Of(messages.VerbRun, key), n, header, body, each)
+		reply, err := c.ask(ctx, c.names.Of(wire.VerbRun, key), n, header, body, each)
 		var refusal *messages.Refusal
 		switch {
 		case err == nil:
 			return reply, nil
-		case errors.As(err, &refusal) && refusal.Class != messages.Busy:
+		case errors.As(err, &refusal) && refusal.Class != messages.ClassBusy:
 			return reply, err
 		case ctx.Err() != nil:
 			return reply, fmt.Errorf("batch %s: %w; it goes on without us, and its reply can be fetched", b.ID, context.Cause(ctx))
@@ -189,8 +190,8 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 		return err
 	}
 	header := bus.Header{}
-	ctx, span := c.send(ctx, trace.SpanKindProducer, messages.VerbBatch, b, header)
-	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, c.key(b.Session, b.ID)), header, body)
+	ctx, span := c.send(ctx, trace.SpanKindProducer, wire.VerbBatch, b, header)
+	_, err = c.conn.Append(ctx, c.names.Of(wire.VerbBatch, c.key(b.Session, b.ID)), header, body)
 	switch {
 	case errors.Is(err, bus.ErrExists):
 		err = nil // the batch is stored already
@@ -213,7 +214,7 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 	for {
 		reply, err := c.get(ctx, s, b, n, nil)
 		var refusal *messages.Refusal
-		if err == nil || errors.Is(err, ErrUnknown) || errors.As(err, &refusal) && refusal.Class != messages.Busy || bus.IsTerminal(err) {
+		if err == nil || errors.Is(err, ErrUnknown) || errors.As(err, &refusal) && refusal.Class != messages.ClassBusy || bus.IsTerminal(err) {
 			return reply, err
 		}
 		select {
@@ -240,9 +241,9 @@ func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.B
 func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, n *news, body []byte) (messages.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	reply, err := c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), n, nil, body, nil)
+	reply, err := c.ask(ctx, c.names.Of(wire.VerbGet, c.key(s, b)), n, nil, body, nil)
 	for errors.Is(err, errReconnected) {
-		reply, err = c.ask(ctx, c.names.Of(messages.VerbGet, c.key(s, b)), n, nil, body, nil)
+		reply, err = c.ask(ctx, c.names.Of(wire.VerbGet, c.key(s, b)), n, nil, body, nil)
 	}
 	if errors.Is(err, bus.ErrNoResponders) {
 		return reply, ErrNoFleet
@@ -263,7 +264,7 @@ func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 // subject.
 func (c *Client) fits(body []byte) error {
 	if limit := c.conn.MaxPayload() - 64<<10; len(body) > limit {
-		return &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
+		return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
 	}
 	return nil
 }

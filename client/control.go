@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -26,7 +28,7 @@ type Stop struct {
 func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Stop) (seq uint64, err error) {
 	abort := json.RawMessage("true")
 	if b != "" {
-		abort = messages.MustMarshal(b)
+		abort = rawjson.MustMarshal(b)
 	}
 	return c.control(ctx, s, messages.Control{Abort: abort, Reason: why.Reason, By: why.By})
 }
@@ -40,13 +42,13 @@ func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.R
 
 func (c *Client) control(ctx context.Context, s messages.SessionID, control messages.Control) (uint64, error) {
 	control.V = messages.Version
-	body, err := messages.Marshal(control)
+	body, err := rawjson.Marshal(control)
 	if err != nil {
 		return 0, fmt.Errorf("control of session %s: %w", s, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	subject := c.names.OfSession(messages.VerbControl, c.tenant, messages.Token(s))
+	subject := c.names.OfSession(wire.VerbControl, c.tenant, messages.Token(s))
 	m, err := c.conn.Request(ctx, subject, nil, body)
 	if errors.Is(err, bus.ErrNoResponders) {
 		return 0, ErrNoFleet

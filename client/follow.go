@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,7 +20,7 @@ func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.
 	answer, err := answerTo[struct {
 		messages.Timeline
 		Error *messages.Refusal `json:"error"`
-	}](ctx, c, c.names.Of(messages.VerbGet, c.key(s, b)), []byte(`{"timeline":true}`))
+	}](ctx, c, c.names.Of(wire.VerbGet, c.key(s, b)), []byte(`{"timeline":true}`))
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -123,7 +124,7 @@ func (f *follower) run(ctx context.Context, batches string) error {
 	key := c.key(f.session, "")
 	key.Batch = batches
 	f.seen = c.conn.Losses()
-	for verb, take := range map[messages.Verb]func(bus.Msg){messages.VerbEvent: f.heard, messages.VerbReply: f.replied} {
+	for verb, take := range map[wire.Verb]func(bus.Msg){wire.VerbEvent: f.heard, wire.VerbReply: f.replied} {
 		unsubscribe, err := c.conn.Subscribe(c.names.Of(verb, key), "", take)
 		if err != nil {
 			return err
@@ -426,7 +427,7 @@ func (f *follower) later(ctx context.Context, b *followed, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isGone(err), errors.As(err, &refusal) && refusal.Class != messages.Busy, bus.IsTerminal(err) && !deserted:
+	case isGone(err), errors.As(err, &refusal) && refusal.Class != messages.ClassBusy, bus.IsTerminal(err) && !deserted:
 		return err
 	// A batch that has begun goes on when a coordinator is back.
 	case deserted && !began && f.only != "" && time.Since(b.since) > comingBack:

@@ -16,6 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -24,7 +26,7 @@ type stage struct {
 	t     *testing.T
 	c     *client.Client
 	conn  *bus.Conn
-	key   messages.BatchKey
+	key   wire.BatchKey
 	asked chan struct{}
 
 	mu       sync.Mutex
@@ -63,8 +65,8 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	s := &stage{t: t, c: client.Over(conn, ""), conn: conn, key: messages.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
-	door(t, conn, conn.Names().Of(messages.VerbGet, s.key), 1<<19, func(bus.Msg) any {
+	s := &stage{t: t, c: client.Over(conn, ""), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
+	door(t, conn, conn.Names().Of(wire.VerbGet, s.key), 1<<19, func(bus.Msg) any {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.asked <- struct{}{}
@@ -86,7 +88,7 @@ func (s *stage) past(status string, events ...messages.Event) {
 func (s *stage) publish(events ...messages.Event) {
 	s.t.Helper()
 	for _, e := range events {
-		if err := s.conn.Publish(s.conn.Names().Of(messages.VerbEvent, s.key), bus.Header{messages.EventHeader: {string(e.Type)}}, messages.MustMarshal(e)); err != nil {
+		if err := s.conn.Publish(s.conn.Names().Of(wire.VerbEvent, s.key), bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -187,7 +189,7 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 				s.past("completed", all...)
 				s.publish(test.heard...)
 				if test.reply {
-					if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
+					if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -325,7 +327,7 @@ func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
 		s := newStage(t, srv)
 		names := s.conn.Names()
 		for i := range 6 {
-			stop, err := s.conn.Subscribe(names.Of(messages.VerbGet, messages.KeyOf("_", "s", messages.BatchID(fmt.Sprint("hung", i)))), "", func(bus.Msg) {})
+			stop, err := s.conn.Subscribe(names.Of(wire.VerbGet, wire.KeyOf("_", "s", messages.BatchID(fmt.Sprint("hung", i)))), "", func(bus.Msg) {})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +388,7 @@ func TestWatchIgnoresOldReplies(t *testing.T) {
 		watching := make(chan error, 1)
 		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
 		time.Sleep(time.Second)
-		if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
+		if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -403,7 +405,7 @@ func TestWatchIgnoresOldReplies(t *testing.T) {
 // list has the handler answer list requests of the session.
 func (s *stage) list(answer func() any) {
 	s.t.Helper()
-	door(s.t, s.conn, s.conn.Names().Of(messages.VerbGet, messages.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any { return answer() })
+	door(s.t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any { return answer() })
 }
 
 // watch watches the session while during runs.
@@ -428,7 +430,7 @@ func TestWatchWaitsForHungBatchesOnce(t *testing.T) {
 		for i := range 12 {
 			id := messages.BatchID(fmt.Sprint("hung", i))
 			list.Batches = append(list.Batches, messages.ListedBatch{Batch: id, Status: "completed", Ended: time.Now(), Place: uint64(i + 1)})
-			stop, err := s.conn.Subscribe(s.conn.Names().Of(messages.VerbGet, messages.KeyOf("_", "s", id)), "", func(bus.Msg) {})
+			stop, err := s.conn.Subscribe(s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", id)), "", func(bus.Msg) {})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -499,7 +501,7 @@ func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
 				s.watch(time.Time{}, func() {
 					time.Sleep(time.Second)
 					if s.past("completed", whole...); test.begun {
-						if err := s.conn.Publish(s.conn.Names().Of(messages.VerbReply, s.key), bus.Header{"Nats-Sequence": {"7"}}, []byte(`{"batch":"b"}`)); err != nil {
+						if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), bus.Header{"Nats-Sequence": {"7"}}, []byte(`{"batch":"b"}`)); err != nil {
 							t.Fatal(err)
 						}
 					}

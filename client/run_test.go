@@ -12,6 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,7 +21,7 @@ import (
 // one EventWaiting. The first of two coordinators says that it shuts down, or loses its connection
 // together with the agent's.
 func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
-	busy := messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.Busy}}
+	busy := messages.Reply{V: 1, Status: messages.ReplyRefused, Error: &messages.Refusal{Class: messages.ClassBusy}}
 	for name, answers := range map[string]bool{"it shuts down": true, "the connection is lost": false} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -28,9 +30,9 @@ func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 				defer cancel()
 				coordinator := func(answer *messages.Reply) (came <-chan struct{}, goes func()) {
 					visits := make(chan struct{}, 100)
-					goes, err := s.conn.Subscribe(s.conn.Names().Of(messages.VerbRun, s.key), "", func(m bus.Msg) {
+					goes, err := s.conn.Subscribe(s.conn.Names().Of(wire.VerbRun, s.key), "", func(m bus.Msg) {
 						if answer != nil {
-							_ = s.conn.Respond(m, nil, messages.MustMarshal(answer))
+							_ = s.conn.Respond(m, nil, rawjson.MustMarshal(answer))
 						}
 						visits <- struct{}{}
 					})
@@ -65,9 +67,9 @@ func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 				if diff := cmp.Diff([]string{"waiting -1 #0"}, s.all()); diff != "" {
 					t.Errorf("after an hour with nobody: %s", diff)
 				}
-				_, goes = coordinator(&messages.Reply{V: 1, Status: messages.Completed})
+				_, goes = coordinator(&messages.Reply{V: 1, Status: messages.ReplyCompleted})
 				defer goes()
-				if got := <-ran; got.err != nil || got.reply.Status != messages.Completed {
+				if got := <-ran; got.err != nil || got.reply.Status != messages.ReplyCompleted {
 					t.Errorf("got %+v, %v; want it completed", got.reply, got.err)
 				}
 			})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -33,7 +34,7 @@ func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 
 // send begins the span of a batch and puts the trace context into its header. If the client makes
 // no span, that is the trace context of ctx.
-func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb messages.Verb, b messages.Batch, header bus.Header) (context.Context, trace.Span) {
+func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb wire.Verb, b messages.Batch, header bus.Header) (context.Context, trace.Span) {
 	ctx, span := c.tracerFor(ctx).Start(ctx, tracing.SendBatch, trace.WithSpanKind(kind))
 	tracing.Inject(ctx, header)
 	if span.IsRecording() {
@@ -48,7 +49,7 @@ func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb messages.Ve
 
 // anyBatch replaces the ids in a subject by placeholders, so that the span has few distinct
 // destinations.
-var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // sent ends the span of a batch with its status or its error.
 func sent(ctx context.Context, span trace.Span, reply messages.Reply, err error) {

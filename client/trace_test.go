@@ -35,9 +35,9 @@ func fleetDoor(ctx context.Context, t *testing.T, conn *bus.Conn) <-chan bus.Hea
 	door(t, conn, "toolfleet.run.>", 1<<20, func(m bus.Msg) any {
 		hear(m)
 		if strings.Contains(m.Subject, ".refused") {
-			return messages.Reply{V: 1, Status: messages.Refused, Error: &messages.Refusal{Class: messages.MissingID, Message: "canary"}}
+			return messages.Reply{V: 1, Status: messages.ReplyRefused, Error: &messages.Refusal{Class: messages.ClassMissingID, Message: "canary"}}
 		}
-		return messages.Reply{V: 1, Status: messages.Completed, Reinjection: []byte(`{}`)}
+		return messages.Reply{V: 1, Status: messages.ReplyCompleted, Reinjection: []byte(`{}`)}
 	})
 	stop, err := conn.Subscribe("toolfleet.batch.>", "", hear)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -30,7 +32,7 @@ func (c *Client) batches(ctx context.Context, s messages.SessionID, ask messages
 	answer, err := answerTo[struct {
 		messages.BatchList
 		Error *messages.Refusal `json:"error"`
-	}](ctx, c, c.names.Of(messages.VerbGet, c.key(s, messages.NoBatch)), messages.MustMarshal(ask))
+	}](ctx, c, c.names.Of(wire.VerbGet, c.key(s, messages.NoBatch)), rawjson.MustMarshal(ask))
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -167,7 +169,7 @@ func (f *follower) listed(a answeredList) {
 	p.asking = false
 	var refusal *messages.Refusal
 	switch {
-	case errors.As(a.err, &refusal) && refusal.Class != messages.Busy: // final
+	case errors.As(a.err, &refusal) && refusal.Class != messages.ClassBusy: // final
 		p.wait = 0
 	case a.err != nil:
 		// An older coordinator (errNoLists) may have answered, and a newer one may answer next.

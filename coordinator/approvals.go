@@ -15,7 +15,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -36,11 +38,11 @@ func (c *Coordinator) decideDoor(ctx context.Context, m bus.Msg) {
 }
 
 // takeDecision answers a decision, and reports whether the call waits for no other. The error is of its subject.
-func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key messages.CallKey, err error) (last bool) {
+func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
 	ctx, span := c.cfg.Tracer.Start(tracing.Extract(ctx, m.Header), tracing.Decide, consumes...)
 	defer span.End()
 	if err != nil {
-		c.refuseDecision(ctx, m, key, nil, refusal(messages.SubjectMismatch, "%v", err))
+		c.refuseDecision(ctx, m, key, nil, refusal(messages.ClassSubjectMismatch, "%v", err))
 		return false
 	}
 	d, refused := approval.Decode(m.Data)
@@ -66,7 +68,7 @@ func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key messages.
 		line.Permission = permission(decided, "deny")
 	}
 	c.auditSurely(ctx, key, line)
-	c.respond(m, nil, messages.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
+	c.respond(m, nil, rawjson.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
 	return last
 }
 
@@ -74,25 +76,25 @@ func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key messages.
 const maxSign = 256
 
 // acceptable says what keeps a decision from being looked at.
-func (c *Coordinator) acceptable(key messages.CallKey, d messages.Decision) *messages.Refusal {
-	_, err := messages.Marshal(d)
+func (c *Coordinator) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
+	_, err := rawjson.Marshal(d)
 	switch {
 	case err != nil:
-		return refusal(messages.InvalidDecision, "The decision cannot be read: %v.", err)
+		return refusal(messages.ClassInvalidDecision, "The decision cannot be read: %v.", err)
 	case c.cfg.Approvers.Len() == 0:
-		return refusal(messages.BadSignature, "Nobody's decision counts here: this coordinator has a policy without approvers.")
+		return refusal(messages.ClassBadSignature, "Nobody's decision counts here: this coordinator has a policy without approvers.")
 	case max(len(d.By), len(d.Key), len(d.Nonce), len(d.Sig), len(d.Approval), len(d.ArgsHash), len(d.ToolDigest), len(d.Policy)) > maxSign:
-		return refusal(messages.InvalidDecision, "A field of the decision has more than %d bytes.", maxSign)
+		return refusal(messages.ClassInvalidDecision, "A field of the decision has more than %d bytes.", maxSign)
 	case max(len(d.Session), len(d.Batch), len(d.CallID), len(d.Tool)) > messages.MaxID:
-		return refusal(messages.InvalidDecision, "An id in the decision has more than %d bytes.", messages.MaxID)
-	case messages.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index) != key:
-		return refusal(messages.SubjectMismatch, "The decision is about another call than its subject.")
+		return refusal(messages.ClassInvalidDecision, "An id in the decision has more than %d bytes.", messages.MaxID)
+	case wire.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index) != key:
+		return refusal(messages.ClassSubjectMismatch, "The decision is about another call than its subject.")
 	}
 	return nil
 }
 
 // decide stores what a decision makes of the question that is open now, and returns the question as it then stands.
-func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
+func (c *Coordinator) decide(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	const tries = 10 // against others who decide about the same question, of which each try lets one go first
 	for try := range tries {
 		entry, err := c.journal.Question(ctx, key)
@@ -107,7 +109,7 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 			trace.SpanFromContext(ctx).AddLink(link)
 		}
 		q, state, refused := c.cfg.Approvers.Take(*entry.Record.Approval, d, c.conn.Now(ctx))
-		if refused == nil && d.Verdict == messages.Edit {
+		if refused == nil && d.Verdict == messages.VerdictEdit {
 			refused = c.fits(ctx, q)
 		}
 		if refused != nil {
@@ -119,7 +121,7 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // a worker has followed it already
 			return q, state, nil
 		case errors.Is(err, bus.ErrTooLarge):
-			return q, "", refusal(messages.InvalidDecision, "The decision is too large to be stored with the question.")
+			return q, "", refusal(messages.ClassInvalidDecision, "The decision is too large to be stored with the question.")
 		case !errors.As(err, &lost):
 			return q, "", c.storeless(ctx, key, d.CallID, err)
 		}
@@ -128,7 +130,7 @@ func (c *Coordinator) decide(ctx context.Context, key messages.CallKey, d messag
 }
 
 // holds reports whether a decision is one of those that were taken.
-func holds(r messages.CallRecord, d messages.Decision) bool {
+func holds(r wire.CallRecord, d messages.Decision) bool {
 	return r.Approval != nil && slices.ContainsFunc(r.Approval.Decisions, func(taken messages.Decision) bool { return taken.Nonce == d.Nonce && taken.Sig == d.Sig })
 }
 
@@ -137,25 +139,25 @@ func (c *Coordinator) fits(ctx context.Context, q messages.Approval) *messages.R
 	tool, known := c.catalog.now().Lookup(q.Tool)
 	if !known || tool.Digest != q.ToolDigest { // the watch may be behind
 		if err := c.askLeader(ctx, q.Tool); err != nil {
-			return refusal(messages.Busy, "The definition of the tool cannot be read. Try again.")
+			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
 		tool, known = c.catalog.now().Lookup(q.Tool)
 	}
 	if !known || tool.Digest != q.ToolDigest {
-		return refusal(messages.ApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)
+		return refusal(messages.ClassApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)
 	}
 	schema, err := schemas.Compile(tool.InputSchema)
 	if err == nil {
 		err = schema.Validate(q.Input)
 	}
 	if err != nil {
-		return refusal(messages.InvalidDecision, "The new arguments are no input of %s: %v.", q.Tool, err)
+		return refusal(messages.ClassInvalidDecision, "The new arguments are no input of %s: %v.", q.Tool, err)
 	}
 	return nil
 }
 
 // answered is the record that follows a parked one: the question with its new decision, and a result where that was no.
-func answered(parked messages.CallRecord, q messages.Approval, state messages.DecisionState) messages.CallRecord {
+func answered(parked wire.CallRecord, q messages.Approval, state messages.DecisionState) wire.CallRecord {
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = rand.Text(), &q, q.ArgsHash, ""
 	if q.Original != nil {
@@ -163,16 +165,16 @@ func answered(parked messages.CallRecord, q messages.Approval, state messages.De
 	}
 	switch state {
 	case messages.DecisionGranted:
-		next.State = messages.Granted
+		next.State = wire.Granted
 	case messages.DecisionDenied:
-		next.State, next.Result = messages.Ended, denied(parked, q)
+		next.State, next.Result = wire.Ended, denied(parked, q)
 		next.Input, next.Approval = nil, bare(q)
 	}
 	return next
 }
 
 // denied is the result of a call that a person said no to.
-func denied(parked messages.CallRecord, q messages.Approval) *messages.Result {
+func denied(parked wire.CallRecord, q messages.Approval) *messages.Result {
 	last := q.Decisions[len(q.Decisions)-1]
 	message := "Denied by " + last.By + "."
 	if reason := strings.TrimSpace(last.Reason); reason != "" {
@@ -192,7 +194,7 @@ func denied(parked messages.CallRecord, q messages.Approval) *messages.Result {
 }
 
 // showDecided brings the list and the news up to date.
-func (c *Coordinator) showDecided(ctx context.Context, key messages.CallKey, q messages.Approval, state messages.DecisionState) {
+func (c *Coordinator) showDecided(ctx context.Context, key wire.CallKey, q messages.Approval, state messages.DecisionState) {
 	pending := q.Pending()
 	var err error
 	if state == messages.DecisionWaiting {
@@ -208,7 +210,7 @@ func (c *Coordinator) showDecided(ctx context.Context, key messages.CallKey, q m
 }
 
 // auditSurely writes a line that is to be there before the decision is answered.
-func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
+func (c *Coordinator) auditSurely(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = c.id, time.Now()
 	var err error
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
@@ -225,12 +227,12 @@ func (c *Coordinator) auditSurely(ctx context.Context, key messages.CallKey, lin
 }
 
 // notPending says that a call does not wait for a decision, and to those whose word counts why.
-func (c *Coordinator) notPending(ctx context.Context, d messages.Decision, newest messages.CallRecord) *messages.Refusal {
-	none := refusal(messages.NotPending, "No question is open about this call.")
+func (c *Coordinator) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
+	none := refusal(messages.ClassNotPending, "No question is open about this call.")
 	if newest.Approval == nil {
 		return none
 	}
-	if _, _, refused := c.cfg.Approvers.Take(*newest.Approval, d, c.conn.Now(ctx)); refused != nil && (refused.Class == messages.BadSignature || refused.Class == messages.InvalidDecision) {
+	if _, _, refused := c.cfg.Approvers.Take(*newest.Approval, d, c.conn.Now(ctx)); refused != nil && (refused.Class == messages.ClassBadSignature || refused.Class == messages.ClassInvalidDecision) {
 		return refused
 	}
 	none.Message = whyNotPending(newest)
@@ -238,14 +240,14 @@ func (c *Coordinator) notPending(ctx context.Context, d messages.Decision, newes
 }
 
 // whyNotPending is how the question of a call came to its end.
-func whyNotPending(newest messages.CallRecord) string {
+func whyNotPending(newest wire.CallRecord) string {
 	by := ""
 	if q := newest.Approval; q != nil && len(q.Decisions) > 0 {
 		last := q.Decisions[len(q.Decisions)-1]
 		by = " by " + last.By
 	}
 	switch r := newest.Result; {
-	case newest.State == messages.Granted:
+	case newest.State == wire.Granted:
 		return "The question was answered: granted" + by + "."
 	case r == nil:
 		return "The question was answered: granted" + by + ", and the call was taken by a worker."
@@ -258,9 +260,9 @@ func whyNotPending(newest messages.CallRecord) string {
 }
 
 // storeless says that it is not known whether a decision was stored.
-func (c *Coordinator) storeless(ctx context.Context, key messages.CallKey, id messages.CallID, err error) *messages.Refusal {
+func (c *Coordinator) storeless(ctx context.Context, key wire.CallKey, id messages.CallID, err error) *messages.Refusal {
 	c.logOf(ctx, key, id).Warn("a decision could not be stored", "err", err)
-	return &messages.Refusal{Class: messages.Busy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
+	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
 func refusal(class messages.Class, format string, args ...any) *messages.Refusal {
@@ -269,10 +271,10 @@ func refusal(class messages.Class, format string, args ...any) *messages.Refusal
 
 // refuseDecision answers a decision that is not taken, and writes it down. What anybody could send is written down only
 // as often as [allowance] says, so that a flood of it fills neither the record for people nor the log.
-func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
+func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	c.cfg.Metrics.notDecided.WithLabelValues(string(refused.Class)).Inc()
 	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
-	if refused.Class != messages.Busy && c.isWrittenDown(refused.Class) {
+	if refused.Class != messages.ClassBusy && c.isWrittenDown(refused.Class) {
 		c.logRefused(ctx, key, d, refused)
 		if key.Batch != "" {
 			c.auditRefused(ctx, key, d, refused)
@@ -280,19 +282,19 @@ func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key message
 	}
 	code := "400"
 	switch refused.Class {
-	case messages.Busy:
+	case messages.ClassBusy:
 		code = "503"
-	case messages.NotPending, messages.ApprovalExpired:
+	case messages.ClassNotPending, messages.ClassApprovalExpired:
 		code = "409"
-	case messages.BadSignature, messages.SelfApproval, messages.SameApprover:
+	case messages.ClassBadSignature, messages.ClassSelfApproval, messages.ClassSameApprover:
 		code = "403"
 	}
-	c.respond(m, serviceError(string(refused.Class), code), messages.MustMarshal(messages.DecisionAnswer{Error: refused}))
+	c.respond(m, serviceError(string(refused.Class), code), rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))
 }
 
 func (c *Coordinator) isWrittenDown(class messages.Class) bool {
 	switch class {
-	case messages.InvalidDecision, messages.SubjectMismatch, messages.BadSignature, messages.NotPending: // needs no key that counts
+	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // needs no key that counts
 		write, last := c.refused.take(time.Now())
 		if last {
 			c.log.Warn("many decisions are refused; until they become fewer most are counted and not written down")
@@ -303,7 +305,7 @@ func (c *Coordinator) isWrittenDown(class messages.Class) bool {
 }
 
 // logRefused leaves out why: the sentence may be about arguments. Who it is by is what the decision says.
-func (c *Coordinator) logRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
+func (c *Coordinator) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
 		c.logOf(ctx, key, "").Warn("decision refused", "class", refused.Class)
 		return
@@ -311,7 +313,7 @@ func (c *Coordinator) logRefused(ctx context.Context, key messages.CallKey, d *m
 	c.logOf(ctx, key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", short(d.Verdict), "by", d.By)
 }
 
-func (c *Coordinator) auditRefused(ctx context.Context, key messages.CallKey, d *messages.Decision, refused *messages.Refusal) {
+func (c *Coordinator) auditRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	line := messages.AuditRecord{
 		Type: messages.AuditRefused, Session: messages.SessionID(key.Session), Batch: messages.BatchID(key.Batch), Index: key.Index,
 		Refusal: refused,
@@ -345,41 +347,41 @@ func (c *Coordinator) showDoor(ctx context.Context, m bus.Msg) {
 	var entry journal.CallEntry
 	var none *journal.NoQuestion
 	if err != nil {
-		answer.Error = refusal(messages.SubjectMismatch, "%v", err)
+		answer.Error = refusal(messages.ClassSubjectMismatch, "%v", err)
 	} else if entry, err = c.journal.Question(ctx, key); err == nil {
 		answer.Approval = entry.Record.Approval
 	} else if errors.As(err, &none) {
-		answer.Error = refusal(messages.NotPending, "No question is open about this call.")
+		answer.Error = refusal(messages.ClassNotPending, "No question is open about this call.")
 		if none.Newest.Record.Approval != nil {
 			answer.Error.Message = whyNotPending(none.Newest.Record)
 		}
 	} else {
 		c.logOf(ctx, key, "").Warn("a question could not be read", "err", err)
-		answer.Error = &messages.Refusal{Class: messages.Busy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
+		answer.Error = &messages.Refusal{Class: messages.ClassBusy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)
 }
 
 // listDoor answers with the open questions of a tenant.
 func (c *Coordinator) listDoor(ctx context.Context, m bus.Msg) {
-	tenant := strings.TrimPrefix(m.Subject, c.names.OfTenant(messages.VerbList, ""))
+	tenant := strings.TrimPrefix(m.Subject, c.names.OfTenant(wire.VerbList, ""))
 	answer := messages.PendingList{V: messages.Version, Pending: []messages.Pending{}}
 	if !messages.IsToken(tenant) {
-		answer.Error = refusal(messages.SubjectMismatch, "%.80q is no tenant.", tenant)
+		answer.Error = refusal(messages.ClassSubjectMismatch, "%.80q is no tenant.", tenant)
 	} else if open, err := c.journal.Pending(ctx, tenant); err == nil {
 		answer.Pending = open
 	} else {
 		c.log.Warn("the open questions could not be listed", "tenant", tenant, "err", err)
-		answer.Error = &messages.Refusal{Class: messages.Busy, Message: "The list cannot be read at this moment. Try again.", RetryAfterMS: 500}
+		answer.Error = &messages.Refusal{Class: messages.ClassBusy, Message: "The list cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)
 }
 
 func (c *Coordinator) answerPerson(m bus.Msg, refused *messages.Refusal, answer any) {
 	if refused == nil {
-		c.respondInChunks(m, messages.MustMarshal(answer))
+		c.respondInChunks(m, rawjson.MustMarshal(answer))
 		return
 	}
-	code := map[messages.Class]string{messages.Busy: "503", messages.NotPending: "404"}[refused.Class]
-	c.respond(m, serviceError(string(refused.Class), cmp.Or(code, "400")), messages.MustMarshal(answer))
+	code := map[messages.Class]string{messages.ClassBusy: "503", messages.ClassNotPending: "404"}[refused.Class]
+	c.respond(m, serviceError(string(refused.Class), cmp.Or(code, "400")), rawjson.MustMarshal(answer))
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,7 +22,7 @@ func edit(input string) func(*messages.Decision) {
 func ticket(d *messages.Decision) { d.Ticket = "OPS-7" }
 
 // asked is an office with a coordinator, a worker, and a batch with one call that is asked about.
-func (o *office) asked() (messages.CallKey, messages.Approval) {
+func (o *office) asked() (wire.CallKey, messages.Approval) {
 	o.t.Helper()
 	c, _ := o.coordinator(Config{})
 	o.worker()
@@ -30,7 +32,7 @@ func (o *office) asked() (messages.CallKey, messages.Approval) {
 
 // What is refused changes nothing, and is written down without arguments.
 func TestDecisionsThatAreRefused(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
 		other := q
 		other.ArgsHash = messages.Digest([]byte("others"))
@@ -41,23 +43,23 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 			}
 			return []byte(strings.Replace(string(body), from, to, 1))
 		}
-		approve := o.decision(q, messages.Approve, "alice")
+		approve := o.decision(q, messages.VerdictApprove, "alice")
 		for _, tt := range []struct {
 			what string
 			body []byte
 			want messages.Class
 		}{
-			{"no JSON", []byte("{"), messages.InvalidDecision},
-			{"a key twice", []byte(`{"v":1,"v":1}`), messages.InvalidDecision},
-			{"of another call", change(approve, `"index":0`, `"index":1`), messages.SubjectMismatch},
-			{"a field of a megabyte", change(approve, `"policy":"p1"`, `"policy":"`+strings.Repeat("x", 900_000)+`"`), messages.InvalidDecision},
-			{"a reason of a megabyte", o.decision(q, messages.Approve, "alice", func(d *messages.Decision) { d.Reason = strings.Repeat("x", 900_000) }), messages.InvalidDecision},
-			{"another's name", o.decision(q, messages.Approve, "alice", forged), messages.BadSignature},
-			{"changed after it was signed", change(approve, `"verdict":"approve"`, `"verdict":"deny"`), messages.BadSignature},
-			{"other arguments", o.decision(other, messages.Approve, "alice"), messages.ApprovalMismatch},
-			{"one's own call", o.decision(q, messages.Approve, "agent"), messages.SelfApproval},
-			{"an edit that is no input", o.decision(q, messages.Edit, "alice", edit(`{"amount":"much"}`)), messages.InvalidDecision},
-			{"an edit that changes nothing", o.decision(q, messages.Edit, "alice", edit(string(q.Input))), messages.InvalidDecision},
+			{"no JSON", []byte("{"), messages.ClassInvalidDecision},
+			{"a key twice", []byte(`{"v":1,"v":1}`), messages.ClassInvalidDecision},
+			{"of another call", change(approve, `"index":0`, `"index":1`), messages.ClassSubjectMismatch},
+			{"a field of a megabyte", change(approve, `"policy":"p1"`, `"policy":"`+strings.Repeat("x", 900_000)+`"`), messages.ClassInvalidDecision},
+			{"a reason of a megabyte", o.decision(q, messages.VerdictApprove, "alice", func(d *messages.Decision) { d.Reason = strings.Repeat("x", 900_000) }), messages.ClassInvalidDecision},
+			{"another's name", o.decision(q, messages.VerdictApprove, "alice", forged), messages.ClassBadSignature},
+			{"changed after it was signed", change(approve, `"verdict":"approve"`, `"verdict":"deny"`), messages.ClassBadSignature},
+			{"other arguments", o.decision(other, messages.VerdictApprove, "alice"), messages.ClassApprovalMismatch},
+			{"one's own call", o.decision(q, messages.VerdictApprove, "agent"), messages.ClassSelfApproval},
+			{"an edit that is no input", o.decision(q, messages.VerdictEdit, "alice", edit(`{"amount":"much"}`)), messages.ClassInvalidDecision},
+			{"an edit that changes nothing", o.decision(q, messages.VerdictEdit, "alice", edit(string(q.Input))), messages.ClassInvalidDecision},
 		} {
 			answer := o.decide(key, tt.body)
 			if answer.OK || answer.Error == nil || answer.Error.Class != tt.want || len(answer.Error.Message) > 1000 {
@@ -67,7 +69,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 				t.Errorf("%s: an argument in %v", tt.what, answer.Error)
 			}
 		}
-		nobody, err := o.conn.Request(t.Context(), o.names.OfCall(messages.VerbDecide, key.BatchKey.Call(7)), nil, []byte(strings.Replace(string(approve), `"index":0`, `"index":7`, 1)))
+		nobody, err := o.conn.Request(t.Context(), o.names.OfCall(wire.VerbDecide, key.BatchKey.Call(7)), nil, []byte(strings.Replace(string(approve), `"index":0`, `"index":7`, 1)))
 		o.must(err)
 		if nobody.Header.Get(bus.ServiceErrorCodeHeader) != "409" {
 			t.Errorf("about a call that asks nothing: %v %s", nobody.Header, nobody.Data)
@@ -77,7 +79,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 			t.Errorf("audited %v", types)
 		}
 		for _, line := range lines {
-			if text := string(messages.MustMarshal(line)); strings.Contains(text, "149.99") || strings.Contains(text, "much") || len(text) > 8<<10 {
+			if text := string(rawjson.MustMarshal(line)); strings.Contains(text, "149.99") || strings.Contains(text, "much") || len(text) > 8<<10 {
 				t.Errorf("a line with arguments, or of %d bytes: %.300s", len(text), text)
 			}
 		}
@@ -89,7 +91,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 			t.Errorf("answered %+v, %+v", answer, answer.Error)
 		}
 		o.reply(key.BatchKey, soon)
-		if again := o.decide(key, approve); again.OK || again.Error.Class != messages.NotPending || !strings.Contains(again.Error.Message, "alice") && !strings.Contains(again.Error.Message, "ended") {
+		if again := o.decide(key, approve); again.OK || again.Error.Class != messages.ClassNotPending || !strings.Contains(again.Error.Message, "alice") && !strings.Contains(again.Error.Message, "ended") {
 			t.Errorf("a replayed decision was answered %+v", again.Error)
 		}
 		if o.runs.Load() != 1 {
@@ -99,10 +101,10 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 }
 
 func TestADenialIsWhatTheModelReads(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
 		why := func(d *messages.Decision) { d.Reason = "Ask the customer for the receipt first." }
-		if answer := o.decide(key, o.decision(q, messages.Deny, "bob", why)); answer.State != messages.DecisionDenied {
+		if answer := o.decide(key, o.decision(q, messages.VerdictDeny, "bob", why)); answer.State != messages.DecisionDenied {
 			t.Fatalf("answered %+v", answer)
 		}
 		r := o.reply(key.BatchKey, soon).Results[0]
@@ -120,9 +122,9 @@ func TestADenialIsWhatTheModelReads(t *testing.T) {
 }
 
 func TestAnEditRunsWithItsArguments(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
-		if answer := o.decide(key, o.decision(q, messages.Edit, "alice", edit(`{"amount":10}`))); answer.State != messages.DecisionGranted {
+		if answer := o.decide(key, o.decision(q, messages.VerdictEdit, "alice", edit(`{"amount":10}`))); answer.State != messages.DecisionGranted {
 			t.Fatalf("answered %+v, %+v", answer, answer.Error)
 		}
 		reply := o.reply(key.BatchKey, soon)
@@ -138,8 +140,8 @@ func TestAnEditRunsWithItsArguments(t *testing.T) {
 
 // Two people and a ticket. The first agrees, the second edits, so the first has to be asked again.
 func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
-		o.ask = func(q *messages.Approval) { q.Tier, q.Approvers, q.Ticket = messages.Critical, 2, true }
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		o.ask = func(q *messages.Approval) { q.Tier, q.Approvers, q.Ticket = messages.TierCritical, 2, true }
 		key, q := o.asked()
 		take := func(body []byte, state messages.DecisionState, class messages.Class) {
 			t.Helper()
@@ -148,18 +150,18 @@ func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 				t.Fatalf("answered %+v, %+v; want %s %s", answer, answer.Error, state, class)
 			}
 		}
-		take(o.decision(q, messages.Approve, "alice"), messages.DecisionWaiting, "")
-		take(o.decision(q, messages.Approve, "alice", ticket), "", messages.SameApprover)
-		take(o.decision(q, messages.Approve, "bob"), "", messages.TicketMissing)
+		take(o.decision(q, messages.VerdictApprove, "alice"), messages.DecisionWaiting, "")
+		take(o.decision(q, messages.VerdictApprove, "alice", ticket), "", messages.ClassSameApprover)
+		take(o.decision(q, messages.VerdictApprove, "bob"), "", messages.ClassTicketMissing)
 		o.until("the list says who has agreed", soon, func() bool { return fmt.Sprint(o.pending()[0].Agreed) == "[alice]" })
 		time.Sleep(6 * time.Minute)
-		take(o.decision(q, messages.Edit, "bob", edit(`{"amount":10}`), ticket), messages.DecisionWaiting, "")
+		take(o.decision(q, messages.VerdictEdit, "bob", edit(`{"amount":10}`), ticket), messages.DecisionWaiting, "")
 		if o.runs.Load() != 0 {
 			t.Fatal("ran before two had agreed")
 		}
-		take(o.decision(q, messages.Approve, "alice", ticket), "", messages.ApprovalMismatch)
+		take(o.decision(q, messages.VerdictApprove, "alice", ticket), "", messages.ClassApprovalMismatch)
 		now := o.rests(key)
-		take(o.decision(now, messages.Approve, "alice"), messages.DecisionGranted, "")
+		take(o.decision(now, messages.VerdictApprove, "alice"), messages.DecisionGranted, "")
 		r := o.reply(key.BatchKey, soon).Results[0]
 		if r.Status != messages.StatusOK || o.runs.Load() != 1 {
 			t.Errorf("ran %d times: %+v", o.runs.Load(), r)
@@ -173,7 +175,7 @@ func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 
 // Of decisions at the same moment, at several coordinators, one counts. Who came too late learns whose it was.
 func TestTheFirstDecisionCounts(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		for range 3 {
 			o.coordinator(Config{})
 		}
@@ -182,8 +184,8 @@ func TestTheFirstDecisionCounts(t *testing.T) {
 			key := o.submit("s", fmt.Sprint("b", round), 1).Call(0)
 			q := o.rests(key)
 			bodies := [][]byte{
-				o.decision(q, messages.Approve, "alice"), o.decision(q, messages.Deny, "bob"), o.decision(q, messages.Approve, "bob"),
-				o.decision(q, messages.Edit, "alice", edit(`{"amount":1}`)), o.decision(q, messages.Approve, "alice"),
+				o.decision(q, messages.VerdictApprove, "alice"), o.decision(q, messages.VerdictDeny, "bob"), o.decision(q, messages.VerdictApprove, "bob"),
+				o.decision(q, messages.VerdictEdit, "alice", edit(`{"amount":1}`)), o.decision(q, messages.VerdictApprove, "alice"),
 			}
 			var deciding sync.WaitGroup
 			answers := make([]messages.DecisionAnswer, len(bodies))
@@ -195,7 +197,7 @@ func TestTheFirstDecisionCounts(t *testing.T) {
 			for _, a := range answers {
 				if a.OK {
 					taken += string(a.State)
-				} else if a.Error.Class != messages.NotPending || !strings.Contains(a.Error.Message, "by alice") && !strings.Contains(a.Error.Message, "by bob") && !strings.Contains(a.Error.Message, "ended") {
+				} else if a.Error.Class != messages.ClassNotPending || !strings.Contains(a.Error.Message, "by alice") && !strings.Contains(a.Error.Message, "by bob") && !strings.Contains(a.Error.Message, "ended") {
 					t.Errorf("who came too late was answered %+v", a.Error)
 				}
 			}
@@ -212,10 +214,10 @@ func TestTheFirstDecisionCounts(t *testing.T) {
 }
 
 func TestShowAndList(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
-		show := func(key messages.CallKey) (answer messages.ApprovalAnswer) {
-			m, err := o.conn.Request(t.Context(), o.names.OfCall(messages.VerbShow, key), nil, nil)
+		show := func(key wire.CallKey) (answer messages.ApprovalAnswer) {
+			m, err := o.conn.Request(t.Context(), o.names.OfCall(wire.VerbShow, key), nil, nil)
 			o.must(err)
 			o.must(json.Unmarshal(m.Data, &answer))
 			return answer
@@ -223,18 +225,18 @@ func TestShowAndList(t *testing.T) {
 		if a := show(key); a.Approval == nil || a.Approval.ID != q.ID || string(a.Approval.Input) != `{"amount":149.99}` {
 			t.Errorf("shown: %+v", a)
 		}
-		if a := show(key.BatchKey.Call(3)); a.Error == nil || a.Error.Class != messages.NotPending {
+		if a := show(key.BatchKey.Call(3)); a.Error == nil || a.Error.Class != messages.ClassNotPending {
 			t.Errorf("shown of a call that asks nothing: %+v", a)
 		}
 		if got := o.pending(); len(got) != 1 || got[0].Line != approval.Line("refund", q.Input) {
 			t.Errorf("listed: %+v", got)
 		}
-		m, err := o.conn.Request(t.Context(), o.names.OfTenant(messages.VerbList, "elsewhere"), nil, nil)
+		m, err := o.conn.Request(t.Context(), o.names.OfTenant(wire.VerbList, "elsewhere"), nil, nil)
 		o.must(err)
 		if string(m.Data) != `{"v":1,"pending":[]}` {
 			t.Errorf("listed for another tenant: %s", m.Data)
 		}
-		o.decide(key, o.decision(q, messages.Deny, "bob"))
+		o.decide(key, o.decision(q, messages.VerdictDeny, "bob"))
 		if a := show(key); a.Error == nil || a.Error.Message != "The question was answered: denied by bob." {
 			t.Errorf("shown afterwards: %+v", a.Error)
 		}
@@ -243,7 +245,7 @@ func TestShowAndList(t *testing.T) {
 
 // More questions than the server answers for at once are listed all the same; those that expired are not.
 func TestALongList(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const open = 1500
 		now := time.Now()
 		for i := range open + 1 {
@@ -251,7 +253,7 @@ func TestALongList(t *testing.T) {
 			if i == open {
 				q.Expires = now
 			}
-			key := messages.BatchKey{Tenant: messages.OneTenant, Session: "s", Batch: fmt.Sprint(i)}.Call(0)
+			key := wire.BatchKey{Tenant: messages.OneTenant, Session: "s", Batch: fmt.Sprint(i)}.Call(0)
 			for again := range 2 {
 				if fresh, err := o.journal.Ask(t.Context(), key, q); err != nil || fresh != (again == 0) {
 					t.Fatalf("question %d, asked %d times before: new %v, %v", i, again, fresh, err)
@@ -262,7 +264,7 @@ func TestALongList(t *testing.T) {
 		if err != nil || len(got) != open || got[0].ID != fmt.Sprint(open-1) {
 			t.Errorf("%d are listed, %v", len(got), err)
 		}
-		key := messages.BatchKey{Tenant: messages.OneTenant, Session: "s", Batch: "7"}.Call(0)
+		key := wire.BatchKey{Tenant: messages.OneTenant, Session: "s", Batch: "7"}.Call(0)
 		for again := range 2 {
 			if was, found, err := o.journal.Forget(t.Context(), key); err != nil || found != (again == 0) || found && was.ID != "7" {
 				t.Errorf("forgotten %d times before: %v %v %v", again, was, found, err)
@@ -276,27 +278,27 @@ func TestALongList(t *testing.T) {
 
 // A flood of decisions by nobody fills neither the record for people nor the log.
 func TestAFloodOfForgeriesIsNotAllWrittenDown(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
-		forged := o.decision(q, messages.Approve, "alice", func(d *messages.Decision) { d.By = "bob" })
+		forged := o.decision(q, messages.VerdictApprove, "alice", func(d *messages.Decision) { d.By = "bob" })
 		for range 500 {
 			o.decide(key, forged)
 		}
-		if o.decide(key, o.decision(q, messages.Approve, "agent")); o.runs.Load() != 0 {
+		if o.decide(key, o.decision(q, messages.VerdictApprove, "agent")); o.runs.Load() != 0 {
 			t.Error("ran")
 		}
 		types, lines := o.audited()
 		if len(types) > allowedAtOnce+30 || len(types) < allowedAtOnce {
 			t.Errorf("%d lines", len(types))
 		}
-		if last := lines[len(lines)-1]; last.Refusal == nil || last.Refusal.Class != messages.SelfApproval {
+		if last := lines[len(lines)-1]; last.Refusal == nil || last.Refusal.Class != messages.ClassSelfApproval {
 			t.Errorf("somebody whose key counts was not written down: %+v", last)
 		}
 	})
 }
 
 func TestWithoutApproversNobodyDecides(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		all := o.list
 		o.list = approval.Approvers{}
 		c, _ := o.coordinator(Config{})
@@ -304,7 +306,7 @@ func TestWithoutApproversNobodyDecides(t *testing.T) {
 		o.worker()
 		key := o.submit("s", "b", 1).Call(0)
 		q := o.rests(key, c)
-		if a := o.decide(key, o.decision(q, messages.Approve, "alice")); a.OK || a.Error.Class != messages.BadSignature || !strings.Contains(a.Error.Message, "without approvers") {
+		if a := o.decide(key, o.decision(q, messages.VerdictApprove, "alice")); a.OK || a.Error.Class != messages.ClassBadSignature || !strings.Contains(a.Error.Message, "without approvers") {
 			t.Errorf("answered %+v", a.Error)
 		}
 	})

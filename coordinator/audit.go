@@ -12,7 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -24,7 +26,7 @@ import (
 type frozen struct{ argsHash, toolDigest string }
 
 // note keeps what a record says for the line about its call. One that cannot be read may be of other arguments.
-func (d *drive) note(index int, r messages.CallRecord) {
+func (d *drive) note(index int, r wire.CallRecord) {
 	if r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable {
 		d.frozen[index] = frozen{r.ArgsHash, r.ToolDigest}
 	}
@@ -44,14 +46,14 @@ type ending struct {
 // putOnRecord stores the lines about a batch. What is there already stays. Lines that cannot be made, or never fit, are bare
 // ones in their place; a batch of which even those cannot be stored goes without.
 func (c *Coordinator) putOnRecord(ctx context.Context, log *slog.Logger, e ending) error {
-	err := c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (messages.AuditLines, error) {
+	err := c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (wire.AuditLines, error) {
 		calls, err := e.calls(ctx)
 		return audit.Lines(about, calls, hasher, c.record.Include()), err
 	})
 	if hopeless(err) {
 		c.cfg.Metrics.auditFailed()
 		log.Error("a batch is put on record with less than is known of its calls", "err", err)
-		err = c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (messages.AuditLines, error) {
+		err = c.writeLines(ctx, e, func(about audit.Batch, hasher audit.Hasher) (wire.AuditLines, error) {
 			return audit.Bare(about, e.results, hasher), nil
 		})
 	}
@@ -71,7 +73,7 @@ var errPanic = errors.New("panic")
 // hopeless reports whether lines cannot be stored, however often it is tried: nothing would come after the batch.
 func hopeless(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
 
-func (c *Coordinator) writeLines(ctx context.Context, e ending, lines func(audit.Batch, audit.Hasher) (messages.AuditLines, error)) (err error) {
+func (c *Coordinator) writeLines(ctx context.Context, e ending, lines func(audit.Batch, audit.Hasher) (wire.AuditLines, error)) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
@@ -92,7 +94,7 @@ func (c *Coordinator) writeLines(ctx context.Context, e ending, lines func(audit
 	if err != nil {
 		return err
 	}
-	if e.class == messages.BatchConflict { // which is answered while those before it run
+	if e.class == messages.ClassBatchConflict { // which is answered while those before it run
 		return c.record.AppendAside(ctx, e.accepted.Key, e.accepted.Seq, all)
 	}
 	return c.record.Append(ctx, e.accepted.Key, e.accepted.Seq, all)
@@ -199,7 +201,7 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 
 // ranWith is what the older records of a call say, where the newest one is an end that does not.
 func (c *Coordinator) ranWith(ctx context.Context, newest journal.CallEntry) (ran frozen, err error) {
-	if newest.Record.State != messages.Ended || newest.Record.Attempt == 0 {
+	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
 		return ran, nil
 	}
 	records, err := c.journal.Records(ctx, newest.Key)
@@ -217,7 +219,7 @@ func resultOf(e journal.CallEntry, in decoded) messages.Result {
 	switch r, i := e.Record, e.Key.Index; {
 	case r.Result != nil:
 		return *r.Result
-	case i < len(in.calls) && (r.State == messages.Claimed || r.State == messages.Renewed):
+	case i < len(in.calls) && (r.State == wire.Claimed || r.State == wire.Renewed):
 		return messages.Result{
 			V: messages.Version, Index: i, CallID: in.calls[i].ID, Tool: in.calls[i].Tool(), Status: messages.StatusOutcomeUnknown,
 			Outcome: messages.Failed(messages.CodeOutcomeUnknown, ""), Attempt: r.Attempt, Worker: r.Worker,
@@ -227,7 +229,7 @@ func resultOf(e journal.CallEntry, in decoded) messages.Result {
 }
 
 // asTheyRan looks up the arguments that hooks and people have changed, where the record for people shows fields of them.
-func (c *Coordinator) asTheyRan(ctx context.Context, key messages.BatchKey, calls []audit.Call) error {
+func (c *Coordinator) asTheyRan(ctx context.Context, key wire.BatchKey, calls []audit.Call) error {
 	for i, call := range calls {
 		ran := call.ArgsHash
 		if t := call.Result.Trail; t != nil {
@@ -236,7 +238,7 @@ func (c *Coordinator) asTheyRan(ctx context.Context, key messages.BatchKey, call
 		if ran == "" || !c.record.Include().Wants(call.Result.Tool) {
 			continue
 		}
-		sent, err := messages.CanonicalJSON(call.Input)
+		sent, err := rawjson.Canonical(call.Input)
 		if err == nil && messages.Digest(sent) == ran {
 			continue
 		}

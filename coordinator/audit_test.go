@@ -11,19 +11,20 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // What cannot be put on record as it should be has bare lines there.
 func TestBareLinesAreBetterThanNone(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		results := []messages.Result{{Index: 0, CallID: messages.CallID("c" + strings.Repeat("x", messages.MaxID)), Tool: "pay", Status: messages.StatusOK, Attempt: 2}}
 		for n, calls := range []func(context.Context) ([]audit.Call, error){
 			func(context.Context) ([]audit.Call, error) { panic("while lines are made") },
 			func(context.Context) ([]audit.Call, error) { return nil, fmt.Errorf("so: %w", bus.ErrTooLarge) },
 		} {
-			key := messages.KeyOf("_", "bare", messages.BatchID(fmt.Sprint(n)))
+			key := wire.KeyOf("_", "bare", messages.BatchID(fmt.Sprint(n)))
 			e := ending{accepted: journal.Accepted{Key: key, Seq: uint64(n + 1), Stored: time.Now()}, calls: calls, results: results}
 			if err := c.putOnRecord(t.Context(), c.log, e); err != nil {
 				t.Fatal(err)
@@ -39,18 +40,18 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 
 // A batch at another's address is refused, and that cannot be put on record. It stays in the log, as any other would.
 func TestARefusalWaitsForItsRecord(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		lost := o.connect("lost")
 		lost.Close()
 		record, err := audit.New(lost, audit.Config{Plain: true})
 		o.must(err)
 		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
-			key := messages.KeyOf(messages.OneTenant, "aside", id)
+			key := wire.KeyOf(messages.OneTenant, "aside", id)
 			// The coordinator itself gets no delivery of it, because it holds the batch to be driven elsewhere.
 			c.pretendElsewhere(key)
 			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
-			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, body)
+			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body)
 			o.must(err)
 			a, found, err := o.journal.Open(t.Context(), key)
 			o.must(err)
@@ -80,7 +81,7 @@ func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 		c.log = c.cfg.Logger
 		return tracing.ID(c.newDrive(a, nil).beginTrace(t.Context()))
 	}
-	a := journal.Accepted{Key: messages.KeyOf("_", "s", "b"), Seq: 7, Stored: time.Unix(1, 2), Body: []byte("one")}
+	a := journal.Accepted{Key: wire.KeyOf("_", "s", "b"), Seq: 7, Stored: time.Unix(1, 2), Body: []byte("one")}
 	other, later := a, a
 	other.Body, later.Seq = []byte("other"), 8
 	if id(a) == "" || id(a) != id(other) || id(a) == id(later) {

@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -58,10 +59,10 @@ func (d *drive) close(ctx context.Context, cause error) error {
 	if err != nil {
 		return err
 	}
-	d.failTrace(messages.Internal)
+	d.failTrace(messages.ClassInternal)
 	if errors.Is(cause, errOtherPlan) { // the results are those of the other batch
 		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{
-			Class: messages.Internal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
+			Class: messages.ClassInternal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
 		}))
 		return nil
 	}
@@ -115,7 +116,7 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 			}
 			result = stored
 		}
-		record.V, record.State, record.Nonce, record.Attempt, record.Result = messages.Version, messages.Ended, rand.Text(), result.Attempt, &result
+		record.V, record.State, record.Nonce, record.Attempt, record.Result = messages.Version, wire.Ended, rand.Text(), result.Attempt, &result
 		if record.Approval != nil {
 			record.Approval = bare(*record.Approval)
 		}
@@ -149,7 +150,7 @@ func (d *drive) closable(results []messages.Result, newest map[int]journal.CallE
 		}
 	}
 	for i, entry := range newest {
-		if i >= len(results) && entry.Record.State != messages.Ended {
+		if i >= len(results) && entry.Record.State != wire.Ended {
 			open = append(open, i)
 		}
 	}
@@ -157,8 +158,8 @@ func (d *drive) closable(results []messages.Result, newest map[int]journal.CallE
 }
 
 // closeQuestion takes the question about a call that has ended off the list of those that are open.
-func (d *drive) closeQuestion(ctx context.Context, index int, was messages.CallRecord) {
-	if was.State != messages.Parked {
+func (d *drive) closeQuestion(ctx context.Context, index int, was wire.CallRecord) {
+	if was.State != wire.Parked {
 		return
 	}
 	key := d.accepted.Key.Call(index)
@@ -205,7 +206,7 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 	newest = map[int]journal.CallEntry{}
 	for _, e := range known.Records {
 		newest[e.Key.Index] = e
-		if e.Record.State == messages.Ended && e.Record.Result != nil {
+		if e.Record.State == wire.Ended && e.Record.Result != nil {
 			ended(e.Key.Index, *e.Record.Result)
 		}
 	}
@@ -223,7 +224,7 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 }
 
 // closedResult is the result of a call that was open when its batch was closed.
-func (d *drive) closedResult(i int, record messages.CallRecord, unknown bool, why string) messages.Result {
+func (d *drive) closedResult(i int, record wire.CallRecord, unknown bool, why string) messages.Result {
 	var call messages.ToolCall
 	if i < len(d.in.calls) {
 		call = d.in.calls[i]

@@ -5,18 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // TestAnotherBodysClaimIsWaitedOut: the journal holds the plan of another body under the id, and a live claim on a call that
 // the new body does not have. The batch is answered after that claim.
 func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
-		key := messages.KeyOf(messages.OneTenant, "s", "b")
-		plan := messages.PlanRecord{V: 1, Nonce: "other", Digest: strings.Repeat("0", 64)}
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		key := wire.KeyOf(messages.OneTenant, "s", "b")
+		plan := wire.PlanRecord{V: 1, Nonce: "other", Digest: strings.Repeat("0", 64)}
 		_, err := o.journal.WritePlan(t.Context(), key, plan, 0)
 		o.must(err)
-		_, err = o.journal.Write(t.Context(), key.Call(1), messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
+		_, err = o.journal.Write(t.Context(), key.Call(1), wire.CallRecord{State: wire.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
 		o.must(err)
 		o.submit("s", "b", 1)
 		o.coordinator(Config{})
@@ -30,14 +32,14 @@ func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 
 // TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch that this one cannot read.
 func TestARefusalWaitsOutALiveClaim(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
-		key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-		_, err := o.journal.WritePlan(t.Context(), key, messages.PlanRecord{V: 1, Nonce: "x", Digest: messages.Digest(messages.MustMarshal(b))}, 0)
+		key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+		_, err := o.journal.WritePlan(t.Context(), key, wire.PlanRecord{V: 1, Nonce: "x", Digest: messages.Digest(rawjson.MustMarshal(b))}, 0)
 		o.must(err)
-		_, err = o.journal.Write(t.Context(), key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
+		_, err = o.journal.Write(t.Context(), key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 600_000, DeadlineMS: 600_000}, 0)
 		o.must(err)
-		_, err = o.conn.Append(o.t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+		_, err = o.conn.Append(o.t.Context(), o.names.Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 		o.must(err)
 		time.Sleep(time.Second) // simulated: it is older than the connection of the coordinator
 		o.coordinator(Config{})
@@ -51,13 +53,13 @@ func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 
 // TestAClosedCallAsksNobody: the question about a call that was closed is not open any more.
 func TestAClosedCallAsksNobody(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.worker()
 		c, stop := o.coordinator(Config{})
 		key := o.submit("s", "b", 1)
 		o.rests(key.Call(0), c)
 		stop()
-		_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbPlan, key), nil, []byte("damaged"))
+		_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbPlan, key), nil, []byte("damaged"))
 		o.must(err)
 		o.coordinator(Config{})
 		o.reply(key, 20*time.Minute)
@@ -70,7 +72,7 @@ func TestAClosedCallAsksNobody(t *testing.T) {
 
 // TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. Nothing has run, and it is said so.
 func TestABatchThatNobodyDroveExpires(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
 		time.Sleep(4 * time.Hour)
 		o.coordinator(Config{})
@@ -83,7 +85,7 @@ func TestABatchThatNobodyDroveExpires(t *testing.T) {
 
 // TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: its calls do not wait longer than others for a worker.
 func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
 		time.Sleep(time.Second)
 		o.coordinator(Config{})

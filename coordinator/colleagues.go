@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // What coordinators tell each other saves work and decides nothing: a word that is lost costs a poll, or has a batch
 // driven twice, which does no harm.
 
-func (c *Coordinator) tellColleagues(n messages.Notice) {
+func (c *Coordinator) tellColleagues(n wire.Notice) {
 	n.V = messages.Version
-	if err := c.conn.Publish(c.names.Coordinators(), nil, messages.MustMarshal(n)); err != nil {
+	if err := c.conn.Publish(c.names.Coordinators(), nil, rawjson.MustMarshal(n)); err != nil {
 		c.log.Debug("other coordinators not told; their poll will find out", "err", err)
 	}
 }
@@ -25,7 +27,7 @@ func (c *Coordinator) tellColleagues(n messages.Notice) {
 // colleague hears what another coordinator says: that something was said to a session, which its driver looks up now,
 // or that it drives a batch, or does no longer.
 func (c *Coordinator) colleague(m bus.Msg) {
-	var n messages.Notice
+	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == c.id {
 		return
 	}
@@ -34,7 +36,7 @@ func (c *Coordinator) colleague(m bus.Msg) {
 	switch {
 	case n.Driven:
 		if d := c.live[n.Batch]; d != nil {
-			c.tellColleagues(messages.Notice{Batch: n.Batch, Running: true, Worker: c.id})
+			c.tellColleagues(wire.Notice{Batch: n.Batch, Running: true, Worker: c.id})
 		}
 	case n.Running:
 		c.elsewhere[n.Batch] = time.Now()
@@ -80,7 +82,7 @@ func (c *Coordinator) adoptOrphan(ctx context.Context, batch string) {
 	if len(tokens) != 3 || !messages.IsToken(tokens[0]) || !messages.IsToken(tokens[1]) {
 		return
 	}
-	if key := (messages.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !c.drivenElsewhere(key) {
+	if key := (wire.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !c.drivenElsewhere(key) {
 		c.wake(ctx, key.Tenant, key.Session, nil)
 	}
 }
@@ -99,7 +101,7 @@ func (c *Coordinator) forgetOld() {
 }
 
 // drivenElsewhere reports whether another coordinator said lately that it drives the batch.
-func (c *Coordinator) drivenElsewhere(key messages.BatchKey) bool {
+func (c *Coordinator) drivenElsewhere(key wire.BatchKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	said, ok := c.elsewhere[key.String()]
@@ -114,6 +116,6 @@ func (d *drive) sayDriven() {
 	d.told = d.told || !delivered
 	d.mu.Unlock()
 	if !delivered {
-		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), Running: true, Worker: d.id})
+		d.tellColleagues(wire.Notice{Batch: d.accepted.Key.String(), Running: true, Worker: d.id})
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // heard follows a worker's word. A result in it is what the worker stored, so it saves a read.
-func (d *drive) heard(ctx context.Context, n messages.Notice) {
+func (d *drive) heard(ctx context.Context, n wire.Notice) {
 	if n.Index < 0 || n.Index >= len(d.in.calls) {
 		return
 	}
@@ -38,7 +39,7 @@ func (d *drive) heard(ctx context.Context, n messages.Notice) {
 
 // removeJob takes the job of a failed attempt out of the queue, where its worker has left it: the next one
 // that is published knows of the attempt.
-func (d *drive) removeJob(ctx context.Context, n messages.Notice) {
+func (d *drive) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
 	}
@@ -59,10 +60,10 @@ func (d *drive) look(ctx context.Context) {
 }
 
 // recorded is the record of a call as an event.
-func (d *drive) recorded(ctx context.Context, index int, record messages.CallRecord, seq uint64) batch.Recorded {
+func (d *drive) recorded(ctx context.Context, index int, record wire.CallRecord, seq uint64) batch.Recorded {
 	d.note(index, record)
 	event := batch.Recorded{Index: index, Record: record, Seq: seq}
-	if record.State == messages.Parked && record.Approval != nil {
+	if record.State == wire.Parked && record.Approval != nil {
 		event.Expires = d.conn.Local(ctx, record.Approval.Expires)
 	}
 	return event
@@ -133,7 +134,7 @@ func (d *drive) isOf(i int, r messages.Result) bool {
 var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
 
 // samePlan refuses the plan of another body under the same id.
-func (d *drive) samePlan(rec messages.PlanRecord) error {
+func (d *drive) samePlan(rec wire.PlanRecord) error {
 	if rec.Digest != d.digest {
 		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
 	}
@@ -175,8 +176,8 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 		d.withdraw(ctx, want.Index)
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
-	record := messages.CallRecord{
-		V: messages.Version, State: messages.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result, Span: d.machine.Span(want.Index),
+	record := wire.CallRecord{
+		V: messages.Version, State: wire.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result, Span: d.machine.Span(want.Index),
 	}
 	ran := d.frozen[want.Index]
 	record.ArgsHash, record.ToolDigest = ran.argsHash, ran.toolDigest
@@ -213,7 +214,7 @@ func (d *drive) publishedElsewhere(ctx context.Context, index int) bool {
 	}
 	queued, err := d.queued(ctx, index)
 	for _, msg := range queued {
-		var job messages.Job
+		var job wire.Job
 		d.late = d.late || err == nil && json.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
 	}
 	return d.late

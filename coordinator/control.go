@@ -10,6 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -25,33 +27,33 @@ const (
 func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
 	tenant, session, err := c.names.Session(m.Subject)
 	if err != nil {
-		c.refuseControl(m, "400", &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
+		c.refuseControl(m, "400", &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: err.Error()})
 		return
 	}
 	control, err := readControl(m.Data)
 	if err != nil {
-		c.refuseControl(m, "400", &messages.Refusal{Class: messages.MalformedMessage, Message: "control: " + err.Error()})
+		c.refuseControl(m, "400", &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "control: " + err.Error()})
 		return
 	}
 	seq, err := c.journal.WriteControl(ctx, tenant, session, control)
 	if err != nil {
 		c.log.Warn("a control could not be stored", "session", session, "tenant", tenant, "err", err)
-		c.refuseControl(m, "503", &messages.Refusal{Class: messages.Busy, Message: "It could not be stored. Try again.", RetryAfterMS: 500})
+		c.refuseControl(m, "503", &messages.Refusal{Class: messages.ClassBusy, Message: "It could not be stored. Try again.", RetryAfterMS: 500})
 		return
 	}
 	c.log.Info("control stored", "session", session, "tenant", tenant, "abort", len(control.Abort) > 0, "by", control.By)
-	c.respond(m, nil, messages.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
+	c.respond(m, nil, rawjson.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
 	c.wake(ctx, tenant, session, c.waitsForPeople)
 }
 
 func (c *Coordinator) refuseControl(m bus.Msg, code string, refusal *messages.Refusal) {
-	c.respond(m, serviceError(string(refusal.Class), code), messages.MustMarshal(messages.ControlAnswer{Error: refusal}))
+	c.respond(m, serviceError(string(refusal.Class), code), rawjson.MustMarshal(messages.ControlAnswer{Error: refusal}))
 }
 
 // readControl reads what somebody says and refuses what nobody could act on.
 func readControl(body []byte) (messages.Control, error) {
 	var control messages.Control
-	if err := messages.Check(body); err != nil {
+	if err := rawjson.Check(body); err != nil {
 		return control, err
 	}
 	if err := json.Unmarshal(body, &control); err != nil {
@@ -96,7 +98,7 @@ func (d *drive) controls(ctx context.Context) ([]batch.Event, error) {
 		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // what was said before was heard with that reply
 			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
 		}
-		stop := messages.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
+		stop := wire.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
 		if e.Record.Aborts(e.Stored, d.accepted.Key.Batch, d.accepted.Seq, d.accepted.Stored, d.cfg.BatchTTL) {
 			events = append(events, batch.Aborted{Stop: stop})
 		}
@@ -173,13 +175,13 @@ func list(steering []json.RawMessage) json.RawMessage {
 	if len(steering) == 0 {
 		return nil
 	}
-	return messages.MustMarshal(steering)
+	return rawjson.MustMarshal(steering)
 }
 
 // stop tells whoever runs a call that it is not wanted any more.
 func (d *drive) stop(want batch.Stop) {
-	subject := d.names.OfCall(messages.VerbStop, d.accepted.Key.Call(want.Index))
-	if err := d.conn.Publish(subject, nil, messages.MustMarshal(want.Why)); err != nil {
+	subject := d.names.OfCall(wire.VerbStop, d.accepted.Key.Call(want.Index))
+	if err := d.conn.Publish(subject, nil, rawjson.MustMarshal(want.Why)); err != nil {
 		d.log.Debug("a stop was not sent; it is repeated", d.call(want.Index), "err", err)
 	}
 }

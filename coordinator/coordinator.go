@@ -30,7 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // Config is the tunables of a Coordinator. The zero value works.
@@ -132,7 +132,7 @@ type Coordinator struct {
 	conn    *bus.Conn
 	journal *journal.Journal
 	record  *audit.Log // for people
-	names   messages.Names
+	names   wire.Names
 	cfg     Config
 	id      string // where workers tell us of our batches: a token
 	log     *slog.Logger
@@ -269,7 +269,7 @@ func (c *Coordinator) leave(d *drive) {
 	c.cfg.Metrics.live.Set(float64(len(c.live)))
 }
 
-func (c *Coordinator) driving(key messages.BatchKey) *drive {
+func (c *Coordinator) driving(key wire.BatchKey) *drive {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.live[key.String()]
@@ -285,7 +285,7 @@ func (c *Coordinator) nudgeAll() {
 
 // notice passes a worker's word on to the driver of the batch. A hint for nobody is dropped.
 func (c *Coordinator) notice(m bus.Msg) {
-	var n messages.Notice
+	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil {
 		c.log.Warn("a notice that cannot be read", "err", err)
 		return

@@ -13,7 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -26,7 +28,7 @@ type drive struct {
 	in       decoded
 	machine  *batch.Machine
 	log      *slog.Logger
-	notices  chan messages.Notice
+	notices  chan wire.Notice
 	nudge    chan struct{}
 	began    time.Time
 	counters map[int]int // events told, by call
@@ -54,7 +56,7 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
 		log:     c.logAbout(context.Background(), a.Key), // and the trace, once it has begun
-		notices: make(chan messages.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{}, frozen: map[int]frozen{},
+		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{}, frozen: map[int]frozen{},
 		spans: spans{sent: map[int]sending{}},
 	}
 }
@@ -80,14 +82,14 @@ func (d *drive) letGo(ctx context.Context, finished bool) {
 	defer d.mu.Unlock()
 	d.left = true
 	if (d.delivery == nil || d.told) && !finished {
-		word := messages.LetGo{}
+		word := wire.LetGo{}
 		switch {
 		case !d.resting.IsZero():
 			word.AfterMS = d.restFor().Milliseconds()
 		case d.delivery != nil:
 			word.AfterMS = 1 // the broker brings it again
 		}
-		d.tellColleagues(messages.Notice{Batch: d.accepted.Key.String(), LetGo: &word, Worker: d.id})
+		d.tellColleagues(wire.Notice{Batch: d.accepted.Key.String(), LetGo: &word, Worker: d.id})
 	}
 	if d.delivery == nil || d.delivery.Settled() {
 		return
@@ -154,7 +156,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 func (d *drive) untilReply(ctx context.Context) (err error) {
 	if d.in, err = d.decode(d.log, d.accepted); err != nil {
 		refusal := asRefusal(err)
-		if refusal.Class == messages.SubjectMismatch { // its ids are those of another batch, or anything
+		if refusal.Class == messages.ClassSubjectMismatch { // its ids are those of another batch, or anything
 			d.in.batch.ID, d.in.batch.Session = "", ""
 		}
 		return refusal
@@ -307,7 +309,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
-	job := messages.Job{
+	job := wire.Job{
 		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.batch.Session, Batch: d.in.batch.ID,
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
@@ -317,8 +319,8 @@ func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)
 	header, span := d.sendCall(ctx, call, want)
 	defer span.End()
-	if err := d.conn.Send(subject, header, messages.MustMarshal(job)); err != nil {
+	if err := d.conn.Send(subject, header, rawjson.MustMarshal(job)); err != nil {
 		d.log.Log(ctx, levelOf(err), "job not sent; the poll sends it again", d.call(want.Index), "err", err)
-		tracing.Fail(span, string(messages.Internal))
+		tracing.Fail(span, string(messages.ClassInternal))
 	}
 }

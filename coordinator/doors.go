@@ -9,7 +9,9 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -21,12 +23,12 @@ func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err err
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
 		Metadata: map[string]string{"policy": c.cfg.Policy},
 		Endpoints: []bus.Endpoint{
-			{Name: "run", Subject: c.names.EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
-			{Name: "get", Subject: c.names.EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},
-			{Name: "control", Subject: c.names.EverySession(messages.VerbControl), Handle: func(m bus.Msg) { c.controlDoor(work, m) }},
-			{Name: "decide", Subject: c.names.EveryCall(messages.VerbDecide), Handle: func(m bus.Msg) { c.decideDoor(work, m) }},
-			{Name: "show", Subject: c.names.EveryCall(messages.VerbShow), Handle: func(m bus.Msg) { c.showDoor(work, m) }},
-			{Name: "list", Subject: c.names.OfTenant(messages.VerbList, "*"), Handle: func(m bus.Msg) { c.listDoor(work, m) }},
+			{Name: "run", Subject: c.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { c.runDoor(work, m) }},
+			{Name: "get", Subject: c.names.EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) { c.getDoor(work, m) }},
+			{Name: "control", Subject: c.names.EverySession(wire.VerbControl), Handle: func(m bus.Msg) { c.controlDoor(work, m) }},
+			{Name: "decide", Subject: c.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { c.decideDoor(work, m) }},
+			{Name: "show", Subject: c.names.EveryCall(wire.VerbShow), Handle: func(m bus.Msg) { c.showDoor(work, m) }},
+			{Name: "list", Subject: c.names.OfTenant(wire.VerbList, "*"), Handle: func(m bus.Msg) { c.listDoor(work, m) }},
 		},
 	})
 }
@@ -34,7 +36,7 @@ func (c *Coordinator) openDoors(ctx, work context.Context) (stop func(), err err
 // visit is one request at the run door.
 type visit struct {
 	*Coordinator
-	request  messages.BatchKey
+	request  wire.BatchKey
 	msg      bus.Msg
 	digest   string
 	progress bool         // the events are wanted too
@@ -44,7 +46,7 @@ type visit struct {
 func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	_, key, err := c.names.Batch(m.Subject)
 	if err != nil {
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
+		c.refuseAtDoor(m, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: err.Error()})
 		return
 	}
 	v := &visit{
@@ -60,7 +62,7 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 	// A visit outlives no batch, whatever is missed.
 	ctx, cancel := context.WithTimeout(ctx, 2*c.cfg.BatchTTL+time.Minute)
 	defer cancel()
-	_, err = c.conn.Append(ctx, c.names.Of(messages.VerbBatch, key), passOn(ctx, m.Header), m.Data)
+	_, err = c.conn.Append(ctx, c.names.Of(wire.VerbBatch, key), passOn(ctx, m.Header), m.Data)
 	switch {
 	case err == nil, errors.Is(err, bus.ErrUnknown):
 		v.wait(ctx)
@@ -73,7 +75,7 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 			v.wait(ctx)
 		}
 	case errors.Is(err, bus.ErrTooLarge):
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf(
+		c.refuseAtDoor(m, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf(
 			"The batch has %d bytes; the limit is %d.", len(m.Data), c.conn.MaxPayload()-headroom)})
 	default:
 		c.logAbout(tracing.Extract(ctx, m.Header), key).Warn("a batch could not be accepted", "err", err)
@@ -84,9 +86,9 @@ func (c *Coordinator) runDoor(ctx context.Context, m bus.Msg) {
 // listen hears of the batch: its reply, refusals under its id, and its events if they are wanted. What was told before the reply was
 // stored comes before the reply.
 func (v *visit) listen() (unsubscribe func(), err error) {
-	subjects := []string{v.names.Of(messages.VerbReply, v.request), v.names.Of(messages.VerbRefused, v.request)}
+	subjects := []string{v.names.Of(wire.VerbReply, v.request), v.names.Of(wire.VerbRefused, v.request)}
 	if v.progress {
-		subjects = append(subjects, v.names.Of(messages.VerbEvent, v.request))
+		subjects = append(subjects, v.names.Of(wire.VerbEvent, v.request))
 	}
 	return v.conn.SubscribeInOrder(subjects, func(news bus.Msg) {
 		select {
@@ -134,7 +136,7 @@ const notStored = "The batch is not stored. Send it again."
 
 // isEvent goes by the subject: workers may say what they like on that of events.
 func (v *visit) isEvent(news bus.Msg) bool {
-	return news.Subject == v.names.Of(messages.VerbEvent, v.request)
+	return news.Subject == v.names.Of(wire.VerbEvent, v.request)
 }
 
 func (v *visit) pass(event bus.Msg) {
@@ -148,7 +150,7 @@ func (v *visit) tell(e messages.Event) {
 	b, _ := messages.DecodeBatch(v.msg.Data)
 	b = identified(b, v.request)
 	e.V, e.Session, e.Batch, e.Time = messages.Version, b.Session, b.ID, time.Now()
-	v.respond(v.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, messages.MustMarshal(e))
+	v.respond(v.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e))
 }
 
 // look finds out how the batch stands when no news come. The log comes first: a batch leaves it only after
@@ -173,7 +175,7 @@ func (v *visit) look(ctx context.Context, why string) (answered bool) {
 }
 
 func (v *visit) busy(why string) {
-	v.refuseAtDoor(v.msg, &messages.Refusal{Class: messages.Busy, Message: why, RetryAfterMS: 500})
+	v.refuseAtDoor(v.msg, &messages.Refusal{Class: messages.ClassBusy, Message: why, RetryAfterMS: 500})
 }
 
 // answer hands over a reply. One to another body under the same id is a conflict.
@@ -184,10 +186,10 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 		return false
 	}
 	if reply.Digest != v.digest {
-		if reply.Status == messages.Refused && reply.Error != nil && reply.Error.Class == messages.BatchConflict {
+		if reply.Status == messages.ReplyRefused && reply.Error != nil && reply.Error.Class == messages.ClassBatchConflict {
 			return false // somebody else's refusal
 		}
-		v.refuseAtDoor(v.msg, &messages.Refusal{Class: messages.BatchConflict, Message: fmt.Sprintf(
+		v.refuseAtDoor(v.msg, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with this id and another body was submitted before (digest %s). Use a new id.", reply.Digest)})
 		return true
 	}
@@ -213,13 +215,13 @@ func (v *visit) answer(ctx context.Context, stored []byte) bool {
 func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 	_, key, err := c.names.Batch(m.Subject)
 	if err != nil {
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.SubjectMismatch, Message: err.Error()})
+		c.refuseAtDoor(m, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: err.Error()})
 		return
 	}
 	var want messages.Get
 	if len(m.Data) > 0 {
 		if err := json.Unmarshal(m.Data, &want); err != nil {
-			c.refuseAtDoor(m, &messages.Refusal{Class: messages.MalformedMessage, Message: "get: " + err.Error()})
+			c.refuseAtDoor(m, &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "get: " + err.Error()})
 			return
 		}
 	}
@@ -234,17 +236,17 @@ func (c *Coordinator) getDoor(ctx context.Context, m bus.Msg) {
 	}
 	switch {
 	case errors.Is(err, bus.ErrNotFound):
-		c.respond(m, serviceError("unknown batch", "404"), messages.MustMarshal(messages.State{Status: "unknown"}))
+		c.respond(m, serviceError("unknown batch", "404"), rawjson.MustMarshal(messages.State{Status: "unknown"}))
 	case err != nil:
 		c.logAbout(ctx, key).Warn("what became of a batch could not be fetched", "err", err)
-		c.refuseAtDoor(m, &messages.Refusal{Class: messages.Busy, Message: "What became of the batch cannot be read at this moment. Try again.", RetryAfterMS: 1000})
+		c.refuseAtDoor(m, &messages.Refusal{Class: messages.ClassBusy, Message: "What became of the batch cannot be read at this moment. Try again.", RetryAfterMS: 1000})
 	default:
 		c.respondInChunks(m, body)
 	}
 }
 
 // fetch is the body of the get door's answer. bus.ErrNotFound: never seen, or forgotten.
-func (c *Coordinator) fetch(ctx context.Context, key messages.BatchKey, full bool) ([]byte, error) {
+func (c *Coordinator) fetch(ctx context.Context, key wire.BatchKey, full bool) ([]byte, error) {
 	// The log first: a batch leaves it only after its reply is stored, so between the two looks nothing is missed.
 	_, open, err := c.journal.Open(ctx, key)
 	if err != nil {
@@ -255,7 +257,7 @@ func (c *Coordinator) fetch(ctx context.Context, key messages.BatchKey, full boo
 	case err != nil:
 		return nil, err
 	case !found && open:
-		return messages.MustMarshal(messages.State{Status: "running"}), nil
+		return rawjson.MustMarshal(messages.State{Status: "running"}), nil
 	case !found:
 		return nil, bus.ErrNotFound
 	}
@@ -267,7 +269,7 @@ func (c *Coordinator) fetch(ctx context.Context, key messages.BatchKey, full boo
 }
 
 // withOutputs puts the outputs back into the results of a reply, as far as the journal still has them.
-func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, body []byte) ([]byte, error) {
+func (c *Coordinator) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
@@ -291,7 +293,7 @@ func (c *Coordinator) withOutputs(ctx context.Context, key messages.BatchKey, bo
 		}
 		reply.Results[e.Key.Index].Outcome = e.Result.Outcome
 	}
-	return messages.MustMarshal(reply), nil
+	return rawjson.MustMarshal(reply), nil
 }
 
 // refuseAtDoor answers a request that cannot be served, with the reason in the way of a Reply.
@@ -303,14 +305,14 @@ func (c *Coordinator) refuseAtDoor(m bus.Msg, refusal *messages.Refusal) {
 	c.cfg.Metrics.refused(refusal.Class)
 	code := "400"
 	switch refusal.Class {
-	case messages.Busy:
+	case messages.ClassBusy:
 		code = "503"
-	case messages.BatchConflict:
+	case messages.ClassBatchConflict:
 		code = "409"
-	case messages.TooLarge:
+	case messages.ClassTooLarge:
 		code = "413"
 	}
-	c.respond(m, serviceError(string(refusal.Class), code), messages.MustMarshal(refusedReply(b, messages.Digest(m.Data), refusal)))
+	c.respond(m, serviceError(string(refusal.Class), code), rawjson.MustMarshal(refusedReply(b, messages.Digest(m.Data), refusal)))
 }
 
 func serviceError(text, code string) bus.Header {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -199,7 +200,7 @@ func (g *Gauges) crews(ctx context.Context) (map[string]crew, error) {
 		crews[tool.Pool] = crew{}
 	}
 	for _, said := range workers {
-		var w messages.Presence
+		var w wire.Presence
 		if json.Unmarshal(said, &w) != nil {
 			continue
 		}

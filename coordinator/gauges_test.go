@@ -17,6 +17,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -64,12 +66,12 @@ func (o *office) present(name string, slots int, pools ...string) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
 	o.must(err)
-	o.must(bucket.Put(o.t.Context(), name, messages.MustMarshal(messages.Presence{V: 1, Worker: name, Slots: slots, Pools: pools})))
+	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools})))
 }
 
 // Three calls wait, then two workers take them: they hold each for a minute, and park none.
 func TestGaugesOfPools(t *testing.T) {
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		gauges := c.Gauges()
 		want := func(when string, pending, inFlight, oldest, slots, workers float64) {
@@ -104,14 +106,14 @@ func TestGaugesOfPools(t *testing.T) {
 }
 
 func TestGaugesOfQuestionsAndStreams(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Provision: bus.Provision{MaxBytes: map[string]int64{bus.Audit: 1 << 30}}})
 		o.worker()
 		gauges := c.Gauges()
 		if got := some(scraped(t, gauges), "approvals_pending")["approvals_pending{high}"]; got != 0 {
 			t.Errorf("%v questions before there is any", got)
 		}
-		var keys []messages.BatchKey
+		var keys []wire.BatchKey
 		for i := range 2 {
 			keys = append(keys, o.submit(fmt.Sprint("s", i), "b", 1))
 			o.rests(keys[i].Call(0), c)
@@ -150,7 +152,7 @@ func heads(t *testing.T, gauges *Gauges) map[string]float64 {
 // A batch has its reply and is in the log again, and another was never driven. Both are counted, the batches behind them
 // are not.
 func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, stop := o.coordinator(Config{})
 		o.reply(o.submit("replied", "b", 0), soon)
 		o.until("the log is empty", soon, func() bool {
@@ -185,7 +187,7 @@ func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 // An abort has a coordinator take a batch out of the log that has its reply and is not delivered to it. The doctor says so
 // to whoever looks for a way out.
 func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		empty := func() bool {
 			_, open, err := o.journal.Head(context.Background(), messages.OneTenant, "s")
 			return err == nil && !open
@@ -229,7 +231,7 @@ func (o *office) idle() *Coordinator {
 // A head may stand for long while its call waits for a worker or for a person. It is not stuck, nor are the batches
 // behind it.
 func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(30 * time.Minute) }
 		c, _ := o.coordinator(Config{QueueTimeout: 30 * time.Minute})
 		gauges := o.idle().Gauges()
@@ -253,7 +255,7 @@ func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 		o.must(err)
 		time.Sleep(time.Minute)
 		none("the question is missing in the list")
-		o.decide(batch.Call(0), o.decision(question, messages.Approve, "alice"))
+		o.decide(batch.Call(0), o.decision(question, messages.VerdictApprove, "alice"))
 		o.reply(batch, soon)
 		time.Sleep(time.Minute)
 		none("the next batch is the head")
@@ -263,7 +265,7 @@ func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 // However many scrape, the server is asked once in five seconds; while it does not answer nobody waits for it longer than
 // two, and nothing is shown that is not so any more.
 func TestGaugesAskTheServerSeldom(t *testing.T) {
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		gauges := c.Gauges()
 		show := func() map[string]float64 { return some(scraped(t, gauges), "batches_open", "fleet_up") }
@@ -325,7 +327,7 @@ func (c mutedConn) Write(b []byte) (int, error) {
 
 // A server that says nothing keeps whoever scrapes waiting for two seconds, once in seven, and then there is nothing to see.
 func TestGaugesOfASilentServer(t *testing.T) {
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		deaf := new(atomic.Bool)
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: mute{o.srv, deaf}})
 		o.must(err)

@@ -15,7 +15,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -136,7 +138,7 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 
 // nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted again or came
 // back into the log, is answered and removed, unless its reply is younger than settled: its driver may be about to do so.
-func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key messages.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
+func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
 		if err != nil || !found {
@@ -168,10 +170,10 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 		return nil
 	}
 	if digest := messages.Digest(a.Body); digest != reply.Digest {
-		c.refuseAside(log, a, &messages.Refusal{Class: messages.BatchConflict, Message: fmt.Sprintf(
+		c.refuseAside(log, a, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with the id %.80q and another body was run before (digest %s). Use a new id.", reply.Batch, reply.Digest)})
 		refused := messages.Batch{Session: reply.Session, ID: reply.Batch}
-		return c.putOnRecord(ctx, log, ending{accepted: a, batch: refused, class: messages.BatchConflict, calls: noCalls})
+		return c.putOnRecord(ctx, log, ending{accepted: a, batch: refused, class: messages.ClassBatchConflict, calls: noCalls})
 	}
 	if stored.Own {
 		if err := c.finishRecord(ctx, log, a, stored.Body); err != nil {
@@ -183,7 +185,7 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 	} else {
 		log.Info("submitted again; answered with the stored reply")
 	}
-	if err := c.conn.Publish(c.names.Of(messages.VerbReply, a.Key), nil, stored.Body); err != nil {
+	if err := c.conn.Publish(c.names.Of(wire.VerbReply, a.Key), nil, stored.Body); err != nil {
 		log.Warn("stored reply not published again; it can be fetched", "err", err)
 	}
 	return nil
@@ -200,8 +202,8 @@ func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal 
 	batch = identified(batch, a.Key)
 	logRefusal(log, refusal)
 	c.cfg.Metrics.refused(refusal.Class)
-	body := messages.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
-	if err := c.conn.Publish(c.names.Of(messages.VerbRefused, a.Key), nil, body); err != nil {
+	body := rawjson.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
+	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {
 		log.Warn("refusal not published", "err", err)
 	}
 }
@@ -235,7 +237,7 @@ func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, 
 	defer func() { // a codec that panics must not take the coordinator along
 		if p := recover(); p != nil {
 			log.Error("panic while a batch was decoded", "panic", p, "stack", string(debug.Stack()))
-			err = &messages.Refusal{Class: messages.Internal, Message: "The message could not be decoded."}
+			err = &messages.Refusal{Class: messages.ClassInternal, Message: "The message could not be decoded."}
 		}
 		if err != nil {
 			in.batch = identified(in.batch, a.Key)
@@ -243,14 +245,14 @@ func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, 
 	}()
 	in.batch, err = messages.DecodeBatch(a.Body)
 	if key := named(in.batch, a.Key); key != a.Key {
-		return in, &messages.Refusal{Class: messages.SubjectMismatch, Message: fmt.Sprintf(
+		return in, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf(
 			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
 	}
 	if err != nil {
 		return in, err
 	}
 	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
-		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
+		return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
 	}
 	if in.codec, err = provider.For(in.batch.Provider); err != nil {
 		return in, err
@@ -259,18 +261,18 @@ func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, 
 		return in, err
 	}
 	if len(in.calls) > messages.MaxCalls {
-		return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
+		return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
 	}
 	for _, call := range in.calls {
 		if size := len(call.ID); size > messages.MaxID {
-			return in, &messages.Refusal{Class: messages.TooLarge, Message: fmt.Sprintf("Call %d has an id of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
+			return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("Call %d has an id of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
 		}
 	}
 	return in, nil
 }
 
 // named is the address that a body names. What it does not say, or could not be read of it, is the subject's.
-func named(b messages.Batch, subject messages.BatchKey) messages.BatchKey {
+func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	if b.Session != "" {
 		subject.Session = messages.Token(b.Session)
 	}
@@ -283,7 +285,7 @@ func named(b messages.Batch, subject messages.BatchKey) messages.BatchKey {
 // identified is the batch as a refusal names it: with the ids of its subject in place of those that could
 // not be read, and without those that are too long to be repeated. A token that is a hash tells no id; a
 // body that names another subject keeps only the ids that it has.
-func identified(b messages.Batch, subject messages.BatchKey) messages.Batch {
+func identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
 		b.ID = cmp.Or(b.ID, messages.BatchID(messages.PlainToken(subject.Batch)))

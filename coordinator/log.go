@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -16,7 +17,7 @@ import (
 // trace_id is the trace that tells of the same. A failure has one line, where it is decided what comes of it.
 
 // logAbout is a log with the fields that every line about a batch has.
-func (c *Coordinator) logAbout(ctx context.Context, key messages.BatchKey) *slog.Logger {
+func (c *Coordinator) logAbout(ctx context.Context, key wire.BatchKey) *slog.Logger {
 	log := c.log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)
 	if id := tracing.ID(ctx); id != "" {
 		return log.With("trace_id", id)
@@ -25,7 +26,7 @@ func (c *Coordinator) logAbout(ctx context.Context, key messages.BatchKey) *slog
 }
 
 // logOf is a log with the fields that every line about a call has.
-func (c *Coordinator) logOf(ctx context.Context, key messages.CallKey, id messages.CallID) *slog.Logger {
+func (c *Coordinator) logOf(ctx context.Context, key wire.CallKey, id messages.CallID) *slog.Logger {
 	return c.logAbout(ctx, key.BatchKey).With(callAttr(id, key.Index))
 }
 
@@ -43,7 +44,7 @@ func callAttr(id messages.CallID, index int) slog.Attr {
 // wrote, and is told with the level debug. One that is our own fault has an error in the log already.
 func logRefusal(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
-	if r.Class == messages.Internal {
+	if r.Class == messages.ClassInternal {
 		level = slog.LevelDebug
 	}
 	if at := place.FindStringSubmatch(r.Message); at != nil {
@@ -58,7 +59,7 @@ var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\
 
 // levelOfReply is how important it is that a batch has its reply. Of one that is refused that is said already.
 func levelOfReply(s messages.ReplyStatus) slog.Level {
-	if s == messages.Refused {
+	if s == messages.ReplyRefused {
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

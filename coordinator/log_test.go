@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -48,11 +50,11 @@ func (o *office) logs() *written {
 // A batch that waited for a person is nobody's to take over, and it took as long as it was there. What was decided about
 // a call is found by the fields that its other lines have.
 func TestTheLogOfABatchThatWaited(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
 		key, q := o.asked()
 		time.Sleep(12 * time.Minute) // it is looked at in between
-		o.decide(key, o.decision(q, messages.Approve, "alice"))
+		o.decide(key, o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key.BatchKey, soon)
 		o.until("it is said that it is replied to", soon, func() bool { return len(log.lines("replied")) == 1 })
 		if taken := log.lines("batch taken over"); len(taken) > 0 {
@@ -74,10 +76,10 @@ func TestTheLogOfABatchThatWaited(t *testing.T) {
 
 // Who has a decision refused is heard of, as often as it is written into the record for people, and without arguments.
 func TestTheLogOfRefusedDecisions(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
 		key, q := o.asked()
-		o.decide(key, o.decision(q, messages.Approve, "agent"))
+		o.decide(key, o.decision(q, messages.VerdictApprove, "agent"))
 		o.decide(key, []byte("{"))
 		lines := log.lines("decision refused")
 		for i, want := range []string{
@@ -88,7 +90,7 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 				t.Fatalf("log\n%s\nwant in line %d\n%s", lines, i, want)
 			}
 		}
-		forged := o.decision(q, messages.Approve, "alice", func(d *messages.Decision) { d.By = "bob" })
+		forged := o.decision(q, messages.VerdictApprove, "alice", func(d *messages.Decision) { d.By = "bob" })
 		for range 2 * allowedAtOnce {
 			o.decide(key, forged)
 		}
@@ -100,15 +102,15 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 
 // A batch that is refused has one line, which quotes nothing; one that is our own fault has its line where that is found.
 func TestTheLogOfARefusedBatch(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
 		_, stop := o.coordinator(Config{})
 		for id, message := range map[string]string{
 			"twice": `{"calls":[{"id":"SECRET","name":"refund","input":{}},{"id":"SECRET","name":"refund","input":{}}]}`, "none": `{"SECRET":[]}`,
 		} {
 			b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: "s", Provider: messages.Canonical, Message: []byte(message)}
-			key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+			key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 			o.must(err)
 			o.reply(key, soon)
 		}
@@ -134,7 +136,7 @@ func TestPlacesOfRefusals(t *testing.T) {
 		var out strings.Builder
 		log := slog.New(slog.NewTextHandler(&out, nil))
 		logRefusal(log, &messages.Refusal{Class: "c", Message: reason})
-		logRefusal(log, &messages.Refusal{Class: messages.Internal, Message: reason})
+		logRefusal(log, &messages.Refusal{Class: messages.ClassInternal, Message: reason})
 		if _, got, _ := strings.Cut(strings.ReplaceAll(out.String(), "msg=", ""), "level="); got != want {
 			t.Errorf("%s: got %s, want %s", reason, got, want)
 		}
@@ -143,10 +145,10 @@ func TestPlacesOfRefusals(t *testing.T) {
 
 func TestHowABatchGoesOn(t *testing.T) {
 	denied := &messages.Result{Outcome: messages.Failed(messages.CodeDeniedByUser, "no")}
-	record := func(state messages.CallState, r *messages.Result) journal.CallEntry {
-		return journal.CallEntry{Record: messages.CallRecord{State: state, Result: r}}
+	record := func(state wire.CallState, r *messages.Result) journal.CallEntry {
+		return journal.CallEntry{Record: wire.CallRecord{State: state, Result: r}}
 	}
-	parked, granted, claimed := record(messages.Parked, nil), record(messages.Granted, nil), record(messages.Claimed, nil)
+	parked, granted, claimed := record(wire.Parked, nil), record(wire.Granted, nil), record(wire.Claimed, nil)
 	const taken, answered, waits = "INFO batch taken over", "INFO batch goes on after an answer", "DEBUG batch that waits for people is looked at"
 	for _, tt := range []struct {
 		records []journal.CallEntry
@@ -154,12 +156,12 @@ func TestHowABatchGoesOn(t *testing.T) {
 	}{
 		{nil, taken},
 		{[]journal.CallEntry{claimed}, taken},
-		{[]journal.CallEntry{record(messages.Ended, &messages.Result{})}, taken},
+		{[]journal.CallEntry{record(wire.Ended, &messages.Result{})}, taken},
 		{[]journal.CallEntry{granted}, answered},
 		{[]journal.CallEntry{parked, granted}, answered},
-		{[]journal.CallEntry{record(messages.Ended, denied)}, answered},
+		{[]journal.CallEntry{record(wire.Ended, denied)}, answered},
 		{[]journal.CallEntry{parked}, waits},
-		{[]journal.CallEntry{parked, record(messages.Ended, denied)}, waits},
+		{[]journal.CallEntry{parked, record(wire.Ended, denied)}, waits},
 		{[]journal.CallEntry{granted, claimed}, taken},
 	} {
 		level, what := howItGoesOn(tt.records)

@@ -121,7 +121,7 @@ func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took
 
 // knows shows at once what is rare: a series that begins with its first event shows no increase.
 func (m *Metrics) knows(tool string, kind messages.Kind) {
-	if kind == messages.Write {
+	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)
 	}
 }
@@ -129,7 +129,7 @@ func (m *Metrics) knows(tool string, kind messages.Kind) {
 // kindLabel is the kind of a call; a call of a tool that nobody knows has none.
 func kindLabel(k messages.Kind) string {
 	switch k {
-	case messages.Read, messages.Write, messages.Compute:
+	case messages.KindRead, messages.KindWrite, messages.KindCompute:
 		return string(k)
 	}
 	return UnknownTool
@@ -145,7 +145,7 @@ func (m *Metrics) decided(ctx context.Context, v messages.Verdict, tier messages
 
 func tierLabel(t messages.Tier) string {
 	switch t {
-	case messages.Low, messages.Medium, messages.High, messages.Critical:
+	case messages.TierLow, messages.TierMedium, messages.TierHigh, messages.TierCritical:
 		return string(t)
 	}
 	return UnknownTool

@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -40,19 +42,19 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // success is a batch that has calls, all of which ended ok.
 func TestWhatACoordinatorCounts(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Metrics: NewMetrics(reg), Slots: 7})
 		o.worker()
 		key := o.submitWith("s", "b", 1, nil)
 		q := o.rests(key.Call(0), c)
 		time.Sleep(11 * time.Minute) // two looks, and not at the moment of a third
-		o.decide(key.Call(0), o.decision(q, messages.Approve, "agent"))
-		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key, soon)
 		for i, message := range []string{`{"calls":[{"id":"1","name":"made_up","input":{}},{"id":"2","name":"made up too","input":{}}]}`, `{"calls":0}`, `{"calls":[]}`} {
 			b := messages.Batch{V: 1, ID: messages.BatchID(fmt.Sprint(i)), Session: "other", Provider: messages.Canonical, Message: []byte(message)}
-			key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-			_, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+			key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 			o.must(err)
 			o.reply(key, soon)
 		}
@@ -111,7 +113,7 @@ func TestADurationHasItsTrace(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		m := NewMetrics(reg)
 		ctx := tracing.Extract(context.Background(), bus.Header{"traceparent": {parent}})
-		m.replied(ctx, messages.Reply{Status: messages.Completed}, 0, 1500*time.Millisecond, func(string) string { return "" })
+		m.replied(ctx, messages.Reply{Status: messages.ReplyCompleted}, 0, 1500*time.Millisecond, func(string) string { return "" })
 		families, err := reg.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -31,7 +33,7 @@ func (d *drive) mind(ctx context.Context, index int) {
 
 // ask tells everybody of a question that is new in the index. Where the index cannot be written it is told of each time
 // that the batch is looked at.
-func (d *drive) ask(ctx context.Context, key messages.CallKey, q messages.Approval) {
+func (d *drive) ask(ctx context.Context, key wire.CallKey, q messages.Approval) {
 	fresh, err := d.journal.Ask(ctx, key, q)
 	if err != nil {
 		d.log.Warn("a question is not in the list of those that are open; it can be answered all the same", d.call(key.Index), "err", err)
@@ -49,7 +51,7 @@ func (in decoded) asAsked(q messages.Approval) bool {
 	if q.Index < 0 || q.Index >= len(in.calls) || q.Original != nil {
 		return false
 	}
-	sent, err := messages.CanonicalJSON(in.calls[q.Index].Input)
+	sent, err := rawjson.Canonical(in.calls[q.Index].Input)
 	return err == nil && messages.Digest(sent) == q.ArgsHash
 }
 
@@ -67,7 +69,7 @@ func (in decoded) forAgents(q messages.Approval) messages.Pending {
 }
 
 // takeBack drops a question that is not open any more. Mostly whoever took the decision has done so.
-func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.Approval) {
+func (d *drive) takeBack(ctx context.Context, key wire.CallKey, q messages.Approval) {
 	was, listed, err := d.journal.Forget(ctx, key)
 	if err != nil {
 		d.log.Warn("a question stays in the list of those that are open, until it expires", d.call(key.Index), "err", err)
@@ -79,14 +81,14 @@ func (d *drive) takeBack(ctx context.Context, key messages.CallKey, q messages.A
 }
 
 // news tells whoever watches what became open, and what is not any more.
-func (c *Coordinator) news(ctx context.Context, key messages.CallKey, p messages.Pending) {
-	if err := c.conn.Publish(c.names.OfCall(messages.VerbNews, key), nil, messages.MustMarshal(p)); err != nil {
+func (c *Coordinator) news(ctx context.Context, key wire.CallKey, p messages.Pending) {
+	if err := c.conn.Publish(c.names.OfCall(wire.VerbNews, key), nil, rawjson.MustMarshal(p)); err != nil {
 		c.logOf(ctx, key, p.CallID).Debug("news of a question lost", "err", err)
 	}
 }
 
 // audit writes a line that the batch does not wait for.
-func (c *Coordinator) audit(ctx context.Context, key messages.CallKey, line messages.AuditRecord) {
+func (c *Coordinator) audit(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer = c.id
 	if err := c.record.WriteAt(ctx, key, line); err != nil {
 		c.cfg.Metrics.auditFailed()

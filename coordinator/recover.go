@@ -6,6 +6,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -52,7 +53,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 // howItGoesOn is what the log says of a batch that was driven before. One that rested was left by nobody: it goes on
 // because somebody has answered, or is looked at for what has expired.
 func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
-	states := map[messages.CallState]bool{}
+	states := map[wire.CallState]bool{}
 	denied := false
 	for _, e := range records {
 		states[e.Record.State] = true
@@ -61,10 +62,10 @@ func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
 		}
 	}
 	switch {
-	case states[messages.Claimed]: // a worker has a call, so somebody was here after the answer
-	case states[messages.Granted], denied && !states[messages.Parked]:
+	case states[wire.Claimed]: // a worker has a call, so somebody was here after the answer
+	case states[wire.Granted], denied && !states[wire.Parked]:
 		return slog.LevelInfo, "batch goes on after an answer"
-	case states[messages.Parked]:
+	case states[wire.Parked]:
 		return slog.LevelDebug, "batch that waits for people is looked at"
 	}
 	return slog.LevelInfo, "batch taken over"
@@ -73,7 +74,7 @@ func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
 // refusedReply answers a batch of which nothing was run.
 func refusedReply(b messages.Batch, digest string, refusal *messages.Refusal) messages.Reply {
 	return messages.Reply{
-		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.Refused,
+		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
 		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
 	}
 }

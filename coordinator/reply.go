@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -37,19 +39,19 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	reinjection, err := d.encode(outcomes)
 	if err != nil {
 		d.log.Error("the results cannot be written in the provider's shape", "err", err)
-		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{Class: messages.Internal, Message: "The results could not be written in the provider's shape. The calls have run."}))
+		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
 		d.reply.Results = slim(results)
-		d.failTrace(messages.Internal)
+		d.failTrace(messages.ClassInternal)
 		return
 	}
 	d.reply = &messages.Reply{
 		V: messages.Version, Batch: d.in.batch.ID, Session: d.in.batch.Session, Provider: d.in.batch.Provider,
-		Status: messages.Completed, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
+		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
 		Stop: stopSummary(results),
 	}
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {
-			d.reply.Status = messages.Aborted
+			d.reply.Status = messages.ReplyAborted
 		}
 	}
 }
@@ -149,7 +151,7 @@ func (d *drive) remove(ctx context.Context) error {
 // refuse answers a batch that cannot be run.
 func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.Refusal) bool {
 	d.failTrace(refusal.Class)
-	if refusal.Class == messages.SubjectMismatch {
+	if refusal.Class == messages.ClassSubjectMismatch {
 		d.refuseAside(d.log, d.accepted, refusal)
 		refused := ending{accepted: d.accepted, class: refusal.Class, calls: noCalls}
 		d.insist(ctx, "put the refusal on record", func() error { return d.putOnRecord(ctx, d.log, refused) })
@@ -167,7 +169,7 @@ func asRefusal(err error) *messages.Refusal {
 	if errors.As(err, &refusal) {
 		return refusal
 	}
-	return &messages.Refusal{Class: messages.Internal, Message: err.Error()}
+	return &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
 }
 
 // announce tells the start of every call, before anything runs.
@@ -192,7 +194,7 @@ func (d *drive) publish(e messages.Event) {
 		e.Stage = d.machine.Plan().Calls[e.Index].Stage
 	}
 	header := bus.Header{messages.EventHeader: {string(e.Type)}}
-	if err := d.conn.Publish(d.names.Of(messages.VerbEvent, d.accepted.Key), header, messages.MustMarshal(e)); err != nil {
+	if err := d.conn.Publish(d.names.Of(wire.VerbEvent, d.accepted.Key), header, rawjson.MustMarshal(e)); err != nil {
 		d.log.Debug("event lost", "type", e.Type, "err", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // A batch that only waits for people rests: its drive ends, its delivery goes back until the first question expires, and
@@ -70,9 +70,9 @@ func (c *Coordinator) retire(d *drive) bool {
 
 // wake has the head of a session driven, which may rest, where it is due (nil: it is). It returns when that is done, by
 // us or by somebody else, or when another waker waits to do the same.
-func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func(context.Context, messages.BatchKey) (bool, error)) {
-	c.tellColleagues(messages.Notice{Batch: tenant + "." + session})
-	lane := messages.BatchKey{Tenant: tenant, Session: session, Batch: "_"}
+func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func(context.Context, wire.BatchKey) (bool, error)) {
+	c.tellColleagues(wire.Notice{Batch: tenant + "." + session})
+	lane := wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}
 	w := &waker{c, errand{lane: lane, asks: due != nil}, due, c.log.With("session", session, "tenant", tenant)}
 	for wait := 100 * time.Millisecond; c.serving.Load() && ctx.Err() == nil; wait = min(2*wait, 5*time.Second) {
 		done, err := w.look(ctx)
@@ -86,14 +86,14 @@ func (c *Coordinator) wake(ctx context.Context, tenant, session string, due func
 			return
 		}
 	}
-	c.tellColleagues(messages.Notice{Batch: lane.String(), LetGo: &messages.LetGo{}, Worker: c.id}) // we end: one of them does it
+	c.tellColleagues(wire.Notice{Batch: lane.String(), LetGo: &wire.LetGo{}, Worker: c.id}) // we end: one of them does it
 }
 
 // waker wakes the head of one session.
 type waker struct {
 	*Coordinator
 	errand
-	due func(context.Context, messages.BatchKey) (bool, error)
+	due func(context.Context, wire.BatchKey) (bool, error)
 	log *slog.Logger
 }
 
@@ -101,9 +101,9 @@ type waker struct {
 // once the head that it came for has left the log, and wakes no other. So does whether it asks what is due: one that does
 // leaves once no call waits for people, and the batch of a call that was denied has still to be driven.
 type errand struct {
-	lane messages.BatchKey // the session's; whichever batch is the head
-	head uint64            // the first that was seen; 0: none yet
-	asks bool              // whether the head is due
+	lane wire.BatchKey // the session's; whichever batch is the head
+	head uint64        // the first that was seen; 0: none yet
+	asks bool          // whether the head is due
 }
 
 // look has the head driven, where that can be now. It is done when there is nothing to wake any more, or that is in other
@@ -162,10 +162,10 @@ func pause(ctx context.Context, wait time.Duration) {
 }
 
 // waitsForPeople reports whether a batch may rest: a call of it waits for an answer, or has one that nobody has followed.
-func (c *Coordinator) waitsForPeople(ctx context.Context, key messages.BatchKey) (bool, error) {
+func (c *Coordinator) waitsForPeople(ctx context.Context, key wire.BatchKey) (bool, error) {
 	known, err := c.journal.Calls(ctx, key)
 	for _, e := range known.Records {
-		if s := e.Record.State; s == messages.Parked || s == messages.Granted {
+		if s := e.Record.State; s == wire.Parked || s == wire.Granted {
 			return true, err
 		}
 	}

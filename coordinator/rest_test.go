@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -28,7 +30,7 @@ type office struct {
 	srv     *devserver.Server
 	conn    *bus.Conn
 	journal *journal.Journal
-	names   messages.Names
+	names   wire.Names
 	people  map[string]approval.Key
 	list    approval.Approvers
 	log     *slog.Logger
@@ -68,7 +70,7 @@ func newOffice(t *testing.T, srv *devserver.Server, kind messages.Kind) *office 
 	o.must(err)
 	bucket, err := o.conn.Bucket(t.Context(), o.names.Stream(bus.BucketTools))
 	o.must(err)
-	o.must(bucket.Put(t.Context(), tool.Name, messages.MustMarshal(tool)))
+	o.must(bucket.Put(t.Context(), tool.Name, rawjson.MustMarshal(tool)))
 	return o
 }
 
@@ -142,9 +144,9 @@ func (o *office) worker() (stop func()) {
 
 // work parks a call, or runs it once somebody has granted it.
 func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
-	var job messages.Job
+	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
-	key := messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
+	key := wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	j := journal.New(conn)
@@ -152,19 +154,19 @@ func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
 	if err != nil {
 		return
 	}
-	tell := func(n messages.Notice) {
+	tell := func(n wire.Notice) {
 		n.Batch, n.Index = key.BatchKey.String(), key.Index
-		_ = conn.Publish(o.names.Notify(job.Notify), nil, messages.MustMarshal(n))
+		_ = conn.Publish(o.names.Notify(job.Notify), nil, rawjson.MustMarshal(n))
 		_ = d.Ack()
 	}
 	switch {
 	case !found:
 		q := o.question(conn.Now(ctx), job)
-		record := messages.CallRecord{State: messages.Parked, Nonce: fmt.Sprint(key, d.Delivered), ArgsHash: q.ArgsHash, Approval: &q, Span: d.Header.Get("traceparent")}
+		record := wire.CallRecord{State: wire.Parked, Nonce: fmt.Sprint(key, d.Delivered), ArgsHash: q.ArgsHash, Approval: &q, Span: d.Header.Get("traceparent")}
 		if seq, err := j.Write(ctx, key, record, 0); err == nil {
-			tell(messages.Notice{Record: &record, Seq: seq})
+			tell(wire.Notice{Record: &record, Seq: seq})
 		}
-	case newest.Record.State == messages.Granted && job.TakeOver == newest.Seq:
+	case newest.Record.State == wire.Granted && job.TakeOver == newest.Seq:
 		now := conn.Now(ctx)
 		if err := o.list.Holds(*newest.Record.Approval, now); err != nil || now.After(job.NotAfter) {
 			o.t.Errorf("a granted call does not hold: %v, not after %v, now %v", err, job.NotAfter, now)
@@ -172,27 +174,27 @@ func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
 		o.runs.Add(1)
 		result := messages.Result{V: 1, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: 1, Outcome: messages.Outcome{Output: newest.Record.Approval.Input}}
 		claim := newest.Record
-		claim.State, claim.Nonce, claim.Attempt, claim.LeaseMS = messages.Claimed, fmt.Sprint(key, "claim", d.Delivered), 1, 600_000
+		claim.State, claim.Nonce, claim.Attempt, claim.LeaseMS = wire.Claimed, fmt.Sprint(key, "claim", d.Delivered), 1, 600_000
 		seq, err := j.Write(ctx, key, claim, newest.Seq)
 		if err != nil {
 			return
 		}
 		time.Sleep(o.hold)
-		claim.State, claim.Nonce, claim.Fence, claim.Result = messages.Ended, claim.Nonce+"e", seq, &result
+		claim.State, claim.Nonce, claim.Fence, claim.Result = wire.Ended, claim.Nonce+"e", seq, &result
 		if _, err := j.Write(ctx, key, claim, seq); err == nil {
-			tell(messages.Notice{Result: &result})
+			tell(wire.Notice{Result: &result})
 		}
 	default:
 		_ = d.Term("nothing to do")
 	}
 }
 
-func (o *office) question(now time.Time, job messages.Job) messages.Approval {
-	canonical, _ := messages.CanonicalJSON(job.Input)
+func (o *office) question(now time.Time, job wire.Job) messages.Approval {
+	canonical, _ := rawjson.Canonical(job.Input)
 	q := messages.Approval{
 		V: 1, Tenant: job.Tenant, Session: job.Session, Batch: job.Batch, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind,
 		ToolDigest: job.ToolDigest, Input: job.Input, ArgsHash: messages.Digest(canonical), Line: approval.Line(job.Tool, job.Input),
-		Requester: string(job.Tenant), Rule: "large refunds", Tier: messages.High, Approvers: 1, Policy: "p1",
+		Requester: string(job.Tenant), Rule: "large refunds", Tier: messages.TierHigh, Approvers: 1, Policy: "p1",
 		Asked: now.UTC(), Expires: now.UTC().Add(15 * time.Minute),
 	}
 	if o.ask != nil {
@@ -213,21 +215,21 @@ func (o *office) until(what string, within time.Duration, is func() bool) {
 }
 
 // submit stores a batch with so many calls.
-func (o *office) submit(session, id string, calls int) messages.BatchKey {
+func (o *office) submit(session, id string, calls int) wire.BatchKey {
 	o.t.Helper()
 	var list []map[string]any
 	for i := range calls {
 		list = append(list, map[string]any{"id": fmt.Sprint("c", i), "name": "refund", "input": map[string]any{"amount": 149.99 + float64(i)}})
 	}
-	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Message: messages.MustMarshal(map[string]any{"calls": list})}
-	key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-	_, err := o.conn.Append(o.t.Context(), o.names.Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Message: rawjson.MustMarshal(map[string]any{"calls": list})}
+	key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+	_, err := o.conn.Append(o.t.Context(), o.names.Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 	o.must(err)
 	return key
 }
 
 // rests waits until the call is parked and none of the coordinators drives its batch.
-func (o *office) rests(key messages.CallKey, all ...*Coordinator) messages.Approval {
+func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval {
 	o.t.Helper()
 	var q messages.Approval
 	o.until("the batch rests", time.Minute, func() bool {
@@ -256,12 +258,12 @@ func (o *office) decision(q messages.Approval, v messages.Verdict, by string, mo
 	}
 	d, err := o.people[by].Sign(d)
 	o.must(err)
-	return messages.MustMarshal(d)
+	return rawjson.MustMarshal(d)
 }
 
-func (o *office) decide(key messages.CallKey, body []byte) messages.DecisionAnswer {
+func (o *office) decide(key wire.CallKey, body []byte) messages.DecisionAnswer {
 	o.t.Helper()
-	m, err := o.conn.Request(o.t.Context(), o.names.OfCall(messages.VerbDecide, key), nil, body)
+	m, err := o.conn.Request(o.t.Context(), o.names.OfCall(wire.VerbDecide, key), nil, body)
 	o.must(err)
 	var answer messages.DecisionAnswer
 	o.must(json.Unmarshal(m.Data, &answer))
@@ -270,17 +272,17 @@ func (o *office) decide(key messages.CallKey, body []byte) messages.DecisionAnsw
 
 func (o *office) say(session string, control messages.Control) {
 	o.t.Helper()
-	_, err := o.conn.Request(o.t.Context(), o.names.OfSession(messages.VerbControl, messages.OneTenant, session), nil, messages.MustMarshal(control))
+	_, err := o.conn.Request(o.t.Context(), o.names.OfSession(wire.VerbControl, messages.OneTenant, session), nil, rawjson.MustMarshal(control))
 	o.must(err)
 }
 
 // grant stores what the door would, and wakes nobody: its coordinator dies there.
-func (o *office) grant(key messages.CallKey) {
+func (o *office) grant(key wire.CallKey) {
 	o.t.Helper()
 	entry, err := o.journal.Question(o.t.Context(), key)
 	o.must(err)
 	var d messages.Decision
-	o.must(json.Unmarshal(o.decision(*entry.Record.Approval, messages.Approve, "alice"), &d))
+	o.must(json.Unmarshal(o.decision(*entry.Record.Approval, messages.VerdictApprove, "alice"), &d))
 	q, state, refused := o.list.Take(*entry.Record.Approval, d, time.Now())
 	if refused != nil {
 		o.t.Fatal(refused)
@@ -290,7 +292,7 @@ func (o *office) grant(key messages.CallKey) {
 }
 
 // reply waits for the reply of a batch.
-func (o *office) reply(key messages.BatchKey, within time.Duration) (reply messages.Reply) {
+func (o *office) reply(key wire.BatchKey, within time.Duration) (reply messages.Reply) {
 	o.t.Helper()
 	o.until("batch "+key.String()+" has its reply", within, func() bool {
 		body, found, err := o.journal.Reply(context.Background(), key)
@@ -301,7 +303,7 @@ func (o *office) reply(key messages.BatchKey, within time.Duration) (reply messa
 
 func (o *office) pending() []messages.Pending {
 	o.t.Helper()
-	m, err := o.conn.Request(o.t.Context(), o.names.OfTenant(messages.VerbList, messages.OneTenant), nil, nil)
+	m, err := o.conn.Request(o.t.Context(), o.names.OfTenant(wire.VerbList, messages.OneTenant), nil, nil)
 	o.must(err)
 	var list messages.PendingList
 	o.must(json.Unmarshal(m.Data, &list))
@@ -311,7 +313,7 @@ func (o *office) pending() []messages.Pending {
 // audited is the lines about questions and decisions.
 func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRecord) {
 	o.t.Helper()
-	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(messages.VerbAudit))
+	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(wire.VerbAudit))
 	o.must(err)
 	for _, m := range msgs {
 		if strings.HasSuffix(m.Subject, ".lines") {
@@ -338,7 +340,7 @@ func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) 
 const soon = 2 * time.Second
 
 func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
-	for _, kind := range []messages.Kind{messages.Write, messages.Read} {
+	for _, kind := range []messages.Kind{messages.KindWrite, messages.KindRead} {
 		for _, coordinators := range []int{1, 3} {
 			t.Run(fmt.Sprint(kind, coordinators), func(t *testing.T) {
 				inOffice(t, kind, func(t *testing.T, o *office) {
@@ -352,7 +354,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 					o.rests(key.Call(0), all...)
 					time.Sleep(12 * time.Minute) // the broker has brought it again meanwhile
 					q := o.rests(key.Call(0), all...)
-					if answer := o.decide(key.Call(0), o.decision(q, messages.Approve, "alice")); answer.State != messages.DecisionGranted {
+					if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice")); answer.State != messages.DecisionGranted {
 						t.Fatalf("answered %+v", answer)
 					}
 					r := o.reply(key, soon)
@@ -370,7 +372,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 
 // A coordinator that is killed right after it stored a decision has woken nobody. The broker brings the batch again.
 func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		o.worker()
 		key := o.submit("s", "b", 1)
@@ -387,7 +389,7 @@ func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const given = 13 * time.Minute // no multiple of the time between two looks
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(given) }
 		var all []*Coordinator
@@ -398,7 +400,7 @@ func TestNobodyAnswers(t *testing.T) {
 		o.worker()
 		key := o.submit("s", "b", 1)
 		q := o.rests(key.Call(0), all...)
-		late := o.decision(q, messages.Approve, "alice")
+		late := o.decision(q, messages.VerdictApprove, "alice")
 		began := time.Now()
 		r := o.reply(key, given+soon).Results[0]
 		if took := time.Since(began); took < given-soon {
@@ -407,7 +409,7 @@ func TestNobodyAnswers(t *testing.T) {
 		if r.Status != messages.StatusExpired || r.Err.Code != messages.CodeApprovalExpired || r.Permission == nil || r.Permission.Rule != "large refunds" {
 			t.Errorf("ended as %+v, %+v", r, r.Err)
 		}
-		if answer := o.decide(key.Call(0), late); answer.OK || answer.Error.Class != messages.NotPending {
+		if answer := o.decide(key.Call(0), late); answer.OK || answer.Error.Class != messages.ClassNotPending {
 			t.Errorf("a decision that came too late was answered %+v", answer)
 		}
 		if got := o.pending(); len(got) != 0 || o.runs.Load() != 0 {
@@ -428,7 +430,7 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	} {
 		for _, coordinators := range []int{1, 2} {
 			t.Run(fmt.Sprint(name, coordinators), func(t *testing.T) {
-				inOffice(t, messages.Write, func(t *testing.T, o *office) {
+				inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 					var all []*Coordinator
 					for range coordinators {
 						c, _ := o.coordinator(Config{})
@@ -464,11 +466,11 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 
 // The server is restarted while a batch rests: it is brought again, seen to rest, and nothing is said twice.
 func TestAServerRestartWhileABatchRests(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		stop := o.worker()
 		news := make(chan bus.Msg, 100)
-		for _, subject := range []string{o.names.All(messages.VerbEvent), o.names.All(messages.VerbNews)} {
+		for _, subject := range []string{o.names.All(wire.VerbEvent), o.names.All(wire.VerbNews)} {
 			unsubscribe, err := o.conn.Subscribe(subject, "", func(m bus.Msg) {
 				if m.Header.Get(messages.EventHeader) != string(messages.EventStart) {
 					news <- m
@@ -495,7 +497,7 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 			t.Errorf("in the list: %+v", got)
 		}
 		o.rests(key.Call(0), c, c2)
-		if answer := o.decide(key.Call(0), o.decision(q, messages.Approve, "alice")); !answer.OK {
+		if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice")); !answer.OK {
 			t.Fatalf("answered %+v", answer)
 		}
 		if r := o.reply(key, soon); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
@@ -506,7 +508,7 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 
 // A coordinator that is told to end while it drives a batch that it woke has no delivery to give back. Another goes on.
 func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		stops := map[*Coordinator]func(){}
 		var all []*Coordinator
 		for range 3 {
@@ -517,7 +519,7 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 		o.worker()
 		key := o.submit("s", "b", 1)
 		q := o.rests(key.Call(0), all...)
-		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		o.until("the call runs", soon, func() bool { return o.runs.Load() == 1 })
 		driver := slices.IndexFunc(all, func(c *Coordinator) bool { return c.driving(key) != nil })
 		if driver < 0 {
@@ -532,11 +534,11 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 
 // Batches that rest cost a coordinator nothing, and the batches behind them go on in order.
 func TestManyRestingBatchesCostNothing(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const sessions = 300
 		c, _ := o.coordinator(Config{Slots: 16})
 		o.worker()
-		var keys []messages.BatchKey
+		var keys []wire.BatchKey
 		for i := range sessions {
 			keys = append(keys, o.submit(fmt.Sprint("s", i), "b", 1))
 		}
@@ -552,7 +554,7 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 		var answered sync.WaitGroup
 		for _, i := range []int{3, 7, 250} {
 			q := o.rests(keys[i].Call(0))
-			body := o.decision(q, messages.Approve, "bob")
+			body := o.decision(q, messages.VerdictApprove, "bob")
 			answered.Go(func() { o.decide(keys[i].Call(0), body) })
 		}
 		answered.Wait()
@@ -569,7 +571,7 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 // Whoever has news for a batch that is about to rest reaches its drive, or finds that nobody drives it.
 func TestNobodyRetiresFromNews(t *testing.T) {
 	c := &Coordinator{cfg: Config{}.withDefaults(), log: slog.New(slog.DiscardHandler), live: map[string]*drive{}}
-	accepted := journal.Accepted{Key: messages.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
+	accepted := journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
 	first, second, third := c.newDrive(accepted, nil), c.newDrive(accepted, nil), c.newDrive(accepted, nil)
 	if c.enter(first) != nil || c.enter(second) != first {
 		t.Fatal("two drive one batch")
@@ -582,7 +584,7 @@ func TestNobodyRetiresFromNews(t *testing.T) {
 	default:
 		t.Error("whoever comes with news does not reach the drive")
 	}
-	first.notices <- messages.Notice{}
+	first.notices <- wire.Notice{}
 	if c.retire(first) {
 		t.Error("retired, although a worker has told something")
 	}
@@ -598,7 +600,7 @@ func TestNobodyRetiresFromNews(t *testing.T) {
 
 // What was said just before a call was parked, by somebody who therefore woke nobody, is heard before the batch rests.
 func TestTheLastLookBeforeABatchRests(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.coordinator(Config{})
 		o.ask = func(*messages.Approval) {
 			if _, err := o.journal.WriteControl(t.Context(), messages.OneTenant, "s", messages.Control{Abort: []byte(`"b"`)}); err != nil {
@@ -614,17 +616,17 @@ func TestTheLastLookBeforeABatchRests(t *testing.T) {
 
 // A result of a read that has a question is nobody's, wherever it comes from: its own journal says how it ends.
 func TestAParkedReadEndsInItsJournal(t *testing.T) {
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		o.worker()
 		key := o.submit("s", "b", 1)
 		q := o.rests(key.Call(0), c)
-		stray := messages.Result{V: 1, CallID: "c0", Tool: "refund", Kind: messages.Read, Status: messages.StatusOK, Outcome: messages.Text("stray")}
+		stray := messages.Result{V: 1, CallID: "c0", Tool: "refund", Kind: messages.KindRead, Status: messages.StatusOK, Outcome: messages.Text("stray")}
 		_, err := o.journal.WriteResult(t.Context(), key.Call(0), stray)
 		o.must(err)
 		time.Sleep(restAtMost + soon)
 		o.rests(key.Call(0), c)
-		o.decide(key.Call(0), o.decision(q, messages.Approve, "alice"))
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		if r := o.reply(key, soon); o.runs.Load() != 1 || strings.Contains(string(r.Reinjection), "stray") {
 			t.Errorf("ran %d times: %s", o.runs.Load(), r.Reinjection)
 		}
@@ -636,13 +638,13 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {
-		hold, free func(*Coordinator, messages.BatchKey)
+		hold, free func(*Coordinator, wire.BatchKey)
 	}{
 		"driven elsewhere": {(*Coordinator).pretendElsewhere, (*Coordinator).stopPretending},
-		"no room":          {func(c *Coordinator, _ messages.BatchKey) { c.wakes <- struct{}{} }, func(c *Coordinator, _ messages.BatchKey) { c.wakes.leave() }},
+		"no room":          {func(c *Coordinator, _ wire.BatchKey) { c.wakes <- struct{}{} }, func(c *Coordinator, _ wire.BatchKey) { c.wakes.leave() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inOffice(t, messages.Write, func(t *testing.T, o *office) {
+			inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 				c, _ := o.coordinator(Config{Slots: 1})
 				o.worker()
 				key := o.submit("s", "b", 1)
@@ -656,7 +658,7 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 				if more := runtime.NumGoroutine() - before; more > flood/10 {
 					t.Errorf("%d goroutines wait after %d controls", more, flood)
 				}
-				if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+				if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictDeny, "alice")); !answer.OK {
 					t.Fatalf("answered %+v", answer)
 				}
 				time.Sleep(20 * time.Second)
@@ -671,12 +673,12 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 
 // Whoever still waits to wake a batch that has ended wakes no other, so those who come for the next batch wait themselves.
 func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Poll: time.Second})
 		o.worker()
-		deny := func(key messages.BatchKey, q messages.Approval) {
+		deny := func(key wire.BatchKey, q messages.Approval) {
 			c.pretendElsewhere(key)
-			if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+			if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictDeny, "alice")); !answer.OK {
 				t.Fatalf("answered %+v", answer)
 			}
 		}
@@ -696,13 +698,13 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 
 // Whoever waits for room to wake a batch, and is told to end first, leaves that to another coordinator.
 func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, stop := o.coordinator(Config{Slots: 1, Drain: time.Second})
 		o.worker()
 		key := o.submit("s", "b", 1)
 		q := o.rests(key.Call(0), c)
 		c.wakes <- struct{}{}
-		if answer := o.decide(key.Call(0), o.decision(q, messages.Deny, "alice")); !answer.OK {
+		if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictDeny, "alice")); !answer.OK {
 			t.Fatalf("answered %+v", answer)
 		}
 		o.coordinator(Config{})
@@ -712,13 +714,13 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 }
 
 // pretendElsewhere makes a coordinator believe that another one drives a batch, until stopPretending.
-func (c *Coordinator) pretendElsewhere(key messages.BatchKey) {
+func (c *Coordinator) pretendElsewhere(key wire.BatchKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.elsewhere[key.String()] = time.Now().Add(time.Hour)
 }
 
-func (c *Coordinator) stopPretending(key messages.BatchKey) {
+func (c *Coordinator) stopPretending(key wire.BatchKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.elsewhere, key.String())
@@ -727,7 +729,7 @@ func (c *Coordinator) stopPretending(key messages.BatchKey) {
 // A drive that has told the others of itself tells them of its end too, also when it has got a delivery of its own in between:
 // else they hold the batch to be driven for as long as a lost driver, and nobody follows the next decision.
 func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
 		one, err := New(o.conn, Config{Logger: o.log})
 		o.must(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,13 +21,13 @@ const (
 // listing is a list that is made.
 type listing struct {
 	*Coordinator
-	key messages.BatchKey // of which only the session counts
+	key wire.BatchKey // of which only the session counts
 	ask messages.Get
 	messages.BatchList
 }
 
 // batches is the batches of a session, as the get door answers with them.
-func (c *Coordinator) batches(ctx context.Context, key messages.BatchKey, ask messages.Get) ([]byte, error) {
+func (c *Coordinator) batches(ctx context.Context, key wire.BatchKey, ask messages.Get) ([]byte, error) {
 	return c.inTurn(ctx, key.Tenant, func() (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, patience, errCrowded)
 		defer cancel()

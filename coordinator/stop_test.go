@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -31,7 +32,7 @@ func TestStopSummary(t *testing.T) {
 	}
 	silent := stopSummary([]messages.Result{{Hooks: &messages.Hooks{Count: 1}}})
 	wire := `{"stop_hook_summary":{"hookCount":1,"hookInfos":[],"hookErrors":[],"preventedContinuation":false}}`
-	if got := string(messages.MustMarshal(silent)); got != wire {
+	if got := string(rawjson.MustMarshal(silent)); got != wire {
 		t.Errorf("a hook without a word: %s, want %s", got, wire)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -32,14 +33,14 @@ func (o *office) withhold() {
 }
 
 // inLog reports whether a batch is in the log.
-func (o *office) inLog(key messages.BatchKey) bool {
+func (o *office) inLog(key wire.BatchKey) bool {
 	_, open, err := o.journal.Open(o.t.Context(), key)
 	o.must(err)
 	return open
 }
 
 // answered stores a reply to a batch that is in the log, as its driver would have.
-func (o *office) answered(key messages.BatchKey) {
+func (o *office) answered(key wire.BatchKey) {
 	o.t.Helper()
 	accepted, open, err := o.journal.Open(o.t.Context(), key)
 	o.must(err)
@@ -49,7 +50,7 @@ func (o *office) answered(key messages.BatchKey) {
 	b, err := messages.DecodeBatch(accepted.Body)
 	o.must(err)
 	_, err = o.journal.WriteReply(o.t.Context(), accepted, messages.Reply{
-		V: 1, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.Completed,
+		V: 1, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyCompleted,
 		Digest: messages.Digest(accepted.Body), Reinjection: []byte("null"), Results: []messages.Result{},
 	})
 	o.must(err)
@@ -58,7 +59,7 @@ func (o *office) answered(key messages.BatchKey) {
 // TestAHeadThatIsAnsweredHoldsUpNobody: a restart of the server can bring an answered batch back into the
 // log that the consumer never delivers again. The next batch of the session removes it.
 func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
 		o.withhold()
 		o.answered(first)
@@ -71,7 +72,7 @@ func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 
 // TestAHeadThatIsAnsweredLeavesTheLog: without a later batch the sweep removes it.
 func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
 		o.withhold()
 		o.answered(first)
@@ -82,7 +83,7 @@ func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 
 // TestAHeadThatIsNeverDeliveredIsDriven: the batch behind it has its head driven after a while.
 func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
 		o.withhold()
 		o.coordinator(Config{})
@@ -94,7 +95,7 @@ func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 
 // TestABatchThatIsNeverDeliveredIsDriven: without a later batch the sweep drives it.
 func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
 		o.withhold()
 		o.coordinator(Config{})
@@ -104,7 +105,7 @@ func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
 
 // TestTheSweepLeavesADrivenBatchAlone: a batch that another coordinator drives for long is not driven twice.
 func TestTheSweepLeavesADrivenBatchAlone(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		a, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
 		b, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
 		key := o.submit("s", "long", 1) // no worker takes it

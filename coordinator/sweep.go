@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/journal"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // A server that restarts can bring a batch back into the log that was answered and removed, while the
@@ -68,7 +68,7 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 		}
 		if alone {
 			suspects = append(suspects, head)
-			c.tellColleagues(messages.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
+			c.tellColleagues(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
 		}
 	}
 	if len(suspects) == 0 {

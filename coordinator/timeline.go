@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -38,11 +40,11 @@ func (c *Coordinator) inTurn(ctx context.Context, tenant string, answer func() (
 	if err != nil {
 		return nil, err
 	}
-	return messages.MustMarshal(body), nil
+	return rawjson.MustMarshal(body), nil
 }
 
 // timeline is what is durable about a batch, as the get door answers with it; bus.ErrNotFound when nobody knows of it.
-func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]byte, error) {
+func (c *Coordinator) timeline(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return c.inTurn(ctx, key.Tenant, func() (any, error) {
 		story, err := c.journal.Story(ctx, key)
 		if err != nil {
@@ -61,9 +63,9 @@ func (c *Coordinator) timeline(ctx context.Context, key messages.BatchKey) ([]by
 // past is a batch of which is told again.
 type past struct {
 	story   journal.Story
-	in      decoded                // while the batch is in the log
-	sent    []messages.ToolCall    // the same
-	planned []messages.PlannedCall // once the plan is stored
+	in      decoded             // while the batch is in the log
+	sent    []messages.ToolCall // the same
+	planned []wire.PlannedCall  // once the plan is stored
 	calls   []pastCall
 }
 
@@ -183,7 +185,7 @@ func (t *past) findResults() {
 // record tells what one record of a call says.
 func (t *past) record(c *pastCall, e journal.CallEntry) {
 	switch r := e.Record; r.State {
-	case messages.Parked:
+	case wire.Parked:
 		if q := r.Approval; q != nil && q.ID != c.question {
 			c.question = q.ID
 			c.kind = cmp.Or(c.kind, q.Kind)
@@ -191,9 +193,9 @@ func (t *past) record(c *pastCall, e journal.CallEntry) {
 			asked.Approval = t.question(e)
 			c.events = append(c.events, asked)
 		}
-	case messages.Claimed, messages.Renewed:
+	case wire.Claimed, wire.Renewed:
 		c.running(r.Attempt, r.Worker, e.Stored)
-	case messages.Ended:
+	case wire.Ended:
 		if r.Result != nil {
 			c.take(*r.Result, e.Stored)
 		}
@@ -217,7 +219,7 @@ func (t *past) question(asked journal.CallEntry) *messages.Pending {
 		}
 		if next := e.Record.Approval; next.ID != q.ID { // somebody was asked anew, or has agreed to other arguments
 			state = "gone"
-			if e.Record.State == messages.Granted && next.Original != nil {
+			if e.Record.State == wire.Granted && next.Original != nil {
 				q.Decisions, state = next.Decisions, "granted"
 			}
 			break
@@ -231,11 +233,11 @@ func (t *past) question(asked journal.CallEntry) *messages.Pending {
 }
 
 // afterwards is the state of a question after a record of its call, and before it.
-func afterwards(r messages.CallRecord, before string) string {
+func afterwards(r wire.CallRecord, before string) string {
 	switch {
-	case r.State == messages.Parked || before != "":
+	case r.State == wire.Parked || before != "":
 		return before
-	case r.State != messages.Ended:
+	case r.State != wire.Ended:
 		return "granted"
 	case r.Result != nil && r.Result.Err != nil && r.Result.Err.Code == messages.CodeDeniedByUser:
 		return "denied"

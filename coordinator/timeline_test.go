@@ -15,7 +15,7 @@ import (
 // A timeline may be large, so only few are made at once. Who comes then waits a while, and is told to come again. A tenant has one
 // turn at a time, so it cannot take those of all.
 func TestTimelinesAreMadeOneAfterAnother(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		key, _ := o.asked()
 		var leave func()
@@ -45,10 +45,10 @@ func TestTimelinesAreMadeOneAfterAnother(t *testing.T) {
 
 // What people were asked, and agreed to with other arguments, is granted.
 func TestTheTimelineOfAnEdit(t *testing.T) {
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		key, q := o.asked()
-		if answer := o.decide(key, o.decision(q, messages.Edit, "alice", edit(`{"amount":10}`))); answer.State != messages.DecisionGranted {
+		if answer := o.decide(key, o.decision(q, messages.VerdictEdit, "alice", edit(`{"amount":10}`))); answer.State != messages.DecisionGranted {
 			t.Fatalf("answered %+v, %+v", answer, answer.Error)
 		}
 		o.reply(key.BatchKey, soon)

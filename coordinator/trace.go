@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -77,7 +78,7 @@ func (d *drive) failTrace(class messages.Class) { tracing.Fail(d.spans.drive, st
 // stuck marks the span of a drive that somebody else has to go on with, unless that is only because we end.
 func (d *drive) stuck(ctx context.Context) {
 	if ctx.Err() == nil {
-		d.failTrace(messages.Internal)
+		d.failTrace(messages.ClassInternal)
 	}
 }
 
@@ -86,7 +87,7 @@ func (d *drive) describe(span trace.Span) {
 	key := d.accepted.Key
 	about := []attribute.KeyValue{
 		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
-		tracing.MessagingDestination.String(d.names.Of(messages.VerbBatch, anyBatch)),
+		tracing.MessagingDestination.String(d.names.Of(wire.VerbBatch, anyBatch)),
 		tracing.MessagingGroup.String(bus.CoordinatorsConsumer),
 		tracing.Stream.String(d.names.Stream(bus.Batches)), tracing.Sequence.Int64(int64(d.accepted.Seq)),
 		tracing.Tenant.String(key.Tenant), tracing.Coordinator.String(d.id),
@@ -209,13 +210,13 @@ func (d *drive) endCall(ctx context.Context, r messages.Result) {
 }
 
 // describeDecision says of a span which question a person has answered, and how: what they wrote beside it is not in it.
-func describeDecision(span trace.Span, n messages.Names, d messages.Decision) {
+func describeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	if !span.IsRecording() {
 		return
 	}
 	span.SetAttributes(
 		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
-		tracing.MessagingDestination.String(callTemplate(n.OfCall(messages.VerbDecide, anyBatch.Call(0)))),
+		tracing.MessagingDestination.String(callTemplate(n.OfCall(wire.VerbDecide, anyBatch.Call(0)))),
 		tracing.ConversationID.String(string(d.Session)), tracing.Batch.String(string(d.Batch)), tracing.Tenant.String(string(d.Tenant)),
 		tracing.CallIndex.Int(d.Index), tracing.ToolCallID.String(string(d.CallID)),
 		tracing.Approval.String(d.Approval), tracing.Verdict.String(string(short(d.Verdict))),
@@ -223,7 +224,7 @@ func describeDecision(span trace.Span, n messages.Names, d messages.Decision) {
 }
 
 // anyBatch stands for the ids in the name of a subject, as the conventions want it.
-var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // callTemplate is the subject of the first call of anyBatch, made the name of every such subject.
 func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }

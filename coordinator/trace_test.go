@@ -21,7 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -91,28 +93,28 @@ func spanOf(t *testing.T, parent string) trace.SpanContext {
 }
 
 // submitWith is submit with headers.
-func (o *office) submitWith(session, id string, calls int, header bus.Header) messages.BatchKey {
+func (o *office) submitWith(session, id string, calls int, header bus.Header) wire.BatchKey {
 	o.t.Helper()
 	var list []map[string]any
 	for i := range calls {
 		list = append(list, map[string]any{"id": fmt.Sprint("c", i), "name": "refund", "input": map[string]any{"amount": i}})
 	}
-	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Round: 3, Message: messages.MustMarshal(map[string]any{"calls": list})}
-	key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-	_, err := o.conn.Append(o.t.Context(), o.names.Of(messages.VerbBatch, key), header, messages.MustMarshal(b))
+	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Round: 3, Message: rawjson.MustMarshal(map[string]any{"calls": list})}
+	key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+	_, err := o.conn.Append(o.t.Context(), o.names.Of(wire.VerbBatch, key), header, rawjson.MustMarshal(b))
 	o.must(err)
 	return key
 }
 
 // helper is a worker that ends every call at once but for what shun says, and keeps the headers of its deliveries.
 type helper struct {
-	shun func(job messages.Job, nth int) bool // nth delivery of the call, from 1
+	shun func(job wire.Job, nth int) bool // nth delivery of the call, from 1
 
 	mu      sync.Mutex
 	headers map[int][]string // the traceparents that came, by call; guarded by mu
 }
 
-func (o *office) helper(shun func(messages.Job, int) bool) *helper {
+func (o *office) helper(shun func(wire.Job, int) bool) *helper {
 	o.t.Helper()
 	h := &helper{shun: shun, headers: map[int][]string{}}
 	conn := o.connect("worker")
@@ -129,7 +131,7 @@ func (o *office) helper(shun func(messages.Job, int) bool) *helper {
 }
 
 func (h *helper) work(conn *bus.Conn, d *bus.Delivery) {
-	var job messages.Job
+	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
 	h.mu.Lock()
 	h.headers[job.Index] = append(h.headers[job.Index], d.Header.Get("traceparent")+" "+d.Header.Get("tracestate"))
@@ -139,16 +141,16 @@ func (h *helper) work(conn *bus.Conn, d *bus.Delivery) {
 		_ = d.Term("not now")
 		return
 	}
-	key := messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
+	key := wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
 	result := messages.Result{V: 1, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: 1,
 		Outcome: messages.Text("done"), Trail: &messages.Trail{ArgsHash: "for the record only", Span: d.Header.Get("traceparent")}}
 	j, ctx := journal.New(conn), context.Background()
-	if job.Kind == messages.Write {
-		_, _ = j.Write(ctx, key, messages.CallRecord{State: messages.Ended, Nonce: fmt.Sprint(key), Attempt: 1, Result: &result}, 0)
+	if job.Kind == messages.KindWrite {
+		_, _ = j.Write(ctx, key, wire.CallRecord{State: wire.Ended, Nonce: fmt.Sprint(key), Attempt: 1, Result: &result}, 0)
 	} else {
 		_, _ = j.WriteResult(ctx, key, result)
 	}
-	_ = conn.Publish(conn.Names().Notify(job.Notify), nil, messages.MustMarshal(messages.Notice{Batch: key.BatchKey.String(), Index: key.Index, Result: &result}))
+	_ = conn.Publish(conn.Names().Notify(job.Notify), nil, rawjson.MustMarshal(wire.Notice{Batch: key.BatchKey.String(), Index: key.Index, Result: &result}))
 	_ = d.Ack()
 }
 
@@ -165,7 +167,7 @@ const (
 )
 
 func TestTheTraceOfABatch(t *testing.T) {
-	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
+	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newTraces()
 			var h *helper
@@ -180,7 +182,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 			})
 			r.allEnded(t)
 			drives, stages, sends := r.named(tracing.ProcessBatch), r.named(tracing.Stage), r.named(tracing.SendCall)
-			perStage := map[messages.Kind]int{messages.Read: 3, messages.Write: 1}[kind]
+			perStage := map[messages.Kind]int{messages.KindRead: 3, messages.KindWrite: 1}[kind]
 			if len(drives) != 1 || len(stages) != 3/perStage || len(sends) != 3 || len(r.Ended()) != len(drives)+len(stages)+len(sends) {
 				t.Fatalf("%d drives, %d stages, %d sends of %d spans", len(drives), len(stages), len(sends), len(r.Ended()))
 			}
@@ -202,7 +204,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 			}
 			for i, stage := range stages {
 				if stage.Parent().SpanID() != drive.SpanContext().SpanID() || attr(stage, tracing.StageIndex) != fmt.Sprint(i) ||
-					attr(stage, tracing.StageCalls) != fmt.Sprint(perStage) || attr(stage, tracing.Concurrent) != fmt.Sprint(kind == messages.Read) {
+					attr(stage, tracing.StageCalls) != fmt.Sprint(perStage) || attr(stage, tracing.Concurrent) != fmt.Sprint(kind == messages.KindRead) {
 					t.Errorf("stage %d: under %v, %v", i, stage.Parent().SpanID(), stage.Attributes())
 				}
 				if i > 0 && stage.StartTime().Before(stages[i-1].EndTime()) {
@@ -214,7 +216,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 				if send.Parent().SpanID() != stage.SpanContext().SpanID() || send.SpanKind() != trace.SpanKindProducer || send.EndTime().After(stage.EndTime()) {
 					t.Errorf("send %d is a %v under %v, until %v", i, send.SpanKind(), send.Parent().SpanID(), send.EndTime())
 				}
-				lane := map[messages.Kind]string{messages.Read: "read", messages.Write: "write"}[kind]
+				lane := map[messages.Kind]string{messages.KindRead: "read", messages.KindWrite: "write"}[kind]
 				for key, want := range map[attribute.Key]string{
 					tracing.CallIndex: fmt.Sprint(i), tracing.ToolName: "refund", tracing.Pool: "default", tracing.CallKind: string(kind), tracing.ToolCallID: fmt.Sprint("c", i),
 					tracing.MessagingDestination: "toolfleet." + lane + ".{pool}.{tenant}.{session}.{batch}.{index}",
@@ -235,9 +237,9 @@ func TestTheTraceOfABatch(t *testing.T) {
 // The poll publishes a job again and again: that is one span, and one header.
 func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.coordinator(Config{Tracer: r.Tracer})
-		h := o.helper(func(_ messages.Job, nth int) bool { return nth < 4 })
+		h := o.helper(func(_ wire.Job, nth int) bool { return nth < 4 })
 		o.reply(o.submitWith("s", "b", 1, nil), time.Minute)
 		came := h.came(0)
 		if len(came) != 4 || len(slices.Compact(came)) != 1 || spanOf(t, strings.TrimSpace(came[0])).SpanID() != r.named(tracing.SendCall)[0].SpanContext().SpanID() {
@@ -253,11 +255,11 @@ func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 // A stage is over when its last call is, whatever then holds up the batch: here a reply for which there is no room.
 func TestAStageEndsWithItsLastCall(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.helper(nil)
 		log := o.logs()
 		o.coordinator(Config{Tracer: r.Tracer, Provision: bus.Provision{MaxBytes: map[string]int64{bus.Replies: 4000}}})
-		full, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbFinal, messages.KeyOf(messages.OneTenant, "s", "other")), nil, make([]byte, 3800))
+		full, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbFinal, wire.KeyOf(messages.OneTenant, "s", "other")), nil, make([]byte, 3800))
 		o.must(err)
 		key := o.submitWith("s", "b", 1, nil)
 		time.Sleep(90 * time.Second)
@@ -277,10 +279,10 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 // Nobody brings a context: all who drive the batch begin the same trace, which another batch does not.
 func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		_, stop := o.coordinator(Config{Tracer: r.Tracer, Drain: time.Second})
 		gone := make(chan struct{})
-		h := o.helper(func(j messages.Job, nth int) bool {
+		h := o.helper(func(j wire.Job, nth int) bool {
 			select {
 			case <-gone:
 				return false
@@ -316,7 +318,7 @@ func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 // A batch that waits for a person is driven before and after, and nothing of it is open in between.
 func TestTheTraceOfABatchThatRests(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Tracer: r.Tracer})
 		o.worker()
 		key := o.submitWith("s", "b", 1, bus.Header{"traceparent": {agents}})
@@ -333,7 +335,7 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 
 		time.Sleep(2 * time.Minute)
 		const person = "00-11111111111111111111111111111111-2222222222222222-01"
-		_, err = o.conn.Request(t.Context(), o.names.OfCall(messages.VerbDecide, key.Call(0)), bus.Header{"traceparent": {person}}, o.decision(q, messages.Approve, "alice"))
+		_, err = o.conn.Request(t.Context(), o.names.OfCall(wire.VerbDecide, key.Call(0)), bus.Header{"traceparent": {person}}, o.decision(q, messages.VerdictApprove, "alice"))
 		o.must(err)
 		o.reply(key, soon)
 		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 })
@@ -353,10 +355,10 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 		if got := links(decide[0]); len(got) != 1 || got[0] != tracing.Asked+" "+asked {
 			t.Errorf("the decision is linked to %v, want %s", got, asked)
 		}
-		all, err := o.conn.All(t.Context(), o.names.Stream(bus.Calls), o.names.OfCall(messages.VerbCall, key.Call(0)))
+		all, err := o.conn.All(t.Context(), o.names.Stream(bus.Calls), o.names.OfCall(wire.VerbCall, key.Call(0)))
 		o.must(err)
 		for _, m := range all {
-			var record messages.CallRecord
+			var record wire.CallRecord
 			if o.must(json.Unmarshal(m.Data, &record)); record.Span != parked.Record.Span {
 				t.Errorf("the %s record names the attempt %q, want %q", record.State, record.Span, parked.Record.Span)
 			}
@@ -367,7 +369,7 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 // What a coordinator writes about a call keeps the attempt that was made, and what is refused marks where that was.
 func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Tracer: r.Tracer})
 		o.worker()
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(time.Minute) }
@@ -375,18 +377,18 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 		q := o.rests(key.Call(0), c)
 		parked, err := o.journal.Question(t.Context(), key.Call(0))
 		o.must(err)
-		o.decide(key.Call(0), o.decision(q, messages.Approve, "agent"))
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
 		o.reply(key, 2*time.Minute)
 		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 }) // that is after the reply
 		ended, _, err := o.journal.Newest(t.Context(), key.Call(0))
 		o.must(err)
-		if ended.Record.State != messages.Ended || ended.Record.Span != parked.Record.Span || ended.Record.Span == "" {
+		if ended.Record.State != wire.Ended || ended.Record.Span != parked.Record.Span || ended.Record.Span == "" {
 			t.Errorf("the %s record names %q, want %q", ended.Record.State, ended.Record.Span, parked.Record.Span)
 		}
 		for i, body := range []string{`{"v":1,"id":"r0","session":"s","provider":"canonical","message":{"calls":[{"id":"","name":"x","input":{}}]}}`, `{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`} {
-			refused := messages.KeyOf(messages.OneTenant, "s", messages.BatchID(fmt.Sprint("r", i)))
+			refused := wire.KeyOf(messages.OneTenant, "s", messages.BatchID(fmt.Sprint("r", i)))
 			before := len(r.named(tracing.ProcessBatch))
-			_, err = o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, refused), nil, []byte(body))
+			_, err = o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, refused), nil, []byte(body))
 			o.must(err)
 			o.until("it is refused", soon, func() bool { return len(r.named(tracing.ProcessBatch)) > before })
 			_, found, err := o.journal.Open(t.Context(), refused)
@@ -410,7 +412,7 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 
 // Without a tracer of ours the agent's context goes through, and jobs cost nothing for it.
 func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
-	inOffice(t, messages.Read, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		log := o.logs()
 		o.coordinator(Config{})
 		h := o.helper(nil)
@@ -418,7 +420,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		o.until("the first is told of", soon, func() bool { return len(log.lines("replied")) == 1 }) // which another drive does not wait for
 		o.reply(o.submitWith("s", "c", 3, nil), soon)
 		b := messages.Batch{V: 1, ID: "d", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[{"id":"1","name":"refund","input":{"amount":1}}]}`)}
-		_, err := o.conn.Request(t.Context(), o.names.Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), bus.Header{"TRACEPARENT": {agents}}, messages.MustMarshal(b))
+		_, err := o.conn.Request(t.Context(), o.names.Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), bus.Header{"TRACEPARENT": {agents}}, rawjson.MustMarshal(b))
 		o.must(err)
 		if came := h.came(0); came[len(came)-1] != agents+" " {
 			t.Errorf("from the run door a job came with %q", came[len(came)-1])
@@ -448,12 +450,12 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 // A call that nobody can run, and one that nobody has, have a span that says so; a later drive does not tell of them again.
 func TestTheSpanOfACallThatNobodyRan(t *testing.T) {
 	r := newTraces()
-	inOffice(t, messages.Write, func(t *testing.T, o *office) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.coordinator(Config{Tracer: r.Tracer})
-		body := messages.MustMarshal(messages.Batch{V: 1, ID: "b", Session: "s", Provider: messages.Canonical, Message: json.RawMessage(
+		body := rawjson.MustMarshal(messages.Batch{V: 1, ID: "b", Session: "s", Provider: messages.Canonical, Message: json.RawMessage(
 			`{"calls":[{"id":"0","name":"admin_override","input":{}},{"id":"1","name":"` + o.tool.Name + `","input":{}}]}`)})
-		key := messages.KeyOf("_", "s", "b")
-		if _, err := o.conn.Append(t.Context(), o.names.Of(messages.VerbBatch, key), nil, body); err != nil {
+		key := wire.KeyOf("_", "s", "b")
+		if _, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body); err != nil {
 			t.Fatal(err)
 		}
 		o.reply(key, 2*time.Minute) // nobody takes the other call

@@ -3,6 +3,8 @@ package messages
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Tier says how much is at stake in a call, and so what must happen before it may run.
@@ -11,14 +13,14 @@ type Tier string
 // The tiers and their gates. Low: none. Medium: a line in the audit log before the call runs. High:
 // one person agrees. Critical: two people agree, and one of them names a ticket.
 const (
-	Low      Tier = "low"
-	Medium   Tier = "medium"
-	High     Tier = "high"
-	Critical Tier = "critical"
+	TierLow      Tier = "low"
+	TierMedium   Tier = "medium"
+	TierHigh     Tier = "high"
+	TierCritical Tier = "critical"
 )
 
 // Tiers lists every tier, the lowest first.
-var Tiers = []Tier{Low, Medium, High, Critical}
+var Tiers = []Tier{TierLow, TierMedium, TierHigh, TierCritical}
 
 // Permission is the decision about a call in phase four, and what made it.
 type Permission struct {
@@ -88,9 +90,9 @@ type Verdict string
 
 // The verdicts. An edit approves the call with other arguments than those in the question.
 const (
-	Approve Verdict = "approve"
-	Deny    Verdict = "deny"
-	Edit    Verdict = "edit"
+	VerdictApprove Verdict = "approve"
+	VerdictDeny    Verdict = "deny"
+	VerdictEdit    Verdict = "edit"
 )
 
 // Decision is a person's signed answer to one question. It repeats everything that it is bound to,
@@ -127,16 +129,16 @@ type Decision struct {
 // a member is refused: a reader that does not know the member cannot do what the signer meant by
 // it.
 func (d Decision) Signed() ([]byte, error) {
-	raw, err := Marshal(d)
+	raw, err := rawjson.Marshal(d)
 	if err != nil {
 		return nil, err
 	}
-	members, err := Object(raw)
+	members, err := rawjson.Object(raw)
 	if err != nil {
 		return nil, err
 	}
 	delete(members, "sig")
-	canonical, err := CanonicalJSON(MustMarshal(members))
+	canonical, err := rawjson.Canonical(rawjson.MustMarshal(members))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +181,7 @@ type Pending struct {
 	Ticket    bool      `json:"ticket,omitempty"`
 	Asked     time.Time `json:"asked"`
 	Expires   time.Time `json:"expires"`
-	// State is empty while the question is open. A [VerbNews] message about a closed question has
+	// State is empty while the question is open. A news message about a closed question has
 	// granted, denied, expired, or gone (the call ended in another way).
 	State string `json:"state,omitempty"`
 }

@@ -1,16 +1,17 @@
-// Package messages is the shared vocabulary: the words of the system as Go types, as they travel
-// over NATS. Agents, coordinators and workers share this package and nothing else.
+// Package messages holds the messages between an agent and the fleet, as Go types: what a program
+// publishes and what it reads. docs and schemas/*.json describe the same messages for other
+// languages.
 //
-//	Batch  agent -> coordinator     the model's message, verbatim, in a small envelope
-//	Job    coordinator -> worker    one tool call on its way to be run
-//	Result worker -> coordinator    the outcome of a call
-//	Reply  coordinator -> agent     the results in the provider's own shape
-//	Event  both -> watchers         progress, never the truth
+//	Batch     agent -> fleet     the model's message, verbatim, in a small envelope
+//	Reply     fleet -> agent     the results in the provider's own shape, exactly once
+//	Event     fleet -> watchers  progress of a batch; it may be lost
+//	Control   agent -> fleet     an abort, or a steering message
+//	Approval  fleet -> people    a question whether a call may run; Decision is the signed answer
 //
-// CallRecord and PlanRecord are the journal: what is durable about a call and about a batch. Names
-// makes the subjects; Token makes an id safe to be part of one.
+// Result is the outcome of one call. Token makes an id safe to be part of a subject. The messages
+// inside the fleet are in internal/wire.
 //
-// The package holds values only. It does no I/O, has no clock, and imports none of our packages.
+// The package holds values only. It does no I/O and has no clock.
 package messages
 
 import (
@@ -54,9 +55,9 @@ type Kind string
 // By default a read or a compute may run beside others, and a write runs alone in its session. The
 // tool's definition can say otherwise.
 const (
-	Read    Kind = "read"
-	Write   Kind = "write"
-	Compute Kind = "compute"
+	KindRead    Kind = "read"
+	KindWrite   Kind = "write"
+	KindCompute Kind = "compute"
 )
 
 // OnCrash says what may be done with a write whose worker was lost while it ran.
@@ -65,9 +66,9 @@ type OnCrash string
 // Idempotent: run it again with the same key. Checkable: ask the probe, then decide. Once: never
 // run it again, and say that the outcome is unknown.
 const (
-	Idempotent OnCrash = "idempotent"
-	Checkable  OnCrash = "checkable"
-	Once       OnCrash = "once"
+	OnCrashIdempotent OnCrash = "idempotent"
+	OnCrashCheckable  OnCrash = "checkable"
+	OnCrashOnce       OnCrash = "once"
 )
 
 // Status says how a call ended. The list is closed: everything finer is the error's [Code].
@@ -259,42 +260,42 @@ type Class string
 
 // The classes of PROVIDERS part 1 and DESIGN 2.3.
 const (
-	// MalformedMessage: not the named provider's shape.
-	MalformedMessage Class = "malformed_message"
-	// MissingID: a call without an id.
-	MissingID Class = "missing_id"
-	// DuplicateID: two calls with one id: no legal pairing exists.
-	DuplicateID Class = "duplicate_id"
-	// MissingName: a call without a tool name, where the answer must repeat it (Gemini).
-	MissingName Class = "missing_name"
-	// UnsupportedCall: a client-side call that needs another kind of answer.
-	UnsupportedCall Class = "unsupported_call"
-	// UnsupportedProvider: a provider we have no codec for.
-	UnsupportedProvider Class = "unsupported_provider"
-	// TooLarge: over a limit; the message names size and limit.
-	TooLarge Class = "too_large"
-	// BatchConflict: the id was used before with another body.
-	BatchConflict Class = "batch_conflict"
-	// SubjectMismatch: ids in the body do not match the subject.
-	SubjectMismatch Class = "subject_mismatch"
-	// Busy: too much work waiting; try again later.
-	Busy Class = "busy"
-	// Internal: our own fault.
-	Internal Class = "internal"
-	// NotPending: no question of this id is open: it was decided, or its call has ended.
-	NotPending Class = "not_pending"
-	// ApprovalExpired: the decision came too late.
-	ApprovalExpired Class = "approval_expired"
-	// ApprovalMismatch: the decision is about another call, arguments, tool or policy.
-	ApprovalMismatch Class = "approval_mismatch"
-	// BadSignature: the signature does not hold, or its key is no approver's.
-	BadSignature Class = "bad_signature"
-	// SelfApproval: the approver is the requester.
-	SelfApproval Class = "self_approval"
-	// SameApprover: one person decided twice, where two have to agree.
-	SameApprover Class = "same_approver"
-	// TicketMissing: a ticket has to be named.
-	TicketMissing Class = "ticket_missing"
-	// InvalidDecision: the decision cannot be read, or its edit is no input of the tool.
-	InvalidDecision Class = "invalid_decision"
+	// ClassMalformedMessage: not the named provider's shape.
+	ClassMalformedMessage Class = "malformed_message"
+	// ClassMissingID: a call without an id.
+	ClassMissingID Class = "missing_id"
+	// ClassDuplicateID: two calls with one id: no legal pairing exists.
+	ClassDuplicateID Class = "duplicate_id"
+	// ClassMissingName: a call without a tool name, where the answer must repeat it (Gemini).
+	ClassMissingName Class = "missing_name"
+	// ClassUnsupportedCall: a client-side call that needs another kind of answer.
+	ClassUnsupportedCall Class = "unsupported_call"
+	// ClassUnsupportedProvider: a provider we have no codec for.
+	ClassUnsupportedProvider Class = "unsupported_provider"
+	// ClassTooLarge: over a limit; the message names size and limit.
+	ClassTooLarge Class = "too_large"
+	// ClassBatchConflict: the id was used before with another body.
+	ClassBatchConflict Class = "batch_conflict"
+	// ClassSubjectMismatch: ids in the body do not match the subject.
+	ClassSubjectMismatch Class = "subject_mismatch"
+	// ClassBusy: too much work waiting; try again later.
+	ClassBusy Class = "busy"
+	// ClassInternal: our own fault.
+	ClassInternal Class = "internal"
+	// ClassNotPending: no question of this id is open: it was decided, or its call has ended.
+	ClassNotPending Class = "not_pending"
+	// ClassApprovalExpired: the decision came too late.
+	ClassApprovalExpired Class = "approval_expired"
+	// ClassApprovalMismatch: the decision is about another call, arguments, tool or policy.
+	ClassApprovalMismatch Class = "approval_mismatch"
+	// ClassBadSignature: the signature does not hold, or its key is no approver's.
+	ClassBadSignature Class = "bad_signature"
+	// ClassSelfApproval: the approver is the requester.
+	ClassSelfApproval Class = "self_approval"
+	// ClassSameApprover: one person decided twice, where two have to agree.
+	ClassSameApprover Class = "same_approver"
+	// ClassTicketMissing: a ticket has to be named.
+	ClassTicketMissing Class = "ticket_missing"
+	// ClassInvalidDecision: the decision cannot be read, or its edit is no input of the tool.
+	ClassInvalidDecision Class = "invalid_decision"
 )

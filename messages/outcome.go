@@ -3,6 +3,8 @@ package messages
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Outcome is what the model gets to read of a call: an output, content blocks, or an error. When
@@ -38,7 +40,7 @@ type Resource struct {
 }
 
 // Text returns an outcome whose output is the string s.
-func Text(s string) Outcome { return Outcome{Output: Quote(s)} }
+func Text(s string) Outcome { return Outcome{Output: rawjson.Quote(s)} }
 
 // Failed returns an outcome with an error.
 func Failed(code Code, message string) Outcome {
@@ -52,7 +54,7 @@ func (o Outcome) Hash() string {
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
 		return Digest(o.Output)
 	}
-	return Digest(MustMarshal(o))
+	return Digest(rawjson.MustMarshal(o))
 }
 
 // Lost reports that the result is lost. The call still needs an answer: see [Outcome.OrLost].
@@ -81,7 +83,7 @@ func (e *Error) ErrorText() string {
 	if e.Code == "" || e.Code == CodeToolError {
 		return message
 	}
-	body, err := Marshal(struct {
+	body, err := rawjson.Marshal(struct {
 		Error     Code   `json:"error"`
 		Message   string `json:"message"`
 		Retryable bool   `json:"retryable"`

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -61,53 +60,5 @@ func TestTokensNeverCollide(t *testing.T) {
 			t.Fatalf("%q and %q share token %q", other, id, token)
 		}
 		seen[token] = string(id)
-	}
-}
-
-func TestSubjectsThereAndBack(t *testing.T) {
-	var n messages.Names
-	key := messages.KeyOf("_", "a.>", "turn 7")
-	verb, got, err := n.Batch(n.Of(messages.VerbBatch, key))
-	if err != nil || verb != messages.VerbBatch || got != key {
-		t.Errorf("batch subject read back: %v %v, err %v; want %v", verb, got, err, key)
-	}
-	verb, call, err := n.Call(n.OfCall(messages.VerbResult, key.Call(511)))
-	if err != nil || verb != messages.VerbResult || call != key.Call(511) {
-		t.Errorf("call subject read back: %v %v, err %v; want %v", verb, call, err, key.Call(511))
-	}
-}
-
-func TestHostileSubjectsAreRefused(t *testing.T) {
-	var n messages.Names
-	for _, subject := range []string{
-		"toolfleet.batch._.*.b", "toolfleet.batch._.>.b", "toolfleet.batch._.s", "toolfleet.batch._.s.b.c",
-		"toolfleet.batch._..b", "other.batch._.s.b", "toolfleet.batch._.s.=short", "", ".", "toolfleet.batch._.s.b\x00",
-	} {
-		if _, key, err := n.Batch(subject); err == nil {
-			t.Errorf("subject %q was read as %v", subject, key)
-		}
-	}
-	for _, subject := range []string{"toolfleet.call._.s.b.-1", "toolfleet.call._.s.b.01", "toolfleet.call._.s.b.x", "toolfleet.call._.s.b", "x"} {
-		if _, key, err := n.Call(subject); err == nil {
-			t.Errorf("subject %q was read as %v", subject, key)
-		}
-	}
-}
-
-// Batches of a session share a subject for ten minutes, and no subject that a worker may write to
-// has as many tokens.
-func TestWhereLinesAreKept(t *testing.T) {
-	var n messages.Names
-	at := time.Date(2026, 11, 22, 6, 10, 0, 0, time.UTC)
-	for since, want := range map[time.Duration]bool{-1: false, 0: true, 10*time.Minute - 1: true, 10 * time.Minute: false} {
-		if same := n.Ended("_", "s", at) == n.Ended("_", "s", at.Add(since).Local()); same != want {
-			t.Errorf("the same subject after %v: %v", since, same)
-		}
-	}
-	ofCall := strings.Count(n.OfCall(messages.VerbAudit, messages.KeyOf("_", "s", "b").Call(1)), ".")
-	for _, subject := range []string{n.Ended("_", "s", at), n.Ended("_", "s", time.Time{}), n.Aside(messages.KeyOf("_", "s", "b"))} {
-		if strings.Count(subject, ".") != ofCall+1 {
-			t.Errorf("%s", subject)
-		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -34,23 +36,23 @@ func in(t *testing.T, doc any, path ...string) any {
 }
 
 func TestAsyncAPISubjectsAreOurs(t *testing.T) {
-	var n messages.Names
-	batch := messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+	var n wire.Names
+	batch := wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 	const index = 77777
 	want := map[string]string{
-		"control": n.OfSession(messages.VerbControl, batch.Tenant, batch.Session), "ctl": n.OfSession(messages.VerbCtl, batch.Tenant, batch.Session),
+		"control": n.OfSession(wire.VerbControl, batch.Tenant, batch.Session), "ctl": n.OfSession(wire.VerbCtl, batch.Tenant, batch.Session),
 		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
 		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
-		string(messages.VerbList): n.OfTenant(messages.VerbList, batch.Tenant),
-		"auditEnded":              n.Ended(batch.Tenant, batch.Session, time.Unix(index*600, 0)), "auditAside": n.Aside(batch),
+		string(wire.VerbList): n.OfTenant(wire.VerbList, batch.Tenant),
+		"auditEnded":          n.Ended(batch.Tenant, batch.Session, time.Unix(index*600, 0)), "auditAside": n.Aside(batch),
 		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
 	}
-	for _, v := range []messages.Verb{messages.VerbBatch, messages.VerbRun, messages.VerbGet, messages.VerbReply, messages.VerbRefused,
-		messages.VerbEvent, messages.VerbPlan, messages.VerbFinal} {
+	for _, v := range []wire.Verb{wire.VerbBatch, wire.VerbRun, wire.VerbGet, wire.VerbReply, wire.VerbRefused,
+		wire.VerbEvent, wire.VerbPlan, wire.VerbFinal} {
 		want[string(v)] = n.Of(v, batch)
 	}
-	for _, v := range []messages.Verb{messages.VerbCall, messages.VerbHand, messages.VerbResult, messages.VerbStop,
-		messages.VerbDecide, messages.VerbShow, messages.VerbNews, messages.VerbAudit} {
+	for _, v := range []wire.Verb{wire.VerbCall, wire.VerbHand, wire.VerbResult, wire.VerbStop,
+		wire.VerbDecide, wire.VerbShow, wire.VerbNews, wire.VerbAudit} {
 		want[string(v)] = n.OfCall(v, batch.Call(index))
 	}
 	got := map[string]string{}
@@ -63,7 +65,7 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 		}
 		declared, _ := channel["parameters"].(map[string]any)
 		slices.Sort(parameters)
-		if want, got := fmt.Sprint(parameters), fmt.Sprint(messages.SortedKeys(declared)); got != want {
+		if want, got := fmt.Sprint(parameters), fmt.Sprint(rawjson.SortedKeys(declared)); got != want {
 			t.Errorf("channel %s declares the parameters %s, its address has %s", name, got, want)
 		}
 	}
@@ -72,7 +74,7 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 		want[name] = strings.ReplaceAll(want[name], ".ended.{index}", ".ended.{span}")
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("subjects of messages.Names and addresses:\n%s", diff)
+		t.Errorf("subjects of wire.Names and addresses:\n%s", diff)
 	}
 }
 
@@ -108,7 +110,7 @@ func TestAsyncAPIReferencesResolve(t *testing.T) {
 		}
 	}
 	walk("", doc)
-	for _, name := range messages.SortedKeys(used) { // and the schemas they refer to
+	for _, name := range rawjson.SortedKeys(used) { // and the schemas they refer to
 		body, _ := fs.ReadFile(Files(), name+".json")
 		for _, part := range regexp.MustCompile(`"\$ref": "([a-z-]+)\.json"`).FindAllSubmatch(body, -1) {
 			used[string(part[1])] = true

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // corpus is a folder of the public corpora beside the module, which are not part of it.
@@ -113,13 +113,13 @@ func suiteCases(t *testing.T, file, draftURL string, remotes map[string]string) 
 }
 
 func withDraft(schema json.RawMessage, url string) json.RawMessage {
-	members, err := messages.Object(schema)
+	members, err := rawjson.Object(schema)
 	if err != nil || members["$schema"] != nil {
 		return schema
 	}
 	members = maps.Clone(members)
-	members["$schema"] = messages.Quote(url)
-	return messages.MustMarshal(members)
+	members["$schema"] = rawjson.Quote(url)
+	return rawjson.MustMarshal(members)
 }
 
 // readRemotes is the documents that the suite refers to, by the address it gives them.
@@ -145,7 +145,7 @@ func TestJSONSuite(t *testing.T) {
 	var y, n, accepted, refused int
 	for _, file := range files {
 		body, name := readFile(t, file), filepath.Base(file)
-		err := messages.Check(body)
+		err := rawjson.Check(body)
 		if (err == nil) != (anything.Validate(body) == nil) {
 			t.Errorf("%s: Check says %v, Validate another thing", name, err)
 		}
@@ -184,7 +184,7 @@ func TestNaughtyStrings(t *testing.T) {
 		if s == "" {
 			continue // the validator leaves an empty name out of its pointers
 		}
-		q := string(messages.Quote(s))
+		q := string(rawjson.Quote(s))
 		named := mustCompile(t, `{"type":"object","properties":{`+q+`:{"const":`+q+`}},"required":[`+q+`],"additionalProperties":false}`)
 		if err := named.Validate([]byte(`{` + q + `:` + q + `}`)); err != nil {
 			t.Errorf("%s as name and value: %v", q, err)

@@ -3,7 +3,7 @@ package schemas
 import (
 	"slices"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // Announcement is what a worker publishes about a tool. It outlives the worker.
@@ -17,7 +17,7 @@ type Announcement struct {
 // Offered returns the tools to offer to a model, in the order given: those of which the fleet's
 // policy does not deny every call. The workers that serve a tool now decide; where they disagree,
 // deny wins. When no worker serves the tool, its announcement decides.
-func Offered(announced []Announcement, present []messages.Presence) []Tool {
+func Offered(announced []Announcement, present []wire.Presence) []Tool {
 	var tools []Tool
 	for _, a := range announced {
 		denied, served := false, false

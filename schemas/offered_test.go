@@ -4,29 +4,28 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 func TestOffered(t *testing.T) {
 	// As sent by a build that does not report what it denies.
-	allows := messages.Presence{Tools: []string{"look", "pay"}}
-	denies := messages.Presence{Tools: []string{"look", "pay"}, Denied: []string{"pay"}}
-	elsewhere := messages.Presence{Tools: []string{"look"}}
+	allows := wire.Presence{Tools: []string{"look", "pay"}}
+	denies := wire.Presence{Tools: []string{"look", "pay"}, Denied: []string{"pay"}}
+	elsewhere := wire.Presence{Tools: []string{"look"}}
 	for name, row := range map[string]struct {
 		denied  bool // by the announcement
-		present []messages.Presence
+		present []wire.Presence
 		want    bool
 	}{
 		"nobody is there":                    {false, nil, true},
 		"nobody is there, denied":            {true, nil, false},
-		"served":                             {false, []messages.Presence{allows}, true},
-		"denied by a worker":                 {false, []messages.Presence{denies}, false},
-		"denied by one of two":               {false, []messages.Presence{allows, denies}, false},
-		"denied by the other of two":         {false, []messages.Presence{denies, allows}, false},
-		"announced by one that left":         {true, []messages.Presence{allows}, true},
-		"denied, and others have other work": {true, []messages.Presence{elsewhere}, false},
-		"others have other work":             {false, []messages.Presence{elsewhere}, true},
+		"served":                             {false, []wire.Presence{allows}, true},
+		"denied by a worker":                 {false, []wire.Presence{denies}, false},
+		"denied by one of two":               {false, []wire.Presence{allows, denies}, false},
+		"denied by the other of two":         {false, []wire.Presence{denies, allows}, false},
+		"announced by one that left":         {true, []wire.Presence{allows}, true},
+		"denied, and others have other work": {true, []wire.Presence{elsewhere}, false},
+		"others have other work":             {false, []wire.Presence{elsewhere}, true},
 	} {
 		announced := []Announcement{{Tool: Tool{Name: "look"}}, {Tool: Tool{Name: "pay"}, Denied: row.denied}}
 		want := []Tool{{Name: "look"}, {Name: "pay"}}

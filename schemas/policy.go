@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -75,7 +76,7 @@ func (p Policy) Digest() string {
 	for i := range p.Hooks {
 		p.Hooks[i].Line = 0
 	}
-	return messages.Digest(messages.MustMarshal(p))
+	return messages.Digest(rawjson.MustMarshal(p))
 }
 
 func (r Rules) placeless() Rules {

@@ -50,10 +50,10 @@ func TestParsePolicy(t *testing.T) {
 				{Name: "scratch files", Tool: "Write", Argument: "/tmp/**", Line: 12},
 			},
 			Risk: []RiskEntry{
-				{Name: "high: refund when input.amount > 50", Tool: "refund", When: "input.amount > 50", Tier: messages.High, Line: 15},
+				{Name: "high: refund when input.amount > 50", Tool: "refund", When: "input.amount > 50", Tier: messages.TierHigh, Line: 15},
 				{Name: `critical: refund when input.amount > 5000 || input.currency != "EUR"`, Tool: "refund",
-					When: "input.amount > 5000 ||\ninput.currency != \"EUR\"\n", Reason: "Large, or foreign.", Tier: messages.Critical, Line: 16},
-				{Name: "medium: *", Tool: "*", Tier: messages.Medium, Line: 22},
+					When: "input.amount > 5000 ||\ninput.currency != \"EUR\"\n", Reason: "Large, or foreign.", Tier: messages.TierCritical, Line: 16},
+				{Name: "medium: *", Tool: "*", Tier: messages.TierMedium, Line: 22},
 			},
 		},
 		Approvers: []messages.Approver{{Name: "ana", Key: anasKey, ActsAs: []string{"support"}}, {Name: "bo@example.com", Key: bosKey}},
@@ -63,10 +63,10 @@ func TestParsePolicy(t *testing.T) {
 			{Name: "log", Class: "observe", Before: &Exec{Command: []string{"./log"}}, After: &Exec{Command: []string{"./log", "--done"}}, Line: 34},
 		},
 		Tests: []PolicyTest{
-			{Name: "small refund", Tool: "refund", Kind: messages.Write, Input: []byte(`{"amount":20.50,"currency":"EUR"}`), Principal: "support",
+			{Name: "small refund", Tool: "refund", Kind: messages.KindWrite, Input: []byte(`{"amount":20.50,"currency":"EUR"}`), Principal: "support",
 				Hook: "none", Effect: "allow", Line: 36},
 			{Name: "refund", Tool: "refund", Input: []byte(`{"amount":51}`), Session: "s-1", Principal: "support", Hook: "allow", Effect: "ask",
-				Tier: messages.High, Rule: "high: refund when input.amount > 50", Line: 37},
+				Tier: messages.TierHigh, Rule: "high: refund when input.amount > 50", Line: 37},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

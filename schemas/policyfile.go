@@ -156,9 +156,11 @@ func (m *mistakes) tests(n yamlNode) (all []PolicyTest) {
 	for _, item := range m.items(n, "tests") {
 		t := PolicyTest{Input: json.RawMessage(`{}`), Hook: "none", Line: item.line}
 		has := m.fields(item, wantTest, map[string]func(yamlNode){
-			"name":      func(n yamlNode) { t.Name = m.label(n, "name") },
-			"tool":      func(n yamlNode) { t.Tool = m.matching(n, "tool", toolName, "1 to 64 of [a-zA-Z0-9_-]") },
-			"kind":      func(n yamlNode) { t.Kind = oneOf(m, n, "kind", messages.Read, messages.Write, messages.Compute) },
+			"name": func(n yamlNode) { t.Name = m.label(n, "name") },
+			"tool": func(n yamlNode) { t.Tool = m.matching(n, "tool", toolName, "1 to 64 of [a-zA-Z0-9_-]") },
+			"kind": func(n yamlNode) {
+				t.Kind = oneOf(m, n, "kind", messages.KindRead, messages.KindWrite, messages.KindCompute)
+			},
 			"session":   func(n yamlNode) { t.Session = m.words(n, "session") },
 			"principal": func(n yamlNode) { t.Principal = m.words(n, "principal") },
 			"hook":      func(n yamlNode) { t.Hook = oneOf(m, n, "hook", slices.Insert(slices.Clone(effects), 0, "none")...) },

@@ -79,7 +79,7 @@ func (r Retry) withDefaults(kind messages.Kind, onCrash messages.OnCrash) (Retry
 		return r, errors.New("max_backoff is shorter than backoff")
 	case r.Attempts <= 1:
 		return Retry{}, nil
-	case kind == messages.Write && (onCrash == messages.Once || onCrash == ""):
+	case kind == messages.KindWrite && (onCrash == messages.OnCrashOnce || onCrash == ""):
 		return r, errors.New("a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
 			"only reads, computes and writes with on_crash: idempotent or checkable may be")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -43,7 +44,7 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestRetryDefaults(t *testing.T) {
-	read := Tool{Name: "x", Kind: messages.Read}
+	read := Tool{Name: "x", Kind: messages.KindRead}
 	for _, tt := range []struct{ retry, want Retry }{
 		{Retry{}, Retry{}},
 		{Retry{Attempts: 1}, Retry{}},
@@ -75,20 +76,20 @@ func TestRetryIsRefused(t *testing.T) {
 		retry   Retry
 		want    string // nothing: accepted
 	}{
-		{messages.Read, "", Retry{Attempts: -1}, "attempts is -1; want 1 to 10"},
-		{messages.Read, "", Retry{Attempts: 11}, "attempts is 11; want 1 to 10"},
-		{messages.Read, "", Retry{Attempts: 2, BackoffMS: -5}, "backoff is -5 ms; want 1ms to 1h"},
-		{messages.Read, "", Retry{Attempts: 2, BackoffMS: 3_600_001}, "backoff is 3600001 ms; want 1ms to 1h"},
-		{messages.Read, "", Retry{Attempts: 2, MaxBackoffMS: -5}, "max_backoff is -5 ms; want 1ms to 1h"},
-		{messages.Read, "", Retry{Attempts: 2, MaxBackoffMS: 3_600_001}, "max_backoff is 3600001 ms; want 1ms to 1h"},
-		{messages.Read, "", Retry{Attempts: 2, BackoffMS: 3, MaxBackoffMS: 2}, "max_backoff is shorter than backoff"},
-		{messages.Read, "", Retry{BackoffMS: 3}, "attempts is missing"},
+		{messages.KindRead, "", Retry{Attempts: -1}, "attempts is -1; want 1 to 10"},
+		{messages.KindRead, "", Retry{Attempts: 11}, "attempts is 11; want 1 to 10"},
+		{messages.KindRead, "", Retry{Attempts: 2, BackoffMS: -5}, "backoff is -5 ms; want 1ms to 1h"},
+		{messages.KindRead, "", Retry{Attempts: 2, BackoffMS: 3_600_001}, "backoff is 3600001 ms; want 1ms to 1h"},
+		{messages.KindRead, "", Retry{Attempts: 2, MaxBackoffMS: -5}, "max_backoff is -5 ms; want 1ms to 1h"},
+		{messages.KindRead, "", Retry{Attempts: 2, MaxBackoffMS: 3_600_001}, "max_backoff is 3600001 ms; want 1ms to 1h"},
+		{messages.KindRead, "", Retry{Attempts: 2, BackoffMS: 3, MaxBackoffMS: 2}, "max_backoff is shorter than backoff"},
+		{messages.KindRead, "", Retry{BackoffMS: 3}, "attempts is missing"},
 		{"", "", Retry{Attempts: 2}, once},
-		{messages.Write, messages.Once, Retry{Attempts: 2}, once},
-		{messages.Write, messages.Once, Retry{Attempts: 1}, ""},
-		{messages.Write, messages.Idempotent, Retry{Attempts: 2}, ""},
-		{messages.Write, messages.Checkable, Retry{Attempts: 2}, ""},
-		{messages.Compute, "", Retry{Attempts: 2}, ""},
+		{messages.KindWrite, messages.OnCrashOnce, Retry{Attempts: 2}, once},
+		{messages.KindWrite, messages.OnCrashOnce, Retry{Attempts: 1}, ""},
+		{messages.KindWrite, messages.OnCrashIdempotent, Retry{Attempts: 2}, ""},
+		{messages.KindWrite, messages.OnCrashCheckable, Retry{Attempts: 2}, ""},
+		{messages.KindCompute, "", Retry{Attempts: 2}, ""},
 	} {
 		_, err := Tool{Name: "x", Kind: tt.kind, OnCrash: tt.onCrash, Retry: tt.retry}.WithDefaults()
 		got := ""
@@ -107,11 +108,11 @@ func TestRetryIsRefused(t *testing.T) {
 // Old journals name tools by digest: a tool without a retry policy keeps the digest it had before
 // there were retry policies.
 func TestRetryIsPartOfThePromiseOnlyWhereThereIsOne(t *testing.T) {
-	tool, err := Tool{Name: "x", Kind: messages.Read}.WithDefaults()
+	tool, err := Tool{Name: "x", Kind: messages.KindRead}.WithDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body := string(messages.MustMarshal(tool)); strings.Contains(body, "retry") {
+	if body := string(rawjson.MustMarshal(tool)); strings.Contains(body, "retry") {
 		t.Errorf("got %s", body)
 	}
 	if want := messages.Digest([]byte(`{"name":"x","kind":"read","input_schema":{"type":"object"},"timeout_ms":5000,"pool":"default"}`)); tool.Digest != want {

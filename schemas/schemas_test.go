@@ -13,18 +13,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // goTypes maps every schema to the Go type that implements it; nil for messages only other
 // languages write.
 var goTypes = map[string]any{
-	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": messages.Job{}, "event": messages.Event{},
-	"control": messages.Control{}, "control-record": messages.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": messages.Stop{}, "get": messages.Get{}, "state": messages.State{},
-	"call-record": messages.CallRecord{}, "plan-record": messages.PlanRecord{}, "hand-back": messages.HandBack{}, "notice": messages.Notice{},
+	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": wire.Job{}, "event": messages.Event{},
+	"control": messages.Control{}, "control-record": wire.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": wire.Stop{}, "get": messages.Get{}, "state": messages.State{},
+	"call-record": wire.CallRecord{}, "plan-record": wire.PlanRecord{}, "hand-back": wire.HandBack{}, "notice": wire.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
-	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": messages.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},
-	"buried": messages.Buried{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
+	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": wire.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},
+	"buried": wire.DeadLetter{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
 }
 
 // mayOmit lists members that our writers always write and other writers may omit.
@@ -196,7 +198,7 @@ func schemaType(s map[string]any) string {
 		}
 		types[name] = true
 	}
-	return strings.Join(messages.SortedKeys(types), " or ")
+	return strings.Join(rawjson.SortedKeys(types), " or ")
 }
 
 func TestFullMessagesRoundTrip(t *testing.T) {
@@ -207,7 +209,7 @@ func TestFullMessagesRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			full := reflect.New(reflect.TypeOf(v))
 			fill(t, name, document(t, name), full.Elem())
-			body := messages.MustMarshal(full.Interface())
+			body := rawjson.MustMarshal(full.Interface())
 			s, err := For(name)
 			if err != nil {
 				t.Fatal(err)
@@ -314,11 +316,11 @@ func explained(t *testing.T, name, pointer string, s map[string]any) {
 	}
 	examples, _ := s["examples"].([]any)
 	for i, example := range examples {
-		part, err := compile(messages.MustMarshal(map[string]string{"$ref": idBase + name + ".json#" + pointer}), documents())
+		part, err := compile(rawjson.MustMarshal(map[string]string{"$ref": idBase + name + ".json#" + pointer}), documents())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := part.Validate(messages.MustMarshal(example)); err != nil {
+		if err := part.Validate(rawjson.MustMarshal(example)); err != nil {
 			t.Errorf("%s.json%s: example %d: %v", name, pointer, i, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -84,9 +85,9 @@ func (t Tool) WithDefaults() (Tool, error) {
 		return t, fmt.Errorf("tool %s: %s", t.Name, fmt.Sprintf(format, args...))
 	}
 	if t.Kind == "" {
-		t.Kind = messages.Write
+		t.Kind = messages.KindWrite
 	}
-	defaults := map[messages.Kind]time.Duration{messages.Read: 5 * time.Second, messages.Compute: 2 * time.Second, messages.Write: 30 * time.Second}
+	defaults := map[messages.Kind]time.Duration{messages.KindRead: 5 * time.Second, messages.KindCompute: 2 * time.Second, messages.KindWrite: 30 * time.Second}
 	timeout, ok := defaults[t.Kind]
 	if !ok {
 		return fail("kind %q: want read, write or compute", t.Kind)
@@ -100,15 +101,15 @@ func (t Tool) WithDefaults() (Tool, error) {
 	if len(t.InputSchema) == 0 {
 		t.InputSchema = json.RawMessage(`{"type":"object"}`)
 	}
-	schema, err := messages.CanonicalJSON(t.InputSchema)
+	schema, err := rawjson.Canonical(t.InputSchema)
 	if err != nil {
 		return fail("input_schema: %v", err)
 	}
 	t.InputSchema = schema
 	switch {
-	case t.OnCrash == "" && t.Kind == messages.Write:
-		t.OnCrash = messages.Once
-	case t.OnCrash != "" && t.OnCrash != messages.Idempotent && t.OnCrash != messages.Checkable && t.OnCrash != messages.Once:
+	case t.OnCrash == "" && t.Kind == messages.KindWrite:
+		t.OnCrash = messages.OnCrashOnce
+	case t.OnCrash != "" && t.OnCrash != messages.OnCrashIdempotent && t.OnCrash != messages.OnCrashCheckable && t.OnCrash != messages.OnCrashOnce:
 		return fail("on_crash %q: want idempotent, checkable or once", t.OnCrash)
 	}
 	if t.Retry, err = t.Retry.withDefaults(t.Kind, t.OnCrash); err != nil {
@@ -132,7 +133,7 @@ func (t Tool) WithDefaults() (Tool, error) {
 		return fail("%v", err)
 	}
 	t.Digest = ""
-	t.Digest = messages.Digest(messages.MustMarshal(t))
+	t.Digest = messages.Digest(rawjson.MustMarshal(t))
 	return t, nil
 }
 
@@ -168,7 +169,7 @@ func (c Catalog) Lookup(name string) (Tool, bool) {
 // Tools returns every tool, sorted by name.
 func (c Catalog) Tools() []Tool {
 	tools := make([]Tool, 0, len(c.tools))
-	for _, name := range messages.SortedKeys(c.tools) {
+	for _, name := range rawjson.SortedKeys(c.tools) {
 		tools = append(tools, c.tools[name])
 	}
 	return tools

@@ -139,7 +139,7 @@ func (r *entryReader) retry(n yamlNode) {
 		return
 	}
 	// The rules for a write are checked in effects, once the whole entry is read.
-	if _, err := retry.withDefaults(messages.Read, ""); err != nil {
+	if _, err := retry.withDefaults(messages.KindRead, ""); err != nil {
 		r.add(n.position, "retry: %v", err)
 		return
 	}
@@ -164,7 +164,7 @@ func (r *entryReader) backoff(n yamlNode, key string) int64 {
 
 // effects checks the keys about failed and lost runs against each other.
 func (r *entryReader) effects(has func(key string) bool) {
-	checkable := r.entry.OnCrash == messages.Checkable
+	checkable := r.entry.OnCrash == messages.OnCrashCheckable
 	switch {
 	case has("check") && !checkable:
 		r.add(r.at["check"], "check is for on_crash: checkable; nothing else asks it")
@@ -178,7 +178,7 @@ func (r *entryReader) effects(has func(key string) bool) {
 	}
 	kind := r.entry.Kind
 	if kind == "" {
-		kind = messages.Write
+		kind = messages.KindWrite
 	}
 	if _, err := r.entry.Retry.withDefaults(kind, r.entry.OnCrash); err != nil {
 		r.add(r.at["retry"], "retry: %v", err)

@@ -206,7 +206,7 @@ func (r *entryReader) whole(at position) {
 	if has("exec") && !has("input_schema") {
 		r.add(at, "input_schema is missing: write the JSON Schema of the arguments, at least {type: object}")
 	}
-	if has("on_crash") && (r.entry.Kind == messages.Read || r.entry.Kind == messages.Compute) {
+	if has("on_crash") && (r.entry.Kind == messages.KindRead || r.entry.Kind == messages.KindCompute) {
 		r.add(r.at["on_crash"], "on_crash is for writes; a %s may always be run again", r.entry.Kind)
 	}
 	if has("env") && !has("exec") {
@@ -228,7 +228,7 @@ func (r *entryReader) description(n yamlNode) {
 }
 
 func (r *entryReader) kind(n yamlNode) {
-	r.entry.Kind = oneOf(r.mistakes, n, "kind", messages.Read, messages.Write, messages.Compute)
+	r.entry.Kind = oneOf(r.mistakes, n, "kind", messages.KindRead, messages.KindWrite, messages.KindCompute)
 }
 
 func (r *entryReader) truncate(n yamlNode) {
@@ -236,7 +236,7 @@ func (r *entryReader) truncate(n yamlNode) {
 }
 
 func (r *entryReader) onCrash(n yamlNode) {
-	r.entry.OnCrash = oneOf(r.mistakes, n, "on_crash", messages.Idempotent, messages.Checkable, messages.Once)
+	r.entry.OnCrash = oneOf(r.mistakes, n, "on_crash", messages.OnCrashIdempotent, messages.OnCrashCheckable, messages.OnCrashOnce)
 }
 
 func (r *entryReader) builtin(n yamlNode) {

@@ -46,7 +46,7 @@ func TestParseToolsFileFillsDefaults(t *testing.T) {
 		Tool: Tool{
 			Name:        "lookup_order",
 			Description: "Fetch order details by id. Use it before any other order tool; returns the items, the state and the amount.",
-			Kind:        messages.Read, TimeoutMS: 90_000, Pool: "default", MaxOutput: 256 << 10, Truncate: TruncateMiddle,
+			Kind:        messages.KindRead, TimeoutMS: 90_000, Pool: "default", MaxOutput: 256 << 10, Truncate: TruncateMiddle,
 			InputSchema: []byte(`{"additionalProperties":false,"properties":{"at_most":{"exclusiveMinimum":-1e3,"maximum":9007199254740993,"type":"integer"},` +
 				`"order_id":{"pattern":"^ORD-\\d+$","type":"string"},"with items":{"type":"boolean"}},"required":["order_id"],"type":"object"}`),
 		},
@@ -57,7 +57,7 @@ func TestParseToolsFileFillsDefaults(t *testing.T) {
 	if diff := cmp.Diff(want, lookup); diff != "" {
 		t.Errorf("lookup_order:\n%s", diff)
 	}
-	if refund.Kind != messages.Write || refund.OnCrash != messages.Idempotent || refund.TimeoutMS != 30_000 || refund.Pool != "payments" || refund.Line != 23 ||
+	if refund.Kind != messages.KindWrite || refund.OnCrash != messages.OnCrashIdempotent || refund.TimeoutMS != 30_000 || refund.Pool != "payments" || refund.Line != 23 ||
 		refund.Description != "Pay the amount back.\nNever without the user's word.\n" {
 		t.Errorf("refund: got %+v", refund)
 	}
@@ -68,11 +68,11 @@ func TestParseToolsFileLeavesFileBuiltinsTheirPromise(t *testing.T) {
 	concurrent := false
 	want := []Entry{
 		{Tool: Tool{Name: "Read"}, Builtin: "Read", Line: 2},
-		{Tool: Tool{Name: "sh", Kind: messages.Write, TimeoutMS: 120_000, MaxOutput: 20_000}, Builtin: "Bash", Line: 4},
-		{Tool: Tool{Name: "echo", Kind: messages.Compute, TimeoutMS: 2000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), ConcurrencySafe: &concurrent}, Builtin: "noop", Line: 9},
-		{Tool: Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: 1 << 20}, Builtin: "sleep", Line: 14},
-		{Tool: Tool{Name: "breaks", Kind: messages.Write, OnCrash: messages.Once, TimeoutMS: 30_000, Pool: "default", InputSchema: []byte(`{"type":"object"}`)}, Builtin: "fail", Line: 15},
-		{Tool: Tool{Name: "big", Kind: messages.Read, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), Truncate: TruncateTail}, Builtin: "blob", Line: 17},
+		{Tool: Tool{Name: "sh", Kind: messages.KindWrite, TimeoutMS: 120_000, MaxOutput: 20_000}, Builtin: "Bash", Line: 4},
+		{Tool: Tool{Name: "echo", Kind: messages.KindCompute, TimeoutMS: 2000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), ConcurrencySafe: &concurrent}, Builtin: "noop", Line: 9},
+		{Tool: Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: 1 << 20}, Builtin: "sleep", Line: 14},
+		{Tool: Tool{Name: "breaks", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, Pool: "default", InputSchema: []byte(`{"type":"object"}`)}, Builtin: "fail", Line: 15},
+		{Tool: Tool{Name: "big", Kind: messages.KindRead, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), Truncate: TruncateTail}, Builtin: "blob", Line: 17},
 	}
 	for i := range file.Tools {
 		file.Tools[i].Digest = ""

@@ -16,17 +16,17 @@ func TestParseConditionsAndRules(t *testing.T) {
 		{Require: "input.from < input.to", Message: "from has to be before to.", Code: "bad_range"},
 		{Require: "has(input.to) &&\ninput.to <= 100\n", Message: "At most 100."},
 	}
-	if diff := cmp.Diff(want, deploy.Semantic); diff != "" || deploy.SafeWhen != "input.dry_run" || deploy.ConcurrencySafe != nil || deploy.Risk != messages.High {
+	if diff := cmp.Diff(want, deploy.Semantic); diff != "" || deploy.SafeWhen != "input.dry_run" || deploy.ConcurrencySafe != nil || deploy.Risk != messages.TierHigh {
 		t.Errorf("deploy: got %+v\n%s", deploy, diff)
 	}
-	if sh.SafeWhen != `!input.command.contains("cache")` || sh.Risk != messages.Medium || len(sh.Semantic) != 1 {
+	if sh.SafeWhen != `!input.command.contains("cache")` || sh.Risk != messages.TierMedium || len(sh.Semantic) != 1 {
 		t.Errorf("sh: got %+v", sh)
 	}
 	rules := Rules{
 		Deny:  []RuleEntry{{Name: "deploy(to=prod*)", Tool: "deploy", Argument: "to=prod*", Line: 16}},
 		Ask:   []RuleEntry{{Name: "deploy when input.to > 50", Tool: "deploy", When: "input.to > 50", Line: 17}},
 		Allow: []RuleEntry{{Name: "sh(ls:*)", Tool: "sh", Argument: "ls:*", Line: 18}},
-		Risk:  []RiskEntry{{Name: "critical: deploy when input.to > 90", Tool: "deploy", When: "input.to > 90", Tier: messages.Critical, Line: 19}},
+		Risk:  []RiskEntry{{Name: "critical: deploy when input.to > 90", Tool: "deploy", When: "input.to > 90", Tier: messages.TierCritical, Line: 19}},
 	}
 	if diff := cmp.Diff(rules, file.Rules); diff != "" {
 		t.Error(diff)
@@ -77,13 +77,13 @@ func TestWithDefaultsChecksConditions(t *testing.T) {
 // TestDigestOfTools: a tool without the newer keys keeps the digest that older workers announced,
 // and every newer key changes the digest.
 func TestDigestOfTools(t *testing.T) {
-	plain := Tool{Name: "lookup", Kind: messages.Read, ShellCommand: "c", MaxOutput: 10}
+	plain := Tool{Name: "lookup", Kind: messages.KindRead, ShellCommand: "c", MaxOutput: 10}
 	seen := map[string]bool{}
 	safe, semantic, code, risk := plain, plain, plain, plain
 	safe.SafeWhen = "true"
 	semantic.Semantic = []SemanticRule{{Require: "true", Message: "a"}}
 	code.Semantic = []SemanticRule{{Require: "true", Message: "a", Code: "b"}}
-	risk.Risk = messages.Low
+	risk.Risk = messages.TierLow
 	for _, tool := range []Tool{plain, safe, semantic, code, risk} {
 		tool, err := tool.WithDefaults()
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -94,7 +95,7 @@ func compile(raw []byte, more map[string]string) (*Schema, error) {
 	if len(raw) > MaxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes (limit %d)", len(raw), MaxSchemaBytes)
 	}
-	if err := messages.Check(raw); err != nil {
+	if err := rawjson.Check(raw); err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
 	s := &Schema{raw: bytes.Clone(raw), more: more, doc: decode(raw)}
@@ -161,7 +162,7 @@ func (s *Schema) Validate(value json.RawMessage) error {
 	if len(value) > MaxValueBytes {
 		return refuseValue("is %d bytes long (limit %d)", len(value), MaxValueBytes)
 	}
-	if err := messages.Check(value); err != nil {
+	if err := rawjson.Check(value); err != nil {
 		return refuseValue("is no acceptable JSON: %v", err)
 	}
 	v := decode(value)

@@ -10,8 +10,7 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
-
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // MaxViolations is how many violations one error names. A model corrects only a few at a time.
@@ -179,13 +178,13 @@ func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	case "additionalProperties":
 		return x.unexpected(at, owner)
 	case "dependentRequired", "dependencies":
-		return one(keyword, "missing a property that "+cut(string(messages.Quote(detail)))+" requires")
+		return one(keyword, "missing a property that "+cut(string(rawjson.Quote(detail)))+" requires")
 	case "uniqueItems": // its text has the two indices
 		return one(keyword, err.Message+", but must be unique")
 	case "enum":
 		return one(keyword, "must be one of "+listText(arg))
 	case "const":
-		return one(keyword, "must be "+cut(string(messages.MustMarshal(arg))))
+		return one(keyword, "must be "+cut(string(rawjson.MustMarshal(arg))))
 	case "oneOf":
 		return one(keyword, "fits more than one alternative of oneOf, but must fit exactly one")
 	}
@@ -214,7 +213,7 @@ func (x explainer) missing(at string, required any) []leaf {
 	var all []leaf
 	for _, name := range stringsOf(required) {
 		if _, ok := object[name]; !ok {
-			all = append(all, leaf{Violation: Violation{at, "missing property " + cut(string(messages.Quote(name)))}, keyword: "required"})
+			all = append(all, leaf{Violation: Violation{at, "missing property " + cut(string(rawjson.Quote(name)))}, keyword: "required"})
 		}
 	}
 	return all
@@ -229,11 +228,11 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	known, _ := owner["properties"].(map[string]any)
 	patterns, _ := owner["patternProperties"].(map[string]any)
 	message := "unexpected property"
-	if names := messages.SortedKeys(known); len(names) > 0 && len(names) <= maxNames {
+	if names := rawjson.SortedKeys(known); len(names) > 0 && len(names) <= maxNames {
 		message += cut("; it takes " + strings.Join(names, ", "))
 	}
 	var all []leaf
-	for _, name := range messages.SortedKeys(object) {
+	for _, name := range rawjson.SortedKeys(object) {
 		_, ok := known[name]
 		for pattern := range patterns {
 			// The validator compiled it before.
@@ -373,14 +372,14 @@ func argText(arg any) string {
 	if s, ok := arg.(string); ok {
 		return cut(s)
 	}
-	return cut(string(messages.MustMarshal(arg)))
+	return cut(string(rawjson.MustMarshal(arg)))
 }
 
 func listText(arg any) string {
 	items, _ := arg.([]any)
 	words := make([]string, 0, len(items))
 	for _, item := range items {
-		words = append(words, string(messages.MustMarshal(item)))
+		words = append(words, string(rawjson.MustMarshal(item)))
 	}
 	return cut(strings.Join(words, ", "))
 }

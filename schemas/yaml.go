@@ -13,8 +13,7 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
-
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // MaxFileBytes is the largest YAML file, in bytes.
@@ -122,8 +121,8 @@ func checkNesting(tokens token.Tokens, m *mistakes) bool {
 		case token.MappingEndType, token.SequenceEndType:
 			depth--
 		}
-		if depth > messages.MaxDepth {
-			m.add(tokenPosition(t), "nested more than %d deep", messages.MaxDepth)
+		if depth > rawjson.MaxDepth {
+			m.add(tokenPosition(t), "nested more than %d deep", rawjson.MaxDepth)
 			return false
 		}
 	}
@@ -248,7 +247,7 @@ func scalarPosition(t *token.Token) position {
 }
 
 // json is the node as JSON.
-func (n yamlNode) json() json.RawMessage { return messages.MustMarshal(n.plain()) }
+func (n yamlNode) json() json.RawMessage { return rawjson.MustMarshal(n.plain()) }
 
 func (n yamlNode) plain() any {
 	switch v := n.value.(type) {

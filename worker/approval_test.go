@@ -10,6 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -38,7 +40,7 @@ func TestWorkerAsksAPerson(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tools tool.Registry
-	if err := tools.Add(schemas.Tool{Name: "salaries", Kind: messages.Read, Risk: messages.High, InputSchema: json.RawMessage(`{"type":"object"}`)},
+	if err := tools.Add(schemas.Tool{Name: "salaries", Kind: messages.KindRead, Risk: messages.TierHigh, InputSchema: json.RawMessage(`{"type":"object"}`)},
 		tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil })); err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +58,9 @@ func TestWorkerAsksAPerson(t *testing.T) {
 		}
 	}()
 
-	notices := make(chan messages.Notice, 10)
+	notices := make(chan wire.Notice, 10)
 	if _, err := conn.Subscribe(conn.Names().Notify("co"), "", func(m bus.Msg) {
-		var n messages.Notice
+		var n wire.Notice
 		if err := json.Unmarshal(m.Data, &n); err == nil && !n.Running {
 			notices <- n
 		}
@@ -66,15 +68,15 @@ func TestWorkerAsksAPerson(t *testing.T) {
 		t.Fatal(err)
 	}
 	served, _ := tools.Lookup("salaries")
-	key := messages.KeyOf("acme", "s", "b").Call(0)
-	job := messages.Job{
-		V: 1, Tenant: "acme", Session: "s", Batch: "b", CallID: "c", Tool: "salaries", ToolDigest: served.Digest, Kind: messages.Read, ConcurrencySafe: true,
+	key := wire.KeyOf("acme", "s", "b").Call(0)
+	job := wire.Job{
+		V: 1, Tenant: "acme", Session: "s", Batch: "b", CallID: "c", Tool: "salaries", ToolDigest: served.Digest, Kind: messages.KindRead, ConcurrencySafe: true,
 		Input: json.RawMessage(`{"of":"all","approved":true}`), Notify: "co", NotAfter: time.Now().Add(time.Hour),
 	}
-	publish := func() messages.Notice {
+	publish := func() wire.Notice {
 		t.Helper()
 		for { // until the worker has made the streams
-			_, err := conn.Append(t.Context(), conn.Names().Lane(false, "default", key), nil, messages.MustMarshal(job))
+			_, err := conn.Append(t.Context(), conn.Names().Lane(false, "default", key), nil, rawjson.MustMarshal(job))
 			if err == nil {
 				return <-notices
 			}
@@ -85,14 +87,14 @@ func TestWorkerAsksAPerson(t *testing.T) {
 	}
 
 	parked := publish()
-	if parked.Record == nil || parked.Record.State != messages.Parked {
+	if parked.Record == nil || parked.Record.State != wire.Parked {
 		t.Fatalf("told %+v", parked)
 	}
 	q := *parked.Record.Approval
 	if string(q.Input) != `{"of":"hook, c"}` || q.Rule == "" || q.Requester != "acme" || q.Expires.Sub(q.Asked) != time.Hour {
 		t.Errorf("asked %+v", q)
 	}
-	decision, err := alice.Sign(approval.Answer(q, messages.Approve, "alice"))
+	decision, err := alice.Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +103,7 @@ func TestWorkerAsksAPerson(t *testing.T) {
 		t.Fatalf("%s: %v", state, refusal)
 	}
 	granted := *parked.Record
-	granted.State, granted.Nonce, granted.Approval = messages.Granted, "n", &q
+	granted.State, granted.Nonce, granted.Approval = wire.Granted, "n", &q
 	if job.TakeOver, err = journal.New(conn).Write(t.Context(), key, granted, parked.Seq); err != nil {
 		t.Fatal(err)
 	}
@@ -110,15 +112,15 @@ func TestWorkerAsksAPerson(t *testing.T) {
 		t.Fatalf("told %+v", n.Result)
 	}
 
-	records, err := conn.All(t.Context(), conn.Names().Stream(bus.Calls), conn.Names().OfCall(messages.VerbCall, key))
+	records, err := conn.All(t.Context(), conn.Names().Stream(bus.Calls), conn.Names().OfCall(wire.VerbCall, key))
 	if err != nil || len(records) != 4 { // parked, granted, claimed, ended
 		t.Fatalf("%d records, %v", len(records), err)
 	}
-	var claim messages.CallRecord
-	if err := json.Unmarshal(records[2].Data, &claim); err != nil || claim.State != messages.Claimed || claim.OnCrash != messages.Idempotent || claim.Hooks == nil || claim.Approval == nil {
+	var claim wire.CallRecord
+	if err := json.Unmarshal(records[2].Data, &claim); err != nil || claim.State != wire.Claimed || claim.OnCrash != messages.OnCrashIdempotent || claim.Hooks == nil || claim.Approval == nil {
 		t.Errorf("claimed with %+v, %v", claim, err)
 	}
-	lines, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().OfCall(messages.VerbAudit, key))
+	lines, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().OfCall(wire.VerbAudit, key))
 	if err != nil || len(lines) != 1 {
 		t.Fatalf("%d lines of audit, %v", len(lines), err)
 	}

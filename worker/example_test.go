@@ -20,7 +20,7 @@ func Example() {
 	err := tools.Add(schemas.Tool{
 		Name:        "shout",
 		Description: "Says a text louder.",
-		Kind:        messages.Compute,
+		Kind:        messages.KindCompute,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string","maxLength":200}},"required":["text"],"additionalProperties":false}`),
 	}, tool.Func(func(_ context.Context, call tool.Call) (tool.Output, error) {
 		var input struct{ Text string }

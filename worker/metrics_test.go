@@ -18,7 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -36,7 +38,7 @@ func TestWhatAWorkerCounts(t *testing.T) {
 		}
 		t.Cleanup(conn.Close)
 		var tools tool.Registry
-		promise := schemas.Tool{Name: "note", Kind: messages.Write, InputSchema: json.RawMessage(`{"type":"object"}`)}
+		promise := schemas.Tool{Name: "note", Kind: messages.KindWrite, InputSchema: json.RawMessage(`{"type":"object"}`)}
 		if err := tools.Add(promise, tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) {
 			c.Progress(messages.Progress{Text: "half"})
 			time.Sleep(time.Second)
@@ -69,9 +71,9 @@ func TestWhatAWorkerCounts(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		served, _ := tools.Lookup("note")
-		notices := make(chan messages.Notice, 10)
+		notices := make(chan wire.Notice, 10)
 		if _, err := conn.Subscribe(conn.Names().Notify("co"), "", func(m bus.Msg) {
-			var n messages.Notice
+			var n wire.Notice
 			if err := json.Unmarshal(m.Data, &n); err == nil && n.Result != nil {
 				notices <- n
 			}
@@ -79,12 +81,12 @@ func TestWhatAWorkerCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, input := range []string{`{"n":1}`, `{"n":"bad"}`, `[]`} {
-			key := messages.KeyOf("acme", "s", "b").Call(i)
-			job := messages.Job{
-				V: 1, Tenant: "acme", Session: "s", Batch: "b", Index: i, CallID: "c", Tool: "note", ToolDigest: served.Digest, Kind: messages.Write,
+			key := wire.KeyOf("acme", "s", "b").Call(i)
+			job := wire.Job{
+				V: 1, Tenant: "acme", Session: "s", Batch: "b", Index: i, CallID: "c", Tool: "note", ToolDigest: served.Digest, Kind: messages.KindWrite,
 				Input: json.RawMessage(input), Notify: "co", QueuedAt: conn.Now(t.Context()), NotAfter: time.Now().Add(time.Hour),
 			}
-			if _, err := conn.Append(t.Context(), conn.Names().Lane(true, "default", key), nil, messages.MustMarshal(job)); err != nil {
+			if _, err := conn.Append(t.Context(), conn.Names().Lane(true, "default", key), nil, rawjson.MustMarshal(job)); err != nil {
 				t.Fatal(err)
 			}
 			<-notices

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // policyCheck compares this worker's policy with the policies of the coordinators. It logs each
@@ -23,8 +23,8 @@ type policyCheck struct {
 // fits reports whether a job may be taken. When the coordinator has a policy and this worker has
 // none, the worker refuses the job: it would run what the policy asks people about. A worker with
 // another policy than the coordinator's takes the job and decides by its own.
-func (p *policyCheck) fits(job messages.Job) bool {
-	if job.Policy == messages.PlatformPolicy(p.version) {
+func (p *policyCheck) fits(job wire.Job) bool {
+	if job.Policy == wire.PlatformPolicy(p.version) {
 		// When coordinators with and without a policy are there at once, each is logged at most
 		// once a minute.
 		if at := p.idle.Load(); at != 0 && time.Since(time.Unix(0, at)) > time.Minute && p.idle.CompareAndSwap(at, 0) {

@@ -71,7 +71,7 @@ tools:
 	own, _ := builtin.Promise("Read")
 	read, _ := reg.Lookup("Read")
 	peek, _ := reg.Lookup("peek")
-	if read.TimeoutMS != 1000 || read.Description != own.Description || read.Kind != messages.Read {
+	if read.TimeoutMS != 1000 || read.Description != own.Description || read.Kind != messages.KindRead {
 		t.Errorf("Read is %+v", read.Tool)
 	}
 	if peek.Pool != "slow" || peek.MaxOutput != own.MaxOutput {
@@ -185,7 +185,7 @@ func TestPromisesOfABuiltinWithRules(t *testing.T) {
 	}
 	got := promised[0]
 	want := []schemas.SemanticRule{{Require: "size(input.file_path) < 100", Message: "Shorter", Code: "too_long"}}
-	if diff := cmp.Diff(want, got.Semantic); diff != "" || got.Risk != messages.Medium || got.SafeWhen == "" || got.ConcurrencySafe != nil {
+	if diff := cmp.Diff(want, got.Semantic); diff != "" || got.Risk != messages.TierMedium || got.SafeWhen == "" || got.ConcurrencySafe != nil {
 		t.Errorf("promised %+v %s", got, diff)
 	}
 }

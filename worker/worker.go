@@ -27,6 +27,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -235,7 +237,7 @@ func (w *Worker) announce(ctx context.Context) error {
 		return err
 	}
 	for _, t := range w.registry.Promises() {
-		definition := messages.MustMarshal(schemas.Announcement{Tool: t, Denied: w.cfg.Rules.DeniesTool(t.Name)})
+		definition := rawjson.MustMarshal(schemas.Announcement{Tool: t, Denied: w.cfg.Rules.DeniesTool(t.Name)})
 		known, found, err := bucket.GetFromLeader(ctx, t.Name)
 		if err == nil && (!found || string(known) != string(definition)) {
 			err = bucket.Put(ctx, t.Name, definition)
@@ -254,7 +256,7 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 		w.cfg.Logger.Warn("presence not announced", "err", err)
 		return
 	}
-	presence := messages.Presence{
+	presence := wire.Presence{
 		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: pools, Slots: w.cfg.Slots, Started: w.started,
 	}
 	presence.Toolsets = map[string]map[string]string{}
@@ -273,7 +275,7 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	defer ticks.Stop()
 	for {
 		presence.Busy, presence.Seen = w.Busy(), time.Now()
-		if err := bucket.Put(ctx, key, messages.MustMarshal(presence)); err != nil && ctx.Err() == nil {
+		if err := bucket.Put(ctx, key, rawjson.MustMarshal(presence)); err != nil && ctx.Err() == nil {
 			w.cfg.Logger.Warn("presence not announced", "err", err)
 		}
 		select {
@@ -299,14 +301,14 @@ type served struct {
 
 // Serves refuses a job whose definition differs from the one served here, or that the policy check
 // refuses.
-func (s served) Serves(job messages.Job) (service lane.Service, ok bool) {
+func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Lookup(job.Tool)
-	service = lane.Service{Claims: t.Kind == messages.Write, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
+	service = lane.Service{Claims: t.Kind == messages.KindWrite, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
 	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
 // Run passes the call to the pipeline and translates between the lane's types and the pipeline's.
-func (s served) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
+func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
 	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
 		held, err := claim(ctx, lane.Want{
 			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, Permission: f.Permission, OnCrash: onCrash(f.Tool),
@@ -345,8 +347,8 @@ func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (e
 // onCrash is what may be done about a call whose worker was lost. A call that changes nothing may
 // run again, even when it is claimed.
 func onCrash(t tool.Tool) messages.OnCrash {
-	if t.Kind != messages.Write {
-		return messages.Idempotent
+	if t.Kind != messages.KindWrite {
+		return messages.OnCrashIdempotent
 	}
 	return t.OnCrash
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
-	"github.com/toolfleet/toolfleet/messages"
 )
 
 // app is the context, the streams and the settings that every command runs with.
@@ -123,7 +123,7 @@ func (a *app) load() (*config.Config, *slog.Logger, error) {
 
 // print writes v to stdout as JSON.
 func (a *app) print(v any) error {
-	body, err := messages.Marshal(v)
+	body, err := rawjson.Marshal(v)
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func (c approvalsApproveCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		s := said{verdict: messages.Approve, ticket: c.Ticket}
+		s := said{verdict: messages.VerdictApprove, ticket: c.Ticket}
 		if person != nil {
 			a.say("%s", shown(a.stderr, q))
 			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
@@ -186,7 +186,7 @@ func (c approvalsDenyCmd) Run(a *app) error {
 		if c.Reason == "" {
 			return wrong("a denial needs a reason: the model reads it")
 		}
-		return d.answer(q, said{verdict: messages.Deny, reason: c.Reason}, c.json())
+		return d.answer(q, said{verdict: messages.VerdictDeny, reason: c.Reason}, c.json())
 	})
 }
 
@@ -215,7 +215,7 @@ func (c approvalsEditCmd) Run(a *app) error {
 		if person == nil && c.Input == "" {
 			return wrong("there is no terminal for an editor: give the new arguments with --input")
 		}
-		s := said{verdict: messages.Edit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
+		s := said{verdict: messages.VerdictEdit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
 		if person != nil {
 			a.say("%s", shown(a.stderr, q))
 		}

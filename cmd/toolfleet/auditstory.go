@@ -9,13 +9,15 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // place identifies a call by its batch and index: call ids are not unique, since a provider may
 // reuse one.
 type place struct {
-	key   messages.BatchKey
+	key   wire.BatchKey
 	index int
 }
 
@@ -132,7 +134,7 @@ func callStory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	page.may("", end.Provider != "", "%s, round %s, accepted %s", clean(string(end.Provider), 40), round(end.Round), at(end.Accepted))
 	page.may("tool", end.ToolDigest != "", "%s version %s", clean(cmp.Or(string(end.Kind), "kind unknown"), 20), short(end.ToolDigest))
 	page.may("arguments", end.ArgsHash != "", "hash %s", clean(end.ArgsHash, 80))
-	for _, name := range messages.SortedKeys(end.Arguments) {
+	for _, name := range rawjson.SortedKeys(end.Arguments) {
 		page.row("", "%s = %s", plainName(clean(name, 80)), clean(jsonText(end.Arguments[name]), 400))
 	}
 	page.permission(end)

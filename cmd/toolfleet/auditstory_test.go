@@ -10,15 +10,16 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // The audit lines of one run of a call belong together. Another call of the batch, and another run
 // under the same ids, have their own.
 func TestRetell(t *testing.T) {
-	key, session := messages.KeyOf("_", "s", "b"), messages.KeyOf("_", "other", "b")
+	key, session := wire.KeyOf("_", "s", "b"), wire.KeyOf("_", "other", "b")
 	var entries []audit.Entry
-	put := func(key messages.BatchKey, index int, kind messages.AuditType, approval string) {
+	put := func(key wire.BatchKey, index int, kind messages.AuditType, approval string) {
 		entries = append(entries, audit.Entry{Seq: uint64(len(entries) + 1), Key: key, Line: messages.AuditRecord{Type: kind, Index: index, Approval: approval}})
 	}
 	put(key, 0, messages.AuditAsked, "q1")
@@ -59,7 +60,7 @@ func TestCallStory(t *testing.T) {
 	line := func(kind messages.AuditType, more func(*messages.AuditRecord)) messages.AuditRecord {
 		l := messages.AuditRecord{
 			Type: kind, Time: began, Tenant: "_", Session: "s", Batch: "b", CallID: "c", Tool: "issue_refund", ToolDigest: "0123456789abcdef", ArgsHash: "aaaa",
-			Permission: &messages.Permission{Effect: "ask", Source: "person", Rule: "a large refund", Tier: messages.High},
+			Permission: &messages.Permission{Effect: "ask", Source: "person", Rule: "a large refund", Tier: messages.TierHigh},
 		}
 		if more != nil {
 			more(&l)
@@ -72,17 +73,17 @@ func TestCallStory(t *testing.T) {
 	asked := line(messages.AuditAsked, func(l *messages.AuditRecord) { l.Approval = "b384b384b384b384" })
 	forged := messages.AuditRecord{
 		Type: messages.AuditRefused, Time: began.Add(time.Second), Tenant: "_", Session: "s", Batch: "b", ArgsHash: "ffff",
-		Decision: says("mallory", messages.Approve), Refusal: &messages.Refusal{Class: messages.BadSignature},
+		Decision: says("mallory", messages.VerdictApprove), Refusal: &messages.Refusal{Class: messages.ClassBadSignature},
 	}
 	agreed := line(messages.AuditDecided, func(l *messages.AuditRecord) {
-		l.Decision, l.Permission.By = says("ann", messages.Approve), []string{"ann"}
+		l.Decision, l.Permission.By = says("ann", messages.VerdictApprove), []string{"ann"}
 	})
 	denied := line(messages.AuditDecided, func(l *messages.AuditRecord) {
-		l.Decision, l.Permission.Effect, l.Permission.By = says("bob", messages.Deny), "deny", []string{"ann", "bob"}
+		l.Decision, l.Permission.Effect, l.Permission.By = says("bob", messages.VerdictDeny), "deny", []string{"ann", "bob"}
 	})
 	granted := line(messages.AuditGranted, func(l *messages.AuditRecord) { l.Permission.By, l.TraceID = []string{"ann"}, "79678d4c" })
 	void := line(messages.AuditVoid, func(l *messages.AuditRecord) {
-		l.Permission.Effect, l.Permission.Source, l.Refusal = "deny", "rule", &messages.Refusal{Class: messages.ApprovalMismatch}
+		l.Permission.Effect, l.Permission.Source, l.Refusal = "deny", "rule", &messages.Refusal{Class: messages.ClassApprovalMismatch}
 	})
 	ended := func(status messages.Status, code messages.Code, attempt int, more func(*messages.AuditRecord)) messages.AuditRecord {
 		return line(messages.AuditCall, func(l *messages.AuditRecord) {

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -61,7 +62,7 @@ func (b batchGetCmd) Run(a *app) error {
 		return errors.Join(a.print(messages.State{Status: "running"}), errSaid)
 	case errors.Is(err, client.ErrUnknown):
 		return unknownBatch(a, err)
-	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.Refused && reply.Digest != ""):
+	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.ReplyRefused && reply.Digest != ""):
 		return err
 	}
 	if b.Output == "reinjection" {
@@ -96,7 +97,7 @@ func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error 
 	case "running":
 		s := openStanding(a.ctx, conn, cfg.Tenant, t)
 		state, note = s.heading(), s.text(now)
-	case string(messages.Refused):
+	case string(messages.ReplyRefused):
 		var refusal *messages.Refusal
 		if _, err := c.Get(a.ctx, t.Session, t.Batch); errors.As(err, &refusal) {
 			note = fmt.Sprintf("%s: %s", refusal.Class, refusal.Message)
@@ -125,7 +126,7 @@ func openStanding(ctx context.Context, conn *bus.Conn, tenant string, t messages
 	if !mayList(ctx, conn) {
 		return s
 	}
-	key := messages.KeyOf(tenant, t.Session, t.Batch)
+	key := wire.KeyOf(tenant, t.Session, t.Batch)
 	first, found, err := newListing(conn).head(ctx, key)
 	if err != nil {
 		return s

@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -37,7 +38,7 @@ type openBatch struct {
 	Accepted time.Time          `json:"accepted"`
 	Calls    int                `json:"calls"`
 	standing
-	key messages.BatchKey
+	key wire.BatchKey
 	seq uint64
 }
 
@@ -187,7 +188,7 @@ func (l *listing) list(ctx context.Context, tenant, session string, call message
 func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	batch, err := messages.DecodeBatch(a.Body)
 	b = openBatch{Tenant: a.Key.Tenant, Session: batch.Session, Batch: batch.ID, Accepted: a.Stored, key: a.Key, seq: a.Seq}
-	if messages.KeyOf(a.Key.Tenant, batch.Session, batch.ID) != a.Key {
+	if wire.KeyOf(a.Key.Tenant, batch.Session, batch.ID) != a.Key {
 		b.Session, b.Batch = messages.SessionID(a.Key.Session), messages.BatchID(a.Key.Batch)
 	}
 	if err == nil {
@@ -239,7 +240,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 }
 
 // head returns the oldest open batch of a session and caches it.
-func (l *listing) head(ctx context.Context, key messages.BatchKey) (first head, found bool, err error) {
+func (l *listing) head(ctx context.Context, key wire.BatchKey) (first head, found bool, err error) {
 	session := key.Tenant + "." + key.Session
 	if first, found = l.heads[session]; found {
 		return first, true, nil

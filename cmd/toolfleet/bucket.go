@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // readBucket returns every value of a bucket, in the order of their keys.
@@ -20,7 +20,7 @@ func readBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, e
 		return nil, err
 	}
 	values := make([]T, len(found))
-	for i, key := range messages.SortedKeys(found) {
+	for i, key := range rawjson.SortedKeys(found) {
 		if err := json.Unmarshal(found[key], &values[i]); err != nil {
 			return nil, fmt.Errorf("%s in bucket %s cannot be read: %w", key, name, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -141,7 +142,7 @@ func agreed(q messages.Approval) string {
 	var people []string
 	for _, d := range q.Decisions {
 		text := word(d.By)
-		if d.Verdict == messages.Edit {
+		if d.Verdict == messages.VerdictEdit {
 			text += " (who edited it)"
 		}
 		if d.Ticket != "" {
@@ -164,9 +165,9 @@ func edited(q messages.Approval) string {
 
 func tierColour(t messages.Tier) string {
 	switch t {
-	case messages.Critical:
+	case messages.TierCritical:
 		return "1;31"
-	case messages.High:
+	case messages.TierHigh:
 		return "33"
 	}
 	return "36"
@@ -175,7 +176,7 @@ func tierColour(t messages.Tier) string {
 // argumentLines returns the arguments sorted by name, each beginning on its own line; a nested
 // value takes several.
 func argumentLines(input json.RawMessage) []string {
-	members, err := messages.Object(input)
+	members, err := rawjson.Object(input)
 	if err != nil {
 		return []string{word(string(input))}
 	}
@@ -187,7 +188,7 @@ func argumentLines(input json.RawMessage) []string {
 		width = max(width, len([]rune(plainName(name))))
 	}
 	var lines []string
-	for _, name := range messages.SortedKeys(members) {
+	for _, name := range rawjson.SortedKeys(members) {
 		value := strings.Split(jsonText(members[name]), "\n")
 		lines = append(lines, fmt.Sprintf("%-*s  %s", min(width, 24), plainName(name), value[0]))
 		lines = append(lines, value[1:]...)
@@ -203,13 +204,13 @@ func plainName(name string) string {
 	if wordLike.MatchString(name) {
 		return name
 	}
-	return jsonText(messages.Quote(name))
+	return jsonText(rawjson.Quote(name))
 }
 
 // jsonText renders a JSON value for a person, still as JSON: sorted keys, indentation, escapes for
 // what is not printable.
 func jsonText(raw json.RawMessage) string {
-	canonical, err := messages.CanonicalJSON(raw)
+	canonical, err := rawjson.Canonical(raw)
 	if err != nil {
 		return word(string(raw))
 	}
@@ -255,7 +256,7 @@ var unseen = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, u
 // compact returns a JSON value on one line with sorted keys, or the input itself if it is not
 // valid.
 func compact(raw json.RawMessage) []byte {
-	canonical, err := messages.CanonicalJSON(raw)
+	canonical, err := rawjson.Canonical(raw)
 	if err != nil {
 		return raw
 	}
@@ -266,10 +267,10 @@ func compact(raw json.RawMessage) []byte {
 // whole, and recomputes the one-line summary. So the person sees exactly what the signature will
 // cover, regardless of who sent the question.
 func checked(q messages.Approval) (messages.Approval, error) {
-	if err := messages.Check(q.Input); err != nil {
+	if err := rawjson.Check(q.Input); err != nil {
 		return q, fmt.Errorf("the arguments cannot be shown: %w", err)
 	}
-	canonical, err := messages.CanonicalJSON(q.Input)
+	canonical, err := rawjson.Canonical(q.Input)
 	if err != nil {
 		return q, fmt.Errorf("the arguments cannot be shown: %w", err)
 	}

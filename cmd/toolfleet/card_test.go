@@ -12,18 +12,19 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // questionAbout returns a question about these arguments that matches its own id.
 func questionAbout(input string) messages.Approval {
-	canonical, err := messages.CanonicalJSON([]byte(input))
+	canonical, err := rawjson.Canonical([]byte(input))
 	if err != nil {
 		panic(err)
 	}
 	q := messages.Approval{
-		V: 1, Tenant: "_", Session: "s", Batch: "b", Index: 1, CallID: "call-2", Tool: "issue_refund", Kind: messages.Write, Input: json.RawMessage(input),
-		ArgsHash: messages.Digest(canonical), Requester: "_", Rule: "a large refund", Reason: "Money leaves.\x1b[2J", Tier: messages.Critical, Approvers: 2, Ticket: true,
+		V: 1, Tenant: "_", Session: "s", Batch: "b", Index: 1, CallID: "call-2", Tool: "issue_refund", Kind: messages.KindWrite, Input: json.RawMessage(input),
+		ArgsHash: messages.Digest(canonical), Requester: "_", Rule: "a large refund", Reason: "Money leaves.\x1b[2J", Tier: messages.TierCritical, Approvers: 2, Ticket: true,
 		Policy: "p1", Asked: time.Unix(100, 0).UTC(), Expires: time.Unix(1000, 0).UTC(),
 	}
 	q.ID = approval.ID(q)
@@ -32,7 +33,7 @@ func questionAbout(input string) messages.Approval {
 
 func TestCard(t *testing.T) {
 	q := questionAbout(`{"reason":"bad\nmelon\u202e\u0007","amount":149.990,"to":{"name":"Ann","iban":["DE1","DE2"]},"a b":1,"e\u0301\u0301\u0301\u0301\u0301":true}`)
-	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
+	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.VerdictApprove, Ticket: "T-1"}}
 	golden(t, "card.txt", strings.ReplaceAll(card(q, time.Unix(400, 0), true), "\x1b", "ESC"))
 }
 
@@ -43,7 +44,7 @@ func TestNoRowIsForged(t *testing.T) {
 	for _, width := range []int{40, 80, 133} {
 		for at := range width {
 			pad := strings.Repeat(" ", at)
-			q := questionAbout(string(messages.MustMarshal(map[string]string{"note": pad + fake, "wide": strings.Repeat("\u4e2d", at/2) + fake})))
+			q := questionAbout(string(rawjson.MustMarshal(map[string]string{"note": pad + fake, "wide": strings.Repeat("\u4e2d", at/2) + fake})))
 			q.Session = messages.SessionID(pad + fake)
 			for line := range strings.Lines(wrapped(card(q, time.Unix(400, 0), false), width)) {
 				if row := []rune(strings.TrimSuffix(line, "\n")); len(row) > width {
@@ -65,7 +66,7 @@ func TestCardOfAnEdit(t *testing.T) {
 	if shown := card(q, time.Unix(400, 0), false); !strings.Contains(shown, again) {
 		t.Errorf("the card does not say %q:\n%s", again, shown)
 	}
-	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.Edit}}
+	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.VerdictEdit}}
 	shown := card(q, time.Unix(400, 0), false)
 	for _, want := range []string{"agreed     ann (who edited it)", `edited     what was asked at first: {"amount":149.99}`} {
 		if !strings.Contains(shown, want) {
@@ -78,7 +79,7 @@ func TestCardOfAnEdit(t *testing.T) {
 // arguments hold.
 func TestCardHidesNothing(t *testing.T) {
 	for _, evil := range []string{"\x1b[2J", "\u202e", "\u200b", "\r", "\x7f", "\u034f", "\ufe0f", "\u115f", "a\u0301\u0301\u0301\u0301", "\U000e0041", "\u2028"} {
-		input, _ := messages.Marshal(map[string]any{"note" + evil: evil, "list": []string{evil}})
+		input, _ := rawjson.Marshal(map[string]any{"note" + evil: evil, "list": []string{evil}})
 		q := questionAbout(string(input))
 		q.Rule, q.Session, q.Requester, q.Tool = evil, messages.SessionID(evil), evil, evil
 		shown := card(q, time.Unix(0, 0), false)

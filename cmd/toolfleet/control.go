@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -47,8 +48,8 @@ without a batch keeps it for the next one. Nothing that has started is stopped.`
 
 func (c steerCmd) Run(a *app) error {
 	message := json.RawMessage(c.Message)
-	if messages.Check(message) != nil {
-		message = messages.MustMarshal(map[string]string{"role": "user", "content": c.Message})
+	if rawjson.Check(message) != nil {
+		message = rawjson.MustMarshal(map[string]string{"role": "user", "content": c.Message})
 	}
 	why := client.Stop{Reason: c.Reason, By: c.By}
 	return a.control("message", func(to *client.Client) (uint64, error) {

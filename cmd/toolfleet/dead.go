@@ -10,7 +10,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 type deadCmd struct {
@@ -29,7 +30,7 @@ kept for dead_ttl. It blocks nothing. Nothing runs it again: whoever sent it has
 type deadMessage struct {
 	Seq      uint64    `json:"seq"`
 	SetAside time.Time `json:"set_aside"`
-	messages.Buried
+	wire.DeadLetter
 }
 
 func asDeadMessage(e journal.DeadEntry) deadMessage { return deadMessage{e.Seq, e.Stored, e.Buried} }
@@ -94,7 +95,7 @@ func (a *app) showDead(e journal.DeadEntry) error {
 	if !b.Stored.IsZero() {
 		rows = append(rows, []string{"stored", b.Stored.UTC().Format(time.RFC3339)})
 	}
-	for _, name := range messages.SortedKeys(b.Header) {
+	for _, name := range rawjson.SortedKeys(b.Header) {
 		for _, value := range b.Header[name] {
 			rows = append(rows, []string{"header", escaped([]byte(name+": "+value), "")})
 		}

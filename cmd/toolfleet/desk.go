@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -116,7 +117,7 @@ func approveCommand(program string, cfg *config.Config, id string) string {
 	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != anyServer {
 		words = append(words, "--nats", url)
 	}
-	if cfg.Prefix != messages.DefaultPrefix {
+	if cfg.Prefix != wire.DefaultPrefix {
 		words = append(words, "--prefix", cfg.Prefix)
 	}
 	if cfg.Tenant != messages.OneTenant {
@@ -228,15 +229,15 @@ func (d *desk) decide(ctx context.Context, q messages.Approval, s said) (message
 		return answer, refusedAtDesk(err)
 	}
 	line := q.Line
-	if s.verdict == messages.Edit {
+	if s.verdict == messages.VerdictEdit {
 		line = approval.Line(q.Tool, s.input)
 	}
 	switch {
-	case answer.State == messages.DecisionGranted && s.verdict == messages.Edit:
+	case answer.State == messages.DecisionGranted && s.verdict == messages.VerdictEdit:
 		d.app.say("approved with other arguments, which are checked once more before it runs: %s", line)
 	case answer.State == messages.DecisionGranted:
 		d.app.say("approved: %s", line)
-	case answer.State == messages.DecisionWaiting && s.verdict == messages.Edit:
+	case answer.State == messages.DecisionWaiting && s.verdict == messages.VerdictEdit:
 		d.app.say("you agree to these arguments; another person has to agree too: %s", line)
 	case answer.State == messages.DecisionWaiting:
 		d.app.say("you agree; another person has to agree too: %s", line)
@@ -257,19 +258,19 @@ func refusedAtDesk(err error) error {
 	}
 	text := fmt.Sprintf("refused (%s): %s.", clean(string(r.Class), 40), strings.TrimSuffix(clean(r.Message, 400), "."))
 	switch r.Class {
-	case messages.NotPending:
+	case messages.ClassNotPending:
 		text += " `toolfleet approvals ls` lists what is open"
-	case messages.ApprovalExpired:
+	case messages.ClassApprovalExpired:
 		text += " The model reads that nobody answered, and may ask again"
-	case messages.ApprovalMismatch:
+	case messages.ClassApprovalMismatch:
 		text += " Look at it again: `toolfleet approvals ls`, `toolfleet approvals show`"
-	case messages.BadSignature:
+	case messages.ClassBadSignature:
 		text += " Does the fleet's policy name you (--as) with this key (--key)? `toolfleet approvals key FILE --as NAME` prints the entry"
-	case messages.SelfApproval:
+	case messages.ClassSelfApproval:
 		text += " Somebody else has to decide"
-	case messages.SameApprover:
+	case messages.ClassSameApprover:
 		text += " `toolfleet approvals show` says who has agreed"
-	case messages.TicketMissing:
+	case messages.ClassTicketMissing:
 		text += " Name one with --ticket"
 	}
 	return errors.New(text)

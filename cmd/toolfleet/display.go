@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -85,7 +86,7 @@ func (d *display) take(e messages.Event) {
 	defer d.mu.Unlock()
 	d.heard = d.heard || e.Type != messages.EventReply && e.Type != messages.EventWaiting
 	if d.events {
-		d.app.say("%s", messages.MustMarshal(e))
+		d.app.say("%s", rawjson.MustMarshal(e))
 		return
 	}
 	d.board.apply(e, time.Now())

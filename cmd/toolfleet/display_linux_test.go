@@ -17,6 +17,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -123,8 +125,8 @@ func TestWatchTellsOfALostConnection(t *testing.T) {
 			defer conn.Close()
 			answer := func(batch messages.BatchID, with any) {
 				t.Helper()
-				stop, err := conn.Subscribe(conn.Names().Of(messages.VerbGet, messages.KeyOf(messages.OneTenant, "s", batch)), "", func(m bus.Msg) {
-					_ = conn.Respond(m, nil, messages.MustMarshal(with))
+				stop, err := conn.Subscribe(conn.Names().Of(wire.VerbGet, wire.KeyOf(messages.OneTenant, "s", batch)), "", func(m bus.Msg) {
+					_ = conn.Respond(m, nil, rawjson.MustMarshal(with))
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -249,7 +250,7 @@ func (e *examination) consumers() {
 }
 
 func (e *examination) workers() {
-	workers, err := readBucket[messages.Presence](e.ctx, e.conn, bus.BucketWorkers)
+	workers, err := readBucket[wire.Presence](e.ctx, e.conn, bus.BucketWorkers)
 	var tools []schemas.Tool
 	if err == nil {
 		tools, err = readBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
@@ -271,7 +272,7 @@ func (e *examination) workers() {
 }
 
 // toolsets names the workers that do not serve what their pool does.
-func (e *examination) toolsets(workers []messages.Presence, tools []schemas.Tool) {
+func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
 	for _, d := range toolsetDifferences(workers, tools) {
 		if len(d.Unserved) > 0 {
 			e.fail("workers", "Restart a worker of the pool with the tools file that is meant: calls are planned with what was announced last.", "%s", d)
@@ -308,14 +309,14 @@ func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]bus.Service, error) 
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	all, err := conn.Services(ctx, "toolfleet")
-	door := conn.Names().EverySession(messages.VerbControl)
+	door := conn.Names().EverySession(wire.VerbControl)
 	return slices.DeleteFunc(all, func(s bus.Service) bool { // of a fleet with another prefix
 		return !slices.ContainsFunc(s.Endpoints, func(at bus.Endpoint) bool { return at.Subject == door })
 	}), err
 }
 
 // policies compares by which policy the members of the fleet decide.
-func (e *examination) policies(workers []messages.Presence) {
+func (e *examination) policies(workers []wire.Presence) {
 	const next = "Give every worker and coordinator the same policy file (--policy)."
 	services, err := coordinatorsOf(e.ctx, e.conn)
 	if err != nil {
@@ -334,7 +335,7 @@ func (e *examination) policies(workers []messages.Presence) {
 	}
 	platforms := maps.Clone(theirs)
 	for version := range ours {
-		platforms[messages.PlatformPolicy(version)] = true
+		platforms[wire.PlatformPolicy(version)] = true
 	}
 	switch {
 	case ungoverned > 0 && len(theirs) > 0 && !theirs[""]:

@@ -8,6 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -39,7 +41,7 @@ func TestDoctorComparesPolicies(t *testing.T) {
 				}
 				stop, err := conn.Serve(t.Context(), bus.Service{
 					Name: "toolfleet", Version: "1.0.0", Metadata: map[string]string{"policy": policy},
-					Endpoints: []bus.Endpoint{{Name: "control", Subject: conn.Names().EverySession(messages.VerbControl), Handle: func(bus.Msg) {}}},
+					Endpoints: []bus.Endpoint{{Name: "control", Subject: conn.Names().EverySession(wire.VerbControl), Handle: func(bus.Msg) {}}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -54,9 +56,9 @@ func TestDoctorComparesPolicies(t *testing.T) {
 			if e.conn, err = bus.Connect(t.Context(), bus.Options{InProcess: srv}); err != nil {
 				t.Fatal(err)
 			}
-			var workers []messages.Presence
+			var workers []wire.Presence
 			for _, word := range strings.Fields(tc.workers) {
-				workers = append(workers, messages.Presence{Policy: version(word)})
+				workers = append(workers, wire.Presence{Policy: version(word)})
 			}
 			e.policies(workers)
 			if len(e.findings) != 1 || e.findings[0].Status != tc.status || !strings.Contains(e.findings[0].Detail, tc.says) {
@@ -113,7 +115,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 			t.Helper()
 			bucket, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketTools))
 			if err == nil {
-				err = bucket.Put(t.Context(), name, messages.MustMarshal(schemas.Tool{Name: name, Pool: pool}))
+				err = bucket.Put(t.Context(), name, rawjson.MustMarshal(schemas.Tool{Name: name, Pool: pool}))
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +123,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 		}
 		job := func(pool string, index int) {
 			t.Helper()
-			call := messages.CallKey{BatchKey: messages.KeyOf(messages.OneTenant, "s", "b"), Index: index}
+			call := wire.CallKey{BatchKey: wire.KeyOf(messages.OneTenant, "s", "b"), Index: index}
 			if _, err := conn.Append(t.Context(), conn.Names().Lane(false, pool, call), nil, []byte("{}")); err != nil {
 				t.Fatal(err)
 			}

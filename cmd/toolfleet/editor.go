@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -69,10 +70,10 @@ var errUnchanged = errors.New("nothing was changed; to let the call run as it is
 // newArguments reports why a text cannot replace the arguments: it is not valid JSON, not an
 // object, or equal to them (errUnchanged).
 func newArguments(before, after json.RawMessage) error {
-	if err := messages.Check(after); err != nil {
+	if err := rawjson.Check(after); err != nil {
 		return fmt.Errorf("the new arguments cannot be read: %w", err)
 	}
-	if _, err := messages.Object(after); err != nil {
+	if _, err := rawjson.Object(after); err != nil {
 		return fmt.Errorf("the new arguments: %w", err)
 	}
 	if bytes.Equal(compact(before), compact(after)) {
@@ -86,7 +87,7 @@ func newArguments(before, after json.RawMessage) error {
 // asked until there is one.
 func (p *person) ticket(ctx context.Context, q messages.Approval, s said) (string, error) {
 	before := q.Decisions
-	if s.verdict == messages.Edit { // earlier decisions were about other arguments
+	if s.verdict == messages.VerdictEdit { // earlier decisions were about other arguments
 		before = nil
 	}
 	if !q.Ticket || s.ticket != "" || slices.ContainsFunc(before, func(d messages.Decision) bool { return d.Ticket != "" }) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -73,13 +74,13 @@ func (in input) body(a *app) (body []byte, name string, err error) {
 // Flags override what the batch says. Missing ids are random.
 func (in input) parse(body []byte) (messages.Batch, error) {
 	batch := messages.Batch{V: messages.Version}
-	err := messages.CheckSyntax(body)
+	err := rawjson.CheckSyntax(body)
 	var members map[string]json.RawMessage
-	if err == nil && messages.TypeOf(body) == "an object" { // a bare message may be a list
-		members, err = messages.Members(body)
+	if err == nil && rawjson.TypeOf(body) == "an object" { // a bare message may be a list
+		members, err = rawjson.Members(body)
 	}
 	if err != nil {
-		return batch, &messages.Refusal{Class: messages.MalformedMessage, Message: err.Error()}
+		return batch, &messages.Refusal{Class: messages.ClassMalformedMessage, Message: err.Error()}
 	}
 	switch {
 	case members["provider"] != nil && members["message"] != nil:
@@ -103,10 +104,10 @@ func (in input) parse(body []byte) (messages.Batch, error) {
 func (in input) complete(members map[string]json.RawMessage) []byte {
 	for name, id := range map[string]string{"id": cmp.Or(in.BatchID, "b-"+random()), "session": cmp.Or(in.Session, "s-"+random())} {
 		if members[name] == nil {
-			members[name] = messages.Quote(id)
+			members[name] = rawjson.Quote(id)
 		}
 	}
-	return messages.JoinMembers(members)
+	return rawjson.JoinMembers(members)
 }
 
 // random returns the random end of an id: 12 characters.

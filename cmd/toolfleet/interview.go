@@ -76,13 +76,13 @@ func chosen(choices, answer string) byte {
 func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, choice byte) (s said, err error) {
 	switch choice {
 	case 'a':
-		s.verdict = messages.Approve
+		s.verdict = messages.VerdictApprove
 		s.ticket, err = someone.ticket(ctx, q, s)
 	case 'd':
-		s.verdict = messages.Deny
+		s.verdict = messages.VerdictDeny
 		s.reason, err = someone.ask(ctx, "why not? The model reads it: ")
 	case 'e':
-		s.verdict = messages.Edit
+		s.verdict = messages.VerdictEdit
 		if s.input, err = someone.edit(ctx, q.Input); err != nil {
 			return s, err
 		}
@@ -91,7 +91,7 @@ func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, c
 			s.ticket, err = someone.ticket(ctx, q, s)
 		}
 	}
-	if err == nil && s.verdict == messages.Deny && s.reason == "" {
+	if err == nil && s.verdict == messages.VerdictDeny && s.reason == "" {
 		err = fmt.Errorf("a denial needs a reason: the model reads it")
 	}
 	return s, err

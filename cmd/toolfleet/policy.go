@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -73,7 +74,7 @@ func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
 	if t, known := j.tools[name]; known {
 		return t
 	}
-	return schemas.Tool{Name: name, Kind: cmp.Or(kind, messages.Write)}
+	return schemas.Tool{Name: name, Kind: cmp.Or(kind, messages.KindWrite)}
 }
 
 type policyTestCmd struct {
@@ -242,10 +243,10 @@ type explained struct {
 }
 
 func (c policyExplainCmd) Run(a *app) error {
-	if err := messages.Check([]byte(c.Input)); err != nil {
+	if err := rawjson.Check([]byte(c.Input)); err != nil {
 		return wrong("INPUT is no JSON: %w", err)
 	}
-	if _, err := messages.Object([]byte(c.Input)); err != nil {
+	if _, err := rawjson.Object([]byte(c.Input)); err != nil {
 		return wrong("INPUT: %w", err)
 	}
 	cfg, err := a.settings()
@@ -291,7 +292,7 @@ func gates(r permission.Ruling) []string {
 	case r.Permission.Effect == string(permission.Ask):
 		list = append(list, needs(messages.Pending{Approvers: max(1, r.Approvers), Ticket: r.Ticket}))
 	}
-	if t := r.Permission.Tier; t != "" && t != messages.Low {
+	if t := r.Permission.Tier; t != "" && t != messages.TierLow {
 		list = append(list, "a line in the audit log")
 	}
 	if len(list) == 0 {

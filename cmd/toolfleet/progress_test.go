@@ -41,7 +41,7 @@ func ended(index int, status messages.Status, ms float64, err *messages.Error) m
 
 func asked(index int) messages.Event {
 	p := messages.Pending{
-		ID: "3fa9c1d200ff3fa9c1d2", Tool: "issue_refund", Line: "issue_refund amount=149.99", Tier: messages.High, Approvers: 1,
+		ID: "3fa9c1d200ff3fa9c1d2", Tool: "issue_refund", Line: "issue_refund amount=149.99", Tier: messages.TierHigh, Approvers: 1,
 		Asked: time.Unix(142, 0), Expires: time.Unix(142+900, 0),
 	}
 	return messages.Event{Type: messages.EventAwaiting, Index: index, Tool: p.Tool, Approval: &p}
@@ -150,7 +150,7 @@ func TestCleanNeverHarmsATerminal(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	r := messages.Reply{Status: messages.Completed, Results: []messages.Result{{Status: messages.StatusOK}, {Status: messages.StatusTimeout}}}
+	r := messages.Reply{Status: messages.ReplyCompleted, Results: []messages.Result{{Status: messages.StatusOK}, {Status: messages.StatusTimeout}}}
 	if got, want := summary(r, 1234*time.Millisecond), "completed: 2 calls, 1 of them not ok, 1.2 s"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -203,8 +203,8 @@ func TestAnEditorThatIsEnded(t *testing.T) {
 // The last approver is asked for a ticket until there is one; an earlier approver may leave it
 // empty.
 func TestTicketsAreAskedFor(t *testing.T) {
-	agreed := []messages.Decision{{By: "ann", Verdict: messages.Approve}}
-	named := []messages.Decision{{By: "ann", Verdict: messages.Approve, Ticket: "T-1"}}
+	agreed := []messages.Decision{{By: "ann", Verdict: messages.VerdictApprove}}
+	named := []messages.Decision{{By: "ann", Verdict: messages.VerdictApprove, Ticket: "T-1"}}
 	for _, tc := range []struct {
 		name    string
 		before  []messages.Decision
@@ -212,11 +212,11 @@ func TestTicketsAreAskedFor(t *testing.T) {
 		dialog  []string
 		want    string
 	}{
-		{"the first leaves it", nil, messages.Approve, []string{"Enter to leave it", "\n"}, ""},
-		{"the first names it", nil, messages.Approve, []string{"Enter to leave it", "T-2\n"}, "T-2"},
-		{"the last has to", agreed, messages.Approve, []string{"without which", "\n", "without which", " \n", "without which", "T-2\n"}, "T-2"},
-		{"it is named", named, messages.Approve, nil, ""},
-		{"an edit begins anew", named, messages.Edit, []string{"Enter to leave it", "T-2\n"}, "T-2"},
+		{"the first leaves it", nil, messages.VerdictApprove, []string{"Enter to leave it", "\n"}, ""},
+		{"the first names it", nil, messages.VerdictApprove, []string{"Enter to leave it", "T-2\n"}, "T-2"},
+		{"the last has to", agreed, messages.VerdictApprove, []string{"without which", "\n", "without which", " \n", "without which", "T-2\n"}, "T-2"},
+		{"it is named", named, messages.VerdictApprove, nil, ""},
+		{"an edit begins anew", named, messages.VerdictEdit, []string{"Enter to leave it", "T-2\n"}, "T-2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			term := newTerminal(t)

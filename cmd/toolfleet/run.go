@@ -197,7 +197,7 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 	if !r.Events {
 		a.say("%s", summary(reply, elapsed))
 	}
-	if reply.Status != messages.Completed {
+	if reply.Status != messages.ReplyCompleted {
 		return errSaid
 	}
 	return nil
@@ -207,13 +207,13 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 func refusedWith(r *messages.Refusal) error {
 	text := fmt.Sprintf("refused (%s): %s.", r.Class, strings.TrimSuffix(r.Message, "."))
 	switch r.Class {
-	case messages.MalformedMessage, messages.UnsupportedCall:
+	case messages.ClassMalformedMessage, messages.ClassUnsupportedCall:
 		text += " Is the provider right? --provider says whose message it is, and `toolfleet plan` how it is read"
-	case messages.MissingID, messages.DuplicateID, messages.MissingName:
+	case messages.ClassMissingID, messages.ClassDuplicateID, messages.ClassMissingName:
 		text += " Such a message cannot be answered: ask the model again"
-	case messages.BatchConflict:
+	case messages.ClassBatchConflict:
 		text += " --batch gives it another id"
-	case messages.TooLarge:
+	case messages.ClassTooLarge:
 		text += " Split it, or raise max_payload of the server"
 	}
 	return errors.New(text)

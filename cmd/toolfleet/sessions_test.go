@@ -29,7 +29,7 @@ func TestDoctorNamesSessionsThatStandStill(t *testing.T) {
 		}
 		defer conn.Close()
 		registry := &tool.Registry{}
-		for name, kind := range map[string]messages.Kind{"read": messages.Read, "write": messages.Write} {
+		for name, kind := range map[string]messages.Kind{"read": messages.KindRead, "write": messages.KindWrite} {
 			nap := tool.Func(func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 				select {
 				case <-time.After(20 * time.Minute):

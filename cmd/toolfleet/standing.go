@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -119,7 +120,7 @@ type surroundings struct {
 
 // lookAround reads the fleet's workers and tools.
 func lookAround(ctx context.Context, conn *bus.Conn) (around surroundings, err error) {
-	workers, err := readBucket[messages.Presence](ctx, conn, bus.BucketWorkers)
+	workers, err := readBucket[wire.Presence](ctx, conn, bus.BucketWorkers)
 	if err != nil {
 		return around, err
 	}
@@ -152,7 +153,7 @@ func (around surroundings) explain(s standing) standing {
 		switch {
 		case around.crews[tool.Pool] == 0:
 			s.State = unserved
-		case tool.Kind != messages.Write:
+		case tool.Kind != messages.KindWrite:
 			s.State = isHanded
 		}
 	}

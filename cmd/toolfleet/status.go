@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -20,9 +21,9 @@ type statusCmd struct {
 
 // fleetStatus is what -o json prints.
 type fleetStatus struct {
-	Workers []messages.Presence `json:"workers"`
-	Tools   []schemas.Tool      `json:"tools"`
-	Pools   []poolStatus        `json:"pools"`
+	Workers []wire.Presence `json:"workers"`
+	Tools   []schemas.Tool  `json:"tools"`
+	Pools   []poolStatus    `json:"pools"`
 	// Differences is the workers that do not serve what their pool does.
 	Differences []toolsetDifference `json:"differences,omitempty"`
 	// Coordinators is how many answer; absent where this user may not ask them.
@@ -69,7 +70,7 @@ func (s statusCmd) Run(a *app) error {
 }
 
 func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
-	if s.Workers, err = readBucket[messages.Presence](ctx, conn, bus.BucketWorkers); err != nil {
+	if s.Workers, err = readBucket[wire.Presence](ctx, conn, bus.BucketWorkers); err != nil {
 		return s, err
 	}
 	if s.Tools, err = readBucket[schemas.Tool](ctx, conn, bus.BucketTools); err != nil {
@@ -110,7 +111,7 @@ func countCoordinators(ctx context.Context, conn *bus.Conn) *int {
 }
 
 // poolsOf is every pool that a worker serves or a tool names, sorted.
-func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
+func poolsOf(workers []wire.Presence, tools []schemas.Tool) []poolStatus {
 	byName := map[string]poolStatus{}
 	for _, t := range tools {
 		byName[t.Pool] = poolStatus{}
@@ -124,7 +125,7 @@ func poolsOf(workers []messages.Presence, tools []schemas.Tool) []poolStatus {
 		}
 	}
 	pools := []poolStatus{}
-	for _, name := range messages.SortedKeys(byName) {
+	for _, name := range rawjson.SortedKeys(byName) {
 		p := byName[name]
 		p.Pool = name
 		pools = append(pools, p)

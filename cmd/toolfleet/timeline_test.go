@@ -38,7 +38,7 @@ func history() messages.Timeline {
 	ends(912, 0, 1, 900, "worker-a", messages.Result{Status: messages.StatusOK})
 	ends(1600, 1, 1, 1586, "worker-b", messages.Result{Status: messages.StatusOK})
 	tell(1650, messages.EventAwaiting, 3, 0, func(e *messages.Event) {
-		e.Approval = &messages.Pending{ID: "ab", Line: "issue_refund amount=149.99", Tier: messages.High, Asked: e.Time, Expires: e.Time.Add(15 * time.Minute), Rule: "refunds-over-50", State: "granted", Agreed: []string{"alice"}}
+		e.Approval = &messages.Pending{ID: "ab", Line: "issue_refund amount=149.99", Tier: messages.TierHigh, Asked: e.Time, Expires: e.Time.Add(15 * time.Minute), Rule: "refunds-over-50", State: "granted", Agreed: []string{"alice"}}
 	})
 	runs(4800, 3, 1, "worker-a")
 	runs(6300, 3, 2, "worker-b")
@@ -48,7 +48,7 @@ func history() messages.Timeline {
 	for i := range 5 {
 		tell(8010, messages.EventResult, i, 0, nil)
 	}
-	tell(8010, messages.EventReply, -1, 0, func(e *messages.Event) { e.Status = messages.Completed })
+	tell(8010, messages.EventReply, -1, 0, func(e *messages.Event) { e.Status = messages.ReplyCompleted })
 	return tl
 }
 
@@ -150,7 +150,7 @@ func unanswered(events []messages.Event) []messages.Event {
 func TestStanding(t *testing.T) {
 	all := history()
 	around := surroundings{
-		tools:   map[string]schemas.Tool{"issue_refund": {Pool: "money", Kind: messages.Write}, "lookup_order": {Pool: "default", Kind: messages.Read}, "send_mail": {Pool: "default", Kind: messages.Write}},
+		tools:   map[string]schemas.Tool{"issue_refund": {Pool: "money", Kind: messages.KindWrite}, "lookup_order": {Pool: "default", Kind: messages.KindRead}, "send_mail": {Pool: "default", Kind: messages.KindWrite}},
 		workers: map[string]bool{"worker-a": true}, crews: map[string]int{"default": 1},
 	}
 	open := unanswered(all.Events[:11])

@@ -7,6 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -117,7 +118,7 @@ func (a *app) offeredTools(cfg *config.Config) ([]schemas.Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	present, err := readBucket[messages.Presence](a.ctx, conn, bus.BucketWorkers)
+	present, err := readBucket[wire.Presence](a.ctx, conn, bus.BucketWorkers)
 	if err != nil {
 		return nil, err
 	}

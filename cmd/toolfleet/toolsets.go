@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -29,7 +30,7 @@ type toolset map[string]string
 
 // toolsetOf returns what a worker serves in a pool. A worker of an older version announces only
 // names.
-func toolsetOf(w messages.Presence, pool string, planned map[string]schemas.Tool) toolset {
+func toolsetOf(w wire.Presence, pool string, planned map[string]schemas.Tool) toolset {
 	if w.Toolsets != nil {
 		return w.Toolsets[pool]
 	}
@@ -44,7 +45,7 @@ func toolsetOf(w messages.Presence, pool string, planned map[string]schemas.Tool
 
 // toolsetDifferences compares the workers of each pool with each other, and with the definitions
 // that calls are planned with. Workers with the same difference are listed together.
-func toolsetDifferences(workers []messages.Presence, tools []schemas.Tool) (all []toolsetDifference) {
+func toolsetDifferences(workers []wire.Presence, tools []schemas.Tool) (all []toolsetDifference) {
 	planned := map[string]schemas.Tool{}
 	for _, t := range tools {
 		planned[t.Name] = t
@@ -71,9 +72,9 @@ func poolDifferences(pool string, members map[string]toolset, planned map[string
 			}
 		}
 	}
-	for _, worker := range messages.SortedKeys(members) {
+	for _, worker := range rawjson.SortedKeys(members) {
 		d := toolsetDifference{Pool: pool}
-		for _, name := range messages.SortedKeys(served) {
+		for _, name := range rawjson.SortedKeys(served) {
 			digest, has := members[worker][name]
 			t, known := planned[name]
 			switch {

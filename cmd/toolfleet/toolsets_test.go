@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -20,7 +21,7 @@ import (
 func TestToolsetDifferences(t *testing.T) {
 	// "w1 a=1,b=1 gpu:c=1" is a worker with its toolsets. A name without a digest comes from a
 	// worker of an older version.
-	present := func(text string) (w messages.Presence) {
+	present := func(text string) (w wire.Presence) {
 		words := strings.Fields(text)
 		w.Worker = words[0]
 		for _, word := range words[1:] {
@@ -73,7 +74,7 @@ func TestToolsetDifferences(t *testing.T) {
 		"an older version, lacking": {[]string{"w1 a", "w2 a=1,b=1"}, []string{"pool default: w1 lacks b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var workers []messages.Presence
+			var workers []wire.Presence
 			for _, text := range tc.workers {
 				workers = append(workers, present(text))
 			}
@@ -106,7 +107,7 @@ func TestWorkersThatDifferAreNamed(t *testing.T) {
 			registry := &tool.Registry{}
 			for _, name := range serves {
 				done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
-				if err := registry.Add(schemas.Tool{Name: name, Kind: messages.Read}, done); err != nil {
+				if err := registry.Add(schemas.Tool{Name: name, Kind: messages.KindRead}, done); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -244,7 +244,7 @@ func (b *watchedBatch) summary(e messages.Event) string {
 	}
 	mark := "✓"
 	text := fmt.Sprintf("%s: %s", e.Status, count(len(b.board.calls), "call"))
-	if bad > 0 || e.Status != messages.Completed {
+	if bad > 0 || e.Status != messages.ReplyCompleted {
 		mark = "✗"
 	}
 	if bad > 0 {

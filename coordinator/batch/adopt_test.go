@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -14,17 +15,17 @@ import (
 // A coordinator that does not know the tool of an exclusive call (removed, or a definition that only newer
 // coordinators read) takes over a batch whose stored plan knows it.
 func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
-	write := schemas.Tool{Name: "write", Kind: messages.Write}
-	pay := schemas.Tool{Name: "pay", Kind: messages.Write}
+	write := schemas.Tool{Name: "write", Kind: messages.KindWrite}
+	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
 	calls := []messages.ToolCall{{Index: 0, ID: "c0", Name: "pay", Input: []byte("{}")}, {Index: 1, ID: "c1", Name: "write", Input: []byte("{}")}}
 	full, _ := schemas.NewCatalog(write, pay)
 	less, _ := schemas.NewCatalog(write)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	cfg := batch.Config{Digest: "d", Nonce: "b", Window: 8, FirstPoll: time.Second, Poll: 3 * time.Second, QueueTimeout: time.Minute, Grace: time.Second, NotAfter: now.Add(time.Hour)}
 	m := batch.New(plan.New(calls, less), cfg)
-	stored := messages.PlanRecord{V: 1, Nonce: "a", Digest: "d", Calls: plan.New(calls, full).Record()}
+	stored := wire.PlanRecord{V: 1, Nonce: "a", Digest: "d", Calls: plan.New(calls, full).Record()}
 	m.Step(now, batch.Planned{Record: stored, Seq: 1})
-	m.Step(now, batch.Recorded{Index: 0, Seq: 2, Record: messages.CallRecord{State: messages.Claimed, Nonce: "w", Attempt: 1, LeaseMS: 10_000, OnCrash: messages.Once}})
+	m.Step(now, batch.Recorded{Index: 0, Seq: 2, Record: wire.CallRecord{State: wire.Claimed, Nonce: "w", Attempt: 1, LeaseMS: 10_000, OnCrash: messages.OnCrashOnce}})
 	wants := m.Step(now, batch.Begin{Resumed: true})
 	for seq := uint64(3); len(wants) > 0; seq++ {
 		want := wants[0]

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -85,7 +86,7 @@ type call struct {
 	expires    time.Time     // of its question, while it is parked
 	waits      time.Duration // the time that people were given for its question
 	seq        uint64        // of the newest journal record; 0: it has none
-	record     messages.CallRecord
+	record     wire.CallRecord
 	seen       time.Time // when that record was first seen here
 	claimSeen  time.Time // when the claim that it continues was
 	endAt      time.Time // when an End was last asked for
@@ -186,7 +187,7 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 	if ev.Seq <= c.seq {
 		return
 	}
-	if ev.Record.State != messages.Renewed || ev.Record.Fence != c.record.Fence && ev.Record.Fence != c.seq {
+	if ev.Record.State != wire.Renewed || ev.Record.Fence != c.record.Fence && ev.Record.Fence != c.seq {
 		c.claimSeen = now
 	}
 	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
@@ -195,16 +196,16 @@ func (m *Machine) recorded(now time.Time, ev Recorded) {
 	}
 	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false
 	switch ev.Record.State {
-	case messages.Parked:
+	case wire.Parked:
 		c.ran, c.dispatched = false, false
 		if c.expires = ev.Expires; c.expires.IsZero() { // a record that asks nothing
 			c.expires = now
 		}
-	case messages.Released, messages.Granted: // to be claimed again
+	case wire.Released, wire.Granted: // to be claimed again
 		c.ran, c.gone = false, true
 		c.notBefore = now.Add(time.Duration(ev.Record.RetryAfterMS) * time.Millisecond)
 		c.since = c.notBefore
-	case messages.Ended:
+	case wire.Ended:
 		if ev.Record.Result != nil {
 			m.end(ev.Index, *ev.Record.Result)
 			c.recorded = true

@@ -3,7 +3,7 @@ package batch
 import (
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // Closing decides how the calls of a batch end that cannot be driven on, for example because its machine
@@ -36,7 +36,7 @@ type Close struct {
 // not ended. A worker whose claim is live may be running the tool. The run is waited for and not stopped: what
 // it comes to is worth more than an outcome that nobody knows. A claim that is renewed for longer than
 // its run can take is held by a broken worker.
-func (c *Closing) Call(now time.Time, index int, record messages.CallRecord, seq uint64) Close {
+func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
 	if !claimedBy(record) {
 		return Close{End: true, Unknown: record.Unsure()}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -28,15 +29,15 @@ func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return claimed(c) && !now.Before(m.lapse(c)) && c.since.Before(m.lapse(c))
 }
 
-func parked(c *call) bool { return c.record.State == messages.Parked }
+func parked(c *call) bool { return c.record.State == wire.Parked }
 
 func claimed(c *call) bool { return claimedBy(c.record) }
 
 // claimedBy reports whether somebody may be running the call whose newest record this is. A record of a state that is
 // not known here, or that cannot be read, is held to be a claim.
-func claimedBy(newest messages.CallRecord) bool {
+func claimedBy(newest wire.CallRecord) bool {
 	switch newest.State {
-	case "", messages.Released, messages.Parked, messages.Granted, messages.Ended:
+	case "", wire.Released, wire.Parked, wire.Granted, wire.Ended:
 		return false
 	}
 	return true
@@ -152,7 +153,7 @@ func (m *Machine) hasFailed(i int, c *call) bool {
 func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, bool) {
 	waited := c.dispatched && !c.since.Before(m.lapse(c)) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
-	again := c.record.OnCrash == messages.Idempotent || c.record.OnCrash == messages.Checkable
+	again := c.record.OnCrash == messages.OnCrashIdempotent || c.record.OnCrash == messages.OnCrashCheckable
 	if again && !waited && !poison && !m.overdue(now, c) && m.abort == nil && now.Before(m.notAfter()) {
 		return messages.Result{}, false
 	}
@@ -166,7 +167,7 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 }
 
 // lostBy says of a result who had the call, since when and by whose leave: nobody else is left to.
-func lostBy(claim messages.CallRecord, r messages.Result) messages.Result {
+func lostBy(claim wire.CallRecord, r messages.Result) messages.Result {
 	r.Worker, r.Started, r.Permission = claim.Worker, claim.Started, claim.Permission
 	return r
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,14 +20,14 @@ type (
 	Late struct{}
 	// Planned tells of a record on the batch's plan subject, ours or another's.
 	Planned struct {
-		Record messages.PlanRecord
+		Record wire.PlanRecord
 		Seq    uint64
 	}
 	// Recorded tells of the newest record in a call's journal. Expires is when the question of a parked one does, by
 	// the clock of the steps: the record itself says it by the server's.
 	Recorded struct {
 		Index   int
-		Record  messages.CallRecord
+		Record  wire.CallRecord
 		Seq     uint64
 		Expires time.Time
 	}
@@ -47,11 +48,11 @@ type (
 	// Running is a worker's word that it has the call in hand. A hint.
 	Running struct{ Index int }
 	// Aborted tells that nobody wants the batch any more, who said so and why. What has not started never will.
-	Aborted struct{ messages.Stop }
+	Aborted struct{ wire.Stop }
 	// Steered tells that somebody wants to be heard before more of the batch runs: before any call that is not
 	// dispatched yet when Now is set, else before the next stage.
 	Steered struct {
-		messages.Stop
+		wire.Stop
 		Now bool
 	}
 	// Looked ends what a Look found.
@@ -82,7 +83,7 @@ type (
 	// StorePlan wants the record stored behind the one at sequence Expect, and [Planned] told of what is
 	// then the newest there. Nothing exclusive is dispatched before.
 	StorePlan struct {
-		Record messages.PlanRecord
+		Record wire.PlanRecord
 		Expect uint64
 	}
 	// Dispatch wants the call's job published. Again counts the times it was published before, and once more
@@ -107,7 +108,7 @@ type (
 	// Stop wants whoever runs the call told to stop it.
 	Stop struct {
 		Index int
-		Why   messages.Stop
+		Why   wire.Stop
 	}
 	// Tell wants the end of a call published to whoever watches.
 	Tell struct{ Result messages.Result }

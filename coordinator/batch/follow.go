@@ -3,6 +3,7 @@ package batch
 import (
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -13,7 +14,7 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
 	}
-	record := messages.PlanRecord{
+	record := wire.PlanRecord{
 		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: m.plan.Calls[call].Stage, ActiveMS: m.active.Milliseconds(),
 	}
 	for i, c := range m.calls {
@@ -64,7 +65,7 @@ func (m *Machine) planStored(ev Planned) {
 }
 
 // adopt follows the plan of a coordinator that was faster. What our own refused and it does not is open again.
-func (m *Machine) adopt(record messages.PlanRecord) {
+func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
 	if err != nil { // not a record of this batch; the shell has compared the digests
 		return

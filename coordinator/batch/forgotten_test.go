@@ -13,7 +13,7 @@ import (
 // Where the records of a batch may have outlived their time, that there is none says nothing: a write of it may have been
 // applied. Nobody says that it was not, but of a batch that is certainly driven for the first time.
 func TestWhatIsForgottenIsUnknown(t *testing.T) {
-	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "pay", Kind: messages.Write}, schemas.Tool{Name: "look", Kind: messages.Read})
+	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, schemas.Tool{Name: "look", Kind: messages.KindRead})
 	if err != nil {
 		t.Fatal(err)
 	}

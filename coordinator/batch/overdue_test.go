@@ -6,26 +6,27 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // A worker that renews its claim for ever, long after its tool's time, does not hold the batch for ever.
 func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
-	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent})
+	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := batch.New(plan.New([]messages.ToolCall{{ID: "c", Name: "again", Input: []byte("{}")}}, catalog), config("mine"))
-	record := messages.CallRecord{State: messages.Claimed, Attempt: 1, LeaseMS: 10_000, DeadlineMS: 30_000, OnCrash: messages.Idempotent,
+	record := wire.CallRecord{State: wire.Claimed, Attempt: 1, LeaseMS: 10_000, DeadlineMS: 30_000, OnCrash: messages.OnCrashIdempotent,
 		Worker: "w", Started: epoch, Permission: &messages.Permission{Effect: "allow"}}
 	now := epoch
 	m.Step(now, batch.Begin{Resumed: true})
-	m.Step(now, batch.Planned{Seq: 1, Record: messages.PlanRecord{Nonce: "mine"}})
+	m.Step(now, batch.Planned{Seq: 1, Record: wire.PlanRecord{Nonce: "mine"}})
 	m.Step(now, batch.Recorded{Record: record, Seq: 5})
 	for seq := uint64(6); seq < 100; seq++ {
 		now = now.Add(5 * time.Second)
-		record.State, record.Fence = messages.Renewed, 5
+		record.State, record.Fence = wire.Renewed, 5
 		for _, want := range m.Step(now, batch.Recorded{Record: record, Seq: seq}) {
 			end, ok := want.(batch.End)
 			if !ok {

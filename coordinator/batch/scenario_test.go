@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -58,8 +59,8 @@ type story struct {
 	t       *testing.T
 	now     time.Time
 	m       *batch.Machine
-	timeout time.Duration         // of the batch
-	records []messages.PlanRecord // that the machine wanted stored
+	timeout time.Duration     // of the batch
+	records []wire.PlanRecord // that the machine wanted stored
 	out     bytes.Buffer
 }
 
@@ -85,10 +86,10 @@ func (s *story) run(text string) []byte {
 
 func (s *story) begin(names []string) {
 	catalog, err := schemas.NewCatalog(
-		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "write", Kind: messages.Write},
-		schemas.Tool{Name: "shy", Kind: messages.Read, ConcurrencySafe: new(bool)},
-		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
-		schemas.Tool{Name: "check", Kind: messages.Write, OnCrash: messages.Checkable},
+		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "write", Kind: messages.KindWrite},
+		schemas.Tool{Name: "shy", Kind: messages.KindRead, ConcurrencySafe: new(bool)},
+		schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+		schemas.Tool{Name: "check", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable},
 	)
 	if err != nil {
 		s.t.Fatal(err)
@@ -130,7 +131,7 @@ func (s *story) tell(words []string) {
 			_, _ = fmt.Sscan(value, &seq)
 		}
 	}
-	why := messages.Stop{By: "Ada", Reason: "wrong account"}
+	why := wire.Stop{By: "Ada", Reason: "wrong account"}
 	result := messages.Result{Index: index, Status: messages.StatusOK, Outcome: messages.Text("ok")}
 	var ev batch.Event
 	switch words[0] {
@@ -141,16 +142,16 @@ func (s *story) tell(words []string) {
 		ev = batch.Ended{Index: index, Result: result}
 	case "claimed", "renewed":
 		onCrash := s.m.Plan().Calls[index].Tool.OnCrash
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1 + failed, Lapsed: failed, LeaseMS: 10_000, OnCrash: onCrash}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{State: wire.CallState(words[0]), Attempt: 1 + failed, Lapsed: failed, LeaseMS: 10_000, OnCrash: onCrash}}
 	case "released", "granted":
-		record := messages.CallRecord{State: messages.CallState(words[0]), Attempt: 1, RetryAfterMS: after.Milliseconds(), OnCrash: s.m.Plan().Calls[index].Tool.OnCrash}
+		record := wire.CallRecord{State: wire.CallState(words[0]), Attempt: 1, RetryAfterMS: after.Milliseconds(), OnCrash: s.m.Plan().Calls[index].Tool.OnCrash}
 		if words[0] == "released" && !slices.Contains(words, "drained") {
 			record.Error = &messages.Error{Code: "rate_limited", Message: "busy", Retryable: true}
 		}
 		ev = batch.Recorded{Index: index, Seq: seq, Record: record}
 	case "parked":
 		ev = batch.Recorded{Index: index, Seq: seq, Expires: s.now.Add(expires),
-			Record: messages.CallRecord{State: messages.Parked, Approval: &messages.Approval{Asked: serverTime, Expires: serverTime.Add(expires)}}}
+			Record: wire.CallRecord{State: wire.Parked, Approval: &messages.Approval{Asked: serverTime, Expires: serverTime.Add(expires)}}}
 	case "letgo":
 		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
 	case "handed":
@@ -162,10 +163,10 @@ func (s *story) tell(words []string) {
 	case "late":
 		ev = batch.Late{}
 	case "ended":
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Ended, Attempt: 1, Result: &result}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{State: wire.Ended, Attempt: 1, Result: &result}}
 	case "unknown":
 		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "?")
-		ev = batch.Recorded{Index: index, Seq: seq, Record: messages.CallRecord{State: messages.Ended, Attempt: 1, Result: &result}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{State: wire.Ended, Attempt: 1, Result: &result}}
 	case "planned":
 		ev = batch.Planned{Record: s.records[len(s.records)-1], Seq: seq}
 	case "running":

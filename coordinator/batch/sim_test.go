@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -22,8 +23,8 @@ type world struct {
 	now  time.Time
 	plan plan.Plan
 
-	plans   []messages.PlanRecord
-	records map[int][]messages.CallRecord // journals of calls that claim; sequence = global counter
+	plans   []wire.PlanRecord
+	records map[int][]wire.CallRecord // journals of calls that claim; sequence = global counter
 	seqs    map[int]uint64
 	results map[int]messages.Result // of calls that do not claim
 	seq     uint64
@@ -46,7 +47,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 7)), now: epoch,
-		records: map[int][]messages.CallRecord{}, seqs: map[int]uint64{}, results: map[int]messages.Result{},
+		records: map[int][]wire.CallRecord{}, seqs: map[int]uint64{}, results: map[int]messages.Result{},
 		jobs: map[int]bool{}, ran: map[int]int{},
 	}
 	names := []string{"read", "read", "read", "read", "read", "write", "sum", "nope", "again"}
@@ -55,8 +56,8 @@ func newWorld(t testing.TB, seed uint64) *world {
 		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: names[w.rng.IntN(len(names))], Input: []byte("{}")})
 	}
 	catalog, err := schemas.NewCatalog(
-		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "sum", Kind: messages.Compute},
-		schemas.Tool{Name: "write", Kind: messages.Write}, schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
+		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "sum", Kind: messages.KindCompute},
+		schemas.Tool{Name: "write", Kind: messages.KindWrite}, schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func (w *world) over(i int) bool {
 	if w.plan.Calls[i].Refused != nil {
 		return true
 	}
-	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State == messages.Ended {
+	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State == wire.Ended {
 		return true
 	}
 	_, ok := w.results[i]
@@ -97,7 +98,7 @@ func (w *world) durable(i int) bool {
 	return false
 }
 
-func (w *world) write(i int, rec messages.CallRecord, last uint64) bool {
+func (w *world) write(i int, rec wire.CallRecord, last uint64) bool {
 	if w.seqs[i] != last {
 		return false
 	}
@@ -167,7 +168,7 @@ func (c *coordinator) perform() {
 		c.step(batch.Looked{})
 	case batch.End:
 		if c.m.Claims(e.Index) {
-			w.write(e.Index, messages.CallRecord{State: messages.Ended, Result: &e.Result}, e.Expect)
+			w.write(e.Index, wire.CallRecord{State: wire.Ended, Result: &e.Result}, e.Expect)
 		} else if _, there := w.results[e.Index]; !there {
 			w.results[e.Index] = e.Result
 		}
@@ -218,7 +219,7 @@ func (w *world) work(i int) {
 		delete(w.jobs, i)
 		if !w.parked(i) {
 			q := &messages.Approval{Asked: w.now, Expires: w.now.Add(15 * time.Minute)}
-			w.write(i, messages.CallRecord{State: messages.Parked, Approval: q}, w.seqs[i])
+			w.write(i, wire.CallRecord{State: wire.Parked, Approval: q}, w.seqs[i])
 		}
 		return
 	}
@@ -231,15 +232,15 @@ func (w *world) work(i int) {
 		return
 	}
 	attempt := 1
-	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State != messages.Granted {
+	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State != wire.Granted {
 		// A lapsed claim is taken over only where the tool allows it. The twin's clock jumps, so any age will do.
-		if call.Claims() && call.Tool.OnCrash != messages.Idempotent {
+		if call.Claims() && call.Tool.OnCrash != messages.OnCrashIdempotent {
 			delete(w.jobs, i)
 			return
 		}
 		attempt = rs[len(rs)-1].Attempt + 1
 	}
-	if !w.write(i, messages.CallRecord{State: messages.Claimed, Attempt: attempt, LeaseMS: 10_000, OnCrash: call.Tool.OnCrash}, w.seqs[i]) {
+	if !w.write(i, wire.CallRecord{State: wire.Claimed, Attempt: attempt, LeaseMS: 10_000, OnCrash: call.Tool.OnCrash}, w.seqs[i]) {
 		return
 	}
 	w.ran[i]++
@@ -247,20 +248,20 @@ func (w *world) work(i int) {
 		return // died with the claim
 	}
 	result.Attempt = attempt
-	w.write(i, messages.CallRecord{State: messages.Ended, Attempt: attempt, Result: &result}, w.seqs[i])
+	w.write(i, wire.CallRecord{State: wire.Ended, Attempt: attempt, Result: &result}, w.seqs[i])
 	delete(w.jobs, i)
 }
 
 func (w *world) parked(i int) bool {
 	rs := w.records[i]
-	return len(rs) > 0 && rs[len(rs)-1].State == messages.Parked
+	return len(rs) > 0 && rs[len(rs)-1].State == wire.Parked
 }
 
 // decide lets people answer some questions, and leave others to expire.
 func (w *world) decide() {
 	for i := range w.plan.Calls {
 		if w.parked(i) && w.rng.IntN(2) == 0 {
-			w.write(i, messages.CallRecord{State: messages.Granted, Approval: w.records[i][len(w.records[i])-1].Approval}, w.seqs[i])
+			w.write(i, wire.CallRecord{State: wire.Granted, Approval: w.records[i][len(w.records[i])-1].Approval}, w.seqs[i])
 		}
 	}
 }
@@ -352,7 +353,7 @@ func (w *world) check(results []messages.Result) {
 		if r.Index != i || r.CallID != call.ID {
 			w.fatalf("result %d is of call %d (%q)", i, r.Index, r.CallID)
 		}
-		if call.Tool.OnCrash == messages.Once && w.ran[i] > 1 {
+		if call.Tool.OnCrash == messages.OnCrashOnce && w.ran[i] > 1 {
 			w.fatalf("call %d, a write that may run once, ran %d times", i, w.ran[i])
 		}
 		if r.Status == messages.StatusOK && w.ran[i] == 0 {

@@ -7,15 +7,16 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // A call that only waits for room in the window wakes nobody: another call's end does.
 func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
-	for _, state := range []messages.CallState{messages.Released, messages.Claimed} {
+	for _, state := range []wire.CallState{wire.Released, wire.Claimed} {
 		safe := true
-		catalog, err := schemas.NewCatalog(schemas.Tool{Name: "par", Kind: messages.Write, OnCrash: messages.Idempotent, ConcurrencySafe: &safe})
+		catalog, err := schemas.NewCatalog(schemas.Tool{Name: "par", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, ConcurrencySafe: &safe})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +25,7 @@ func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
 			calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: "par", Input: []byte("{}")})
 		}
 		m := batch.New(plan.New(calls, catalog), config("mine"))
-		m.Step(epoch, batch.Recorded{Index: window, Seq: 7, Record: messages.CallRecord{State: state, Attempt: 1, LeaseMS: 10_000, OnCrash: messages.Idempotent}})
+		m.Step(epoch, batch.Recorded{Index: window, Seq: 7, Record: wire.CallRecord{State: state, Attempt: 1, LeaseMS: 10_000, OnCrash: messages.OnCrashIdempotent}})
 		now := epoch.Add(time.Minute) // the claim has lapsed
 		m.Step(now, batch.Begin{Resumed: true, Late: true})
 		if wake, ok := m.Wake(); !ok || !wake.After(now) {
@@ -32,7 +33,7 @@ func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
 		}
 		dispatched := false
 		for i := range window {
-			ended := messages.CallRecord{State: messages.Ended, Result: &messages.Result{Index: i, Status: messages.StatusOK}}
+			ended := wire.CallRecord{State: wire.Ended, Result: &messages.Result{Index: i, Status: messages.StatusOK}}
 			for _, want := range m.Step(now, batch.Recorded{Index: i, Seq: uint64(10 + i), Record: ended}) {
 				d, ok := want.(batch.Dispatch)
 				dispatched = dispatched || ok && d.Index == window && d.TakeOver == 7

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/schemas/safety"
@@ -28,7 +29,7 @@ type Plan struct {
 
 // Call is one call with what the plan fixed about it.
 type Call struct {
-	messages.PlannedCall
+	wire.PlannedCall
 	ID     messages.CallID
 	Input  json.RawMessage
 	Reason string // why the call may or may not run beside others, for people
@@ -37,7 +38,7 @@ type Call struct {
 }
 
 // Claims reports whether a run of the call must be claimed in its journal: true for every write.
-func (c Call) Claims() bool { return c.Kind == messages.Write }
+func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 
 // New plans the calls with the catalog's tools. A call that cannot run, because its tool is unknown
 // or its arguments could not be read, gets its result here and delays no other call.
@@ -52,7 +53,7 @@ func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
 	tool, known := catalog.Lookup(c.Tool())
 	call := Call{
-		PlannedCall: messages.PlannedCall{Index: c.Index, Tool: c.Tool()},
+		PlannedCall: wire.PlannedCall{Index: c.Index, Tool: c.Tool()},
 		ID:          c.ID, Input: c.Input, Tool: tool,
 	}
 	if known {
@@ -123,7 +124,7 @@ func stages(calls []Call) [][]int {
 
 // Adopt is the plan that another coordinator stored first, for the same batch: its classes replace
 // ours.
-func (p Plan) Adopt(record messages.PlanRecord) (Plan, error) {
+func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))
 	}
@@ -139,8 +140,8 @@ func (p Plan) Adopt(record messages.PlanRecord) (Plan, error) {
 }
 
 // Record is the first record of the plan: what every call of the batch is.
-func (p Plan) Record() []messages.PlannedCall {
-	record := make([]messages.PlannedCall, len(p.Calls))
+func (p Plan) Record() []wire.PlannedCall {
+	record := make([]wire.PlannedCall, len(p.Calls))
 	for i, c := range p.Calls {
 		record[i] = c.PlannedCall
 	}

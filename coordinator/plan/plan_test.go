@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -17,11 +18,11 @@ import (
 func catalog(t testing.TB) schemas.Catalog {
 	t.Helper()
 	c, err := schemas.NewCatalog(
-		schemas.Tool{Name: "read", Kind: messages.Read},
-		schemas.Tool{Name: "write", Kind: messages.Write},
-		schemas.Tool{Name: "sum", Kind: messages.Compute},
-		schemas.Tool{Name: "Bash", Kind: messages.Write, ShellCommand: "command"},
-		schemas.Tool{Name: "shy", Kind: messages.Read, ConcurrencySafe: new(bool)},
+		schemas.Tool{Name: "read", Kind: messages.KindRead},
+		schemas.Tool{Name: "write", Kind: messages.KindWrite},
+		schemas.Tool{Name: "sum", Kind: messages.KindCompute},
+		schemas.Tool{Name: "Bash", Kind: messages.KindWrite, ShellCommand: "command"},
+		schemas.Tool{Name: "shy", Kind: messages.KindRead, ConcurrencySafe: new(bool)},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,7 @@ func TestMalformedArgumentsNeverRun(t *testing.T) {
 // A call without a name names no tool, even where its namespace and an empty name would spell a
 // tool's name.
 func TestACallWithoutANameNeverRuns(t *testing.T) {
-	tools, err := schemas.NewCatalog(schemas.Tool{Name: "files__", Kind: messages.Read})
+	tools, err := schemas.NewCatalog(schemas.Tool{Name: "files__", Kind: messages.KindRead})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestAgainstTheTwin(t *testing.T) {
 				}
 			}
 		}
-		adopted, err := p.Adopt(messages.PlanRecord{Calls: p.Record()})
+		adopted, err := p.Adopt(wire.PlanRecord{Calls: p.Record()})
 		if err != nil || !cmp.Equal(p.Stages, adopted.Stages) {
 			t.Fatalf("seed %d, %v: adopting the plan's own record gives stages %v, err %v; want %v", seed, picked, adopted.Stages, err, p.Stages)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -37,7 +38,7 @@ func TestNaughtyStrings(t *testing.T) {
 			if s == "" {
 				continue
 			}
-			input := `{"k":` + string(messages.Quote(s)) + `}`
+			input := `{"k":` + string(rawjson.Quote(s)) + `}`
 			calls, err := codec.Decode(json.RawMessage(naughtyMessage(p, s, input)))
 			if err != nil || len(calls) != 1 || string(calls[0].ID) != s || calls[0].Name != s || string(calls[0].Input) != input {
 				t.Errorf("%s, %q: got %+v, %v", p, s, calls, err)
@@ -57,11 +58,11 @@ func TestNaughtyStrings(t *testing.T) {
 
 // naughtyMessage is a message with one call whose id and name are s.
 func naughtyMessage(p messages.Provider, s, input string) string {
-	quoted := string(messages.Quote(s))
+	quoted := string(rawjson.Quote(s))
 	message := oneCall[p][0]
 	message = strings.Replace(message, `"name":"read"`, `"name":`+quoted, 1)
 	if !strings.Contains(message, `{"k":1}`) {
-		message = strings.Replace(message, `"{\"k\":1}"`, string(messages.Quote(input)), 1)
+		message = strings.Replace(message, `"{\"k\":1}"`, string(rawjson.Quote(input)), 1)
 	} else {
 		message = strings.Replace(message, `{"k":1}`, input, 1)
 	}
@@ -114,7 +115,7 @@ func TestJSONTestSuite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		message := strings.Replace(oneCall[messages.OpenAIChat][0], `"{\"k\":1}"`, string(messages.Quote(string(raw))), 1)
+		message := strings.Replace(oneCall[messages.OpenAIChat][0], `"{\"k\":1}"`, string(rawjson.Quote(string(raw))), 1)
 		calls, err := codec.Decode(json.RawMessage(message))
 		if err != nil {
 			t.Errorf("%s: the message is refused: %v", file, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -89,7 +90,7 @@ func goldenOutput(t *testing.T, p messages.Provider, message, results json.RawMe
 		if !errors.As(err, &refusal) {
 			t.Fatalf("want a refusal, got %v", err)
 		}
-		return []txtar.File{{Name: "error.json", Data: indent(t, messages.MustMarshal(refusal))}}
+		return []txtar.File{{Name: "error.json", Data: indent(t, rawjson.MustMarshal(refusal))}}
 	}
 	var parts struct{ Reinjection, Calls json.RawMessage }
 	if err := json.Unmarshal(answer, &parts); err != nil {

@@ -58,7 +58,7 @@ func For(p messages.Provider) (Codec, error) {
 		return canonical.Codec{}, nil
 	}
 	return nil, &messages.Refusal{
-		Class:   messages.UnsupportedProvider,
+		Class:   messages.ClassUnsupportedProvider,
 		Message: fmt.Sprintf("provider %.80q is not known; known are %v", p, messages.Providers),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -67,7 +68,7 @@ func TestForeignMessages(t *testing.T) {
 					continue
 				}
 				var refusal *messages.Refusal
-				if !errors.As(err, &refusal) || refusal.Class != messages.MalformedMessage {
+				if !errors.As(err, &refusal) || refusal.Class != messages.ClassMalformedMessage {
 					t.Errorf("%s read a message of %s: %d calls, error %v\n%s", speaks, of, len(calls), err, message)
 				}
 			}
@@ -78,7 +79,7 @@ func TestForeignMessages(t *testing.T) {
 func TestForUnknown(t *testing.T) {
 	_, err := provider.For("open\nai")
 	var refusal *messages.Refusal
-	if !errors.As(err, &refusal) || refusal.Class != messages.UnsupportedProvider {
+	if !errors.As(err, &refusal) || refusal.Class != messages.ClassUnsupportedProvider {
 		t.Fatalf("got %v, want unsupported_provider", err)
 	}
 	for _, p := range messages.Providers {
@@ -95,24 +96,24 @@ func TestReinjectRefuses(t *testing.T) {
 		class   messages.Class
 		where   string
 	}{
-		{``, messages.MalformedMessage, "message"},
-		{`[]`, messages.MalformedMessage, "want an object, got an array"},
-		{`{"provider":"canonical"}`, messages.MalformedMessage, "message: is missing"},
-		{`{"message":` + message + `}`, messages.MalformedMessage, "provider: want a string, got nothing"},
-		{`{"provider":"cohere","message":{}}`, messages.UnsupportedProvider, `"cohere"`},
-		{`{"provider":"canonical","message":` + message + `,"results":{}}`, messages.MalformedMessage, "results: want an array, got an object"},
-		{`{"provider":"canonical","message":` + message + `,"results":["x"]}`, messages.MalformedMessage, "results[0]: want an object, got a string"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"error":{"code":"x"}}]}`, messages.MalformedMessage, "results[0].error: want a string, got an object"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"content":"x"}]}`, messages.MalformedMessage, "results[0].content: want an array, got a string"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"content":[{"text":"x"}]}]}`, messages.MalformedMessage, "results[0].content[0].type: want a string, got nothing"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"content":[{"type":"image","data":7}]}]}`, messages.MalformedMessage, "results[0].content[0]: is no MCP content block"},
-		{`{"provider":"canonical","message":` + message + `,"results":[null,null]}`, messages.MalformedMessage, "results: has 2 results for 1 calls"},
-		{`{"provider":"canonical","message":` + message + `,"message":{}}`, messages.MalformedMessage, "appears twice"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"output":{"a":1,"a":2}}]}`, messages.MalformedMessage, `results: key "a" appears twice`},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"output":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}]}`, messages.MalformedMessage, "results: nested more than 128 deep"},
-		{`{"provider":"canonical","message":` + message + `,"results":[{"output":"` + "\xff" + `"}]}`, messages.MalformedMessage, "results: not valid UTF-8"},
-		{`{"provider":"canonical","message":` + strings.Repeat("[", 1<<20), messages.MalformedMessage, "ends in the middle of a value"},
-		{`{"provider":"canonical","message":` + message + `} x`, messages.MalformedMessage, "more than one JSON value"},
+		{``, messages.ClassMalformedMessage, "message"},
+		{`[]`, messages.ClassMalformedMessage, "want an object, got an array"},
+		{`{"provider":"canonical"}`, messages.ClassMalformedMessage, "message: is missing"},
+		{`{"message":` + message + `}`, messages.ClassMalformedMessage, "provider: want a string, got nothing"},
+		{`{"provider":"cohere","message":{}}`, messages.ClassUnsupportedProvider, `"cohere"`},
+		{`{"provider":"canonical","message":` + message + `,"results":{}}`, messages.ClassMalformedMessage, "results: want an array, got an object"},
+		{`{"provider":"canonical","message":` + message + `,"results":["x"]}`, messages.ClassMalformedMessage, "results[0]: want an object, got a string"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"error":{"code":"x"}}]}`, messages.ClassMalformedMessage, "results[0].error: want a string, got an object"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"content":"x"}]}`, messages.ClassMalformedMessage, "results[0].content: want an array, got a string"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"content":[{"text":"x"}]}]}`, messages.ClassMalformedMessage, "results[0].content[0].type: want a string, got nothing"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"content":[{"type":"image","data":7}]}]}`, messages.ClassMalformedMessage, "results[0].content[0]: is no MCP content block"},
+		{`{"provider":"canonical","message":` + message + `,"results":[null,null]}`, messages.ClassMalformedMessage, "results: has 2 results for 1 calls"},
+		{`{"provider":"canonical","message":` + message + `,"message":{}}`, messages.ClassMalformedMessage, "appears twice"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":{"a":1,"a":2}}]}`, messages.ClassMalformedMessage, `results: key "a" appears twice`},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}]}`, messages.ClassMalformedMessage, "results: nested more than 128 deep"},
+		{`{"provider":"canonical","message":` + message + `,"results":[{"output":"` + "\xff" + `"}]}`, messages.ClassMalformedMessage, "results: not valid UTF-8"},
+		{`{"provider":"canonical","message":` + strings.Repeat("[", 1<<20), messages.ClassMalformedMessage, "ends in the middle of a value"},
+		{`{"provider":"canonical","message":` + message + `} x`, messages.ClassMalformedMessage, "more than one JSON value"},
 	} {
 		answer, err := provider.Reinject([]byte(test.request))
 		var refusal *messages.Refusal
@@ -168,9 +169,9 @@ func FuzzReinject(f *testing.F) {
 		answer, err := provider.Reinject(request)
 		var refusal *messages.Refusal
 		switch {
-		case err == nil && (messages.CheckSyntax(answer) != nil || !utf8.Valid(answer)):
-			t.Fatalf("bad JSON: %v\n%s", messages.CheckSyntax(answer), answer)
-		case err != nil && (!errors.As(err, &refusal) || refusal.Class == messages.Internal):
+		case err == nil && (rawjson.CheckSyntax(answer) != nil || !utf8.Valid(answer)):
+			t.Fatalf("bad JSON: %v\n%s", rawjson.CheckSyntax(answer), answer)
+		case err != nil && (!errors.As(err, &refusal) || refusal.Class == messages.ClassInternal):
 			t.Fatalf("want a refusal with its reason, got %v", err)
 		}
 	})

@@ -3,7 +3,8 @@ package provider
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -17,7 +18,7 @@ import (
 // for each call. A call with an input_error is answered with that, and a call without a name with
 // unknown_tool, whatever its result says. The error is a *messages.Refusal.
 func Reinject(request []byte) ([]byte, error) {
-	r, root := wire.Read(request)
+	r, root := dialect.Read(request)
 	p, results := root.Get("provider").Text(), root.Get("results").Bounded()
 	if message := root.Get("message"); message.None() {
 		message.Refuse("is missing")
@@ -39,9 +40,9 @@ func Reinject(request []byte) ([]byte, error) {
 	}
 	reinjection, err := codec.Encode(calls, outcomes)
 	if err != nil {
-		return nil, &messages.Refusal{Class: messages.Internal, Message: err.Error()}
+		return nil, &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
 	}
-	return messages.Marshal(answer{reinjection, callsOf(calls)})
+	return rawjson.Marshal(answer{reinjection, callsOf(calls)})
 }
 
 type answer struct {
@@ -61,16 +62,16 @@ type call struct {
 func callsOf(calls []messages.ToolCall) []call {
 	list := make([]call, len(calls))
 	for i, c := range calls {
-		list[i] = call{ID: wire.Quote(string(c.ID)), Name: wire.Quote(c.Name), Input: c.Input, InputError: c.InputError}
+		list[i] = call{ID: dialect.Quote(string(c.ID)), Name: dialect.Quote(c.Name), Input: c.Input, InputError: c.InputError}
 		if c.Namespace != "" {
-			list[i].Namespace = wire.Quote(c.Namespace)
+			list[i].Namespace = dialect.Quote(c.Namespace)
 		}
 	}
 	return list
 }
 
 // readResults returns one outcome for each call.
-func readResults(results *wire.Node, calls []messages.ToolCall) []messages.Outcome {
+func readResults(results *dialect.Node, calls []messages.ToolCall) []messages.Outcome {
 	outcomes := make([]messages.Outcome, len(calls))
 	if !results.None() {
 		list := results.List()
@@ -93,7 +94,7 @@ func readResults(results *wire.Node, calls []messages.ToolCall) []messages.Outco
 	return outcomes
 }
 
-func readResult(n *wire.Node) (o messages.Outcome) {
+func readResult(n *dialect.Node) (o messages.Outcome) {
 	if n.None() {
 		return o
 	}
@@ -112,7 +113,7 @@ func readResult(n *wire.Node) (o messages.Outcome) {
 	return o
 }
 
-func readBlock(n *wire.Node) (b messages.Block) {
+func readBlock(n *dialect.Node) (b messages.Block) {
 	n.Get("type").Text()
 	if err := json.Unmarshal(n.Bytes(), &b); err != nil {
 		n.Refuse("is no MCP content block: %v", err)

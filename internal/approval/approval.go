@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -35,7 +36,7 @@ func ID(q messages.Approval) string {
 	if q.Original != nil {
 		q.Original = &messages.Arguments{ArgsHash: q.Original.ArgsHash}
 	}
-	return messages.Digest(append([]byte("toolfleet question v1\n"), messages.MustMarshal(q)...))
+	return messages.Digest(append([]byte("toolfleet question v1\n"), rawjson.MustMarshal(q)...))
 }
 
 // Answer returns a decision that is bound to the question. The caller adds the time, the reason,
@@ -49,13 +50,13 @@ func Answer(q messages.Approval, v messages.Verdict, by string) messages.Decisio
 
 // hash returns the hash of an input, or why it is no input.
 func hash(input []byte) (string, error) {
-	if err := messages.Check(input); err != nil {
+	if err := rawjson.Check(input); err != nil {
 		return "", err
 	}
-	if _, err := messages.Object(input); err != nil {
+	if _, err := rawjson.Object(input); err != nil {
 		return "", err
 	}
-	canonical, err := messages.CanonicalJSON(input)
+	canonical, err := rawjson.Canonical(input)
 	return messages.Digest(canonical), err
 }
 
@@ -72,7 +73,7 @@ func fits(input []byte, want string) bool {
 // decided reports whether a question is answered: one denial, or enough agreements.
 func decided(q messages.Approval) bool {
 	for _, d := range q.Decisions {
-		if d.Verdict == messages.Deny {
+		if d.Verdict == messages.VerdictDeny {
 			return true
 		}
 	}
@@ -81,7 +82,7 @@ func decided(q messages.Approval) bool {
 
 // people is how many have to agree: as many as the question says, and at least what its tier needs.
 func people(q messages.Approval) int {
-	if q.Tier == messages.Critical {
+	if q.Tier == messages.TierCritical {
 		return max(q.Approvers, 2)
 	}
 	return max(q.Approvers, 1)
@@ -94,5 +95,5 @@ func ticketed(q messages.Approval, decisions ...messages.Decision) bool {
 			return true
 		}
 	}
-	return !q.Ticket && q.Tier != messages.Critical
+	return !q.Ticket && q.Tier != messages.TierCritical
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -64,12 +65,12 @@ func (a Approvers) Len() int { return len(a.byName) }
 // Decode reads a decision from a message.
 func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	var d messages.Decision
-	err := messages.Check(raw)
+	err := rawjson.Check(raw)
 	if err == nil {
 		err = json.Unmarshal(raw, &d)
 	}
 	if err != nil {
-		return messages.Decision{}, refuse(messages.InvalidDecision, "The decision cannot be read: %v.", err)
+		return messages.Decision{}, refuse(messages.ClassInvalidDecision, "The decision cannot be read: %v.", err)
 	}
 	return d, nil
 }
@@ -85,10 +86,10 @@ func (a Approvers) Take(q messages.Approval, d messages.Decision, now time.Time)
 		return q, "", r
 	}
 	switch d.Verdict {
-	case messages.Deny:
+	case messages.VerdictDeny:
 		q.Decisions = append(slices.Clone(q.Decisions), d)
 		return q, messages.DecisionDenied, nil
-	case messages.Edit:
+	case messages.VerdictEdit:
 		q = edited(q, d)
 	default:
 		q.Decisions = append(slices.Clone(q.Decisions), d)
@@ -110,32 +111,32 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	}
 	switch {
 	case !intact(q):
-		return refuse(messages.ApprovalMismatch, "The question is not what its id says.")
+		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
 	case decided(q):
-		return refuse(messages.NotPending, "The question has its answer already.")
+		return refuse(messages.ClassNotPending, "The question has its answer already.")
 	case d.Approval != q.ID || d.ArgsHash != q.ArgsHash || !sameCall(q, d):
-		return refuse(messages.ApprovalMismatch, "The decision is about another question: another call, other arguments, another tool or another policy.")
+		return refuse(messages.ClassApprovalMismatch, "The decision is about another question: another call, other arguments, another tool or another policy.")
 	case !now.Before(q.Expires):
-		return refuse(messages.ApprovalExpired, "The question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
+		return refuse(messages.ClassApprovalExpired, "The question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
 	case a.own(q, d):
-		return refuse(messages.SelfApproval, "%s is the one who asks, and cannot answer.", d.By)
+		return refuse(messages.ClassSelfApproval, "%s is the one who asks, and cannot answer.", d.By)
 	}
 	counted := []messages.Decision{d}
-	if d.Verdict == messages.Approve {
+	if d.Verdict == messages.VerdictApprove {
 		counted = append(counted, q.Decisions...)
 	}
 	switch {
 	case !distinct(counted):
-		return refuse(messages.SameApprover, "%s has agreed already; another person has to agree too.", d.By)
+		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
 	// The last decision may bring the ticket.
-	case d.Verdict != messages.Deny && len(counted) >= people(q) && !ticketed(q, counted...):
-		return refuse(messages.TicketMissing, "A call of this tier needs a ticket, and nobody has named one.")
+	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
+		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and nobody has named one.")
 	}
-	if d.Verdict == messages.Edit {
+	if d.Verdict == messages.VerdictEdit {
 		if sum, err := hash(d.Input); err != nil {
-			return refuse(messages.InvalidDecision, "The new arguments cannot be read: %v.", err)
+			return refuse(messages.ClassInvalidDecision, "The new arguments cannot be read: %v.", err)
 		} else if sum == q.ArgsHash {
-			return refuse(messages.InvalidDecision, "The new arguments are those that were asked about: approve them instead.")
+			return refuse(messages.ClassInvalidDecision, "The new arguments are those that were asked about: approve them instead.")
 		}
 	}
 	return nil
@@ -146,7 +147,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 // error is a [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	if !intact(q) {
-		return refuse(messages.ApprovalMismatch, "The question is not what its id says.")
+		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
 	}
 	for i, d := range q.Decisions {
 		if r := readable(d); r != nil {
@@ -156,23 +157,23 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 			return r
 		}
 		switch {
-		case d.Verdict == messages.Deny:
-			return refuse(messages.NotPending, "%s has denied it.", d.By)
+		case d.Verdict == messages.VerdictDeny:
+			return refuse(messages.ClassNotPending, "%s has denied it.", d.By)
 		case !sameCall(q, d), !agrees(q, d, i):
-			return refuse(messages.ApprovalMismatch, "The decision of %s is about another call, other arguments, another tool or another policy.", d.By)
+			return refuse(messages.ClassApprovalMismatch, "The decision of %s is about another call, other arguments, another tool or another policy.", d.By)
 		case a.own(q, d):
-			return refuse(messages.SelfApproval, "%s is the one who asks.", d.By)
+			return refuse(messages.ClassSelfApproval, "%s is the one who asks.", d.By)
 		}
 	}
 	switch {
 	case !distinct(q.Decisions):
-		return refuse(messages.SameApprover, "The same person has agreed twice.")
+		return refuse(messages.ClassSameApprover, "The same person has agreed twice.")
 	case len(q.Decisions) < people(q):
-		return refuse(messages.NotPending, "%d of %d people have agreed.", len(q.Decisions), people(q))
+		return refuse(messages.ClassNotPending, "%d of %d people have agreed.", len(q.Decisions), people(q))
 	case !ticketed(q, q.Decisions...):
-		return refuse(messages.TicketMissing, "Nobody has named a ticket.")
+		return refuse(messages.ClassTicketMissing, "Nobody has named a ticket.")
 	case !now.Before(q.Expires.Add(StartWithin)):
-		return refuse(messages.ApprovalExpired, "The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
+		return refuse(messages.ClassApprovalExpired, "The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -180,7 +181,7 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 // agrees reports whether decision i, already taken, is for the current arguments. An edit is always
 // the first decision: it is bound to the question before it and brings these arguments.
 func agrees(q messages.Approval, d messages.Decision, i int) bool {
-	if d.Verdict == messages.Edit {
+	if d.Verdict == messages.VerdictEdit {
 		return i == 0 && q.Original != nil && fits(d.Input, q.ArgsHash)
 	}
 	return d.Approval == q.ID && d.ArgsHash == q.ArgsHash
@@ -201,18 +202,18 @@ func edited(q messages.Approval, d messages.Decision) messages.Approval {
 
 // readable checks the form of a decision.
 func readable(d messages.Decision) *messages.Refusal {
-	_, err := messages.Marshal(d)
+	_, err := rawjson.Marshal(d)
 	switch {
 	case err != nil || d.V != messages.Version:
-		return refuse(messages.InvalidDecision, "The decision cannot be read: it is no decision of version %d.", messages.Version)
-	case d.Verdict != messages.Approve && d.Verdict != messages.Deny && d.Verdict != messages.Edit:
-		return refuse(messages.InvalidDecision, "The verdict is none of approve, deny and edit.")
-	case (d.Verdict == messages.Edit) != (len(d.Input) > 0):
-		return refuse(messages.InvalidDecision, "An edit, and only that, holds new arguments.")
+		return refuse(messages.ClassInvalidDecision, "The decision cannot be read: it is no decision of version %d.", messages.Version)
+	case d.Verdict != messages.VerdictApprove && d.Verdict != messages.VerdictDeny && d.Verdict != messages.VerdictEdit:
+		return refuse(messages.ClassInvalidDecision, "The verdict is none of approve, deny and edit.")
+	case (d.Verdict == messages.VerdictEdit) != (len(d.Input) > 0):
+		return refuse(messages.ClassInvalidDecision, "An edit, and only that, holds new arguments.")
 	case d.Nonce == "":
-		return refuse(messages.InvalidDecision, "The decision has no nonce.")
+		return refuse(messages.ClassInvalidDecision, "The decision has no nonce.")
 	case utf8.RuneCountInString(d.Reason) > MaxReason, utf8.RuneCountInString(d.Ticket) > MaxTicket:
-		return refuse(messages.InvalidDecision, "The reason may have %d characters and the ticket %d.", MaxReason, MaxTicket)
+		return refuse(messages.ClassInvalidDecision, "The reason may have %d characters and the ticket %d.", MaxReason, MaxTicket)
 	}
 	return nil
 }
@@ -223,7 +224,7 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	if p, known := a.byName[d.By]; known && p.Key == d.Key && verified(d, p.Key) {
 		return nil
 	}
-	return refuse(messages.BadSignature, "The decision is not signed with the key of an approver of this name.")
+	return refuse(messages.ClassBadSignature, "The decision is not signed with the key of an approver of this name.")
 }
 
 // own reports whether a decision is by the requester: the approver has that name or acts as that

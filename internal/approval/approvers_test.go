@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -48,11 +49,11 @@ func newDesk(t testing.TB) desk {
 
 func question(tier messages.Tier) messages.Approval {
 	q := messages.Approval{
-		V: messages.Version, Tenant: "acme", Session: "s 1", Batch: "b-1", Index: 1, CallID: "toolu_02", Tool: "issue_refund", Kind: messages.Write,
+		V: messages.Version, Tenant: "acme", Session: "s 1", Batch: "b-1", Index: 1, CallID: "toolu_02", Tool: "issue_refund", Kind: messages.KindWrite,
 		ToolDigest: "digest", Input: json.RawMessage(`{"amount":149.99}`), Requester: "support", Rule: "refunds", Tier: tier, Approvers: 1,
 		Policy: "v7", Asked: asked, Expires: asked.Add(15 * time.Minute),
 	}
-	if tier == messages.Critical {
+	if tier == messages.TierCritical {
 		q.Approvers, q.Ticket = 2, true
 	}
 	q.ArgsHash, _ = hash(q.Input)
@@ -89,7 +90,7 @@ func (d desk) take(q messages.Approval, a messages.Decision, want messages.Decis
 // wire returns the value after an encoding and decoding.
 func wire[T any](t testing.TB, v T) (out T) {
 	t.Helper()
-	if err := json.Unmarshal(messages.MustMarshal(v), &out); err != nil {
+	if err := json.Unmarshal(rawjson.MustMarshal(v), &out); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -103,18 +104,18 @@ func input(raw string) func(*messages.Decision) {
 
 func TestTake(t *testing.T) {
 	d := newDesk(t)
-	q := question(messages.High)
-	granted := d.take(q, d.says(q, messages.Approve, "alice"), messages.DecisionGranted)
+	q := question(messages.TierHigh)
+	granted := d.take(q, d.says(q, messages.VerdictApprove, "alice"), messages.DecisionGranted)
 	if err := d.Holds(granted, q.Expires); err != nil {
 		t.Errorf("a granted question does not hold: %v", err)
 	}
 
-	critical := question(messages.Critical)
-	first := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
+	critical := question(messages.TierCritical)
+	first := d.take(critical, d.says(critical, messages.VerdictApprove, "alice", ticket), messages.DecisionWaiting)
 	if err := d.Holds(first, asked); err == nil {
 		t.Error("a question that waits for another person holds")
 	}
-	second := d.take(first, d.says(critical, messages.Approve, "bob"), messages.DecisionGranted)
+	second := d.take(first, d.says(critical, messages.VerdictApprove, "bob"), messages.DecisionGranted)
 	if err := d.Holds(second, asked); err != nil {
 		t.Errorf("a question granted by two does not hold: %v", err)
 	}
@@ -125,18 +126,18 @@ func TestTake(t *testing.T) {
 		t.Error("Take changes the question that it was given")
 	}
 
-	denied := d.take(first, d.says(first, messages.Deny, "bob"), messages.DecisionDenied)
+	denied := d.take(first, d.says(first, messages.VerdictDeny, "bob"), messages.DecisionDenied)
 	if err := d.Holds(denied, asked); err == nil {
 		t.Error("a denied question holds")
 	}
 	// An approver who has agreed may still deny while there is time.
-	d.take(first, d.says(first, messages.Deny, "alice"), messages.DecisionDenied)
+	d.take(first, d.says(first, messages.VerdictDeny, "alice"), messages.DecisionDenied)
 }
 
 func TestTakeAnEdit(t *testing.T) {
 	d := newDesk(t)
-	q := question(messages.High)
-	edited := d.take(q, d.says(q, messages.Edit, "alice", input(`{"amount": 100}`)), messages.DecisionGranted)
+	q := question(messages.TierHigh)
+	edited := d.take(q, d.says(q, messages.VerdictEdit, "alice", input(`{"amount": 100}`)), messages.DecisionGranted)
 	if err := d.Holds(edited, asked); err != nil {
 		t.Errorf("an edited question does not hold: %v", err)
 	}
@@ -153,14 +154,14 @@ func TestTakeAnEdit(t *testing.T) {
 
 	// When two have to agree, an edit starts the count again, and the next approver edits or agrees
 	// to the edit.
-	critical := question(messages.Critical)
-	first := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
-	second := d.take(first, d.says(first, messages.Edit, "bob", ticket, input(`{"amount":100}`)), messages.DecisionWaiting)
-	third := d.take(second, d.says(second, messages.Edit, "alice", ticket, input(`{"amount":90}`)), messages.DecisionWaiting)
+	critical := question(messages.TierCritical)
+	first := d.take(critical, d.says(critical, messages.VerdictApprove, "alice", ticket), messages.DecisionWaiting)
+	second := d.take(first, d.says(first, messages.VerdictEdit, "bob", ticket, input(`{"amount":100}`)), messages.DecisionWaiting)
+	third := d.take(second, d.says(second, messages.VerdictEdit, "alice", ticket, input(`{"amount":90}`)), messages.DecisionWaiting)
 	if got := string(third.Original.Input); got != `{"amount":149.99}` {
 		t.Errorf("after two edits the original is %s", got)
 	}
-	fourth := d.take(third, d.says(third, messages.Approve, "bob"), messages.DecisionGranted)
+	fourth := d.take(third, d.says(third, messages.VerdictApprove, "bob"), messages.DecisionGranted)
 	if err := d.Holds(fourth, asked); err != nil {
 		t.Errorf("a question edited twice does not hold: %v", err)
 	}
@@ -171,23 +172,23 @@ func TestTakeAnEdit(t *testing.T) {
 
 func TestTakeRefuses(t *testing.T) {
 	d := newDesk(t)
-	high, critical := question(messages.High), question(messages.Critical)
-	yes := d.says(high, messages.Approve, "alice")
+	high, critical := question(messages.TierHigh), question(messages.TierCritical)
+	yes := d.says(high, messages.VerdictApprove, "alice")
 	granted := d.take(high, yes, messages.DecisionGranted)
-	denied := d.take(high, d.says(high, messages.Deny, "bob"), messages.DecisionDenied)
-	first := d.says(critical, messages.Approve, "alice", ticket)
+	denied := d.take(high, d.says(high, messages.VerdictDeny, "bob"), messages.DecisionDenied)
+	first := d.says(critical, messages.VerdictApprove, "alice", ticket)
 	waiting := d.take(critical, first, messages.DecisionWaiting)
-	edit := d.says(critical, messages.Edit, "bob", ticket, input(`{"amount":1}`))
+	edit := d.says(critical, messages.VerdictEdit, "bob", ticket, input(`{"amount":1}`))
 	edited := d.take(waiting, edit, messages.DecisionWaiting)
-	bare := d.take(critical, d.says(critical, messages.Approve, "alice"), messages.DecisionWaiting)
-	bareEdit := d.take(waiting, d.says(waiting, messages.Edit, "bob", input(`{}`)), messages.DecisionWaiting)
-	d.take(bare, d.says(critical, messages.Approve, "bob", ticket), messages.DecisionGranted)
+	bare := d.take(critical, d.says(critical, messages.VerdictApprove, "alice"), messages.DecisionWaiting)
+	bareEdit := d.take(waiting, d.says(waiting, messages.VerdictEdit, "bob", input(`{}`)), messages.DecisionWaiting)
+	d.take(bare, d.says(critical, messages.VerdictApprove, "bob", ticket), messages.DecisionGranted)
 	stranger, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := func(change func(*messages.Decision)) messages.Decision {
-		return d.says(high, messages.Approve, "alice", change)
+		return d.says(high, messages.VerdictApprove, "alice", change)
 	}
 	signedBy := func(k Key, a messages.Decision) messages.Decision {
 		a, err := k.Sign(a)
@@ -209,67 +210,67 @@ func TestTakeRefuses(t *testing.T) {
 		after    time.Duration
 		want     messages.Class
 	}{
-		{"forged signature", high, forged(func(a *messages.Decision) { a.Sig = signatures.EncodeToString(make([]byte, 64)) }), in, messages.BadSignature},
-		{"no signature", high, forged(func(a *messages.Decision) { a.Sig = "" }), in, messages.BadSignature},
-		{"changed after it was signed", high, forged(func(a *messages.Decision) { a.Reason = "because" }), in, messages.BadSignature},
-		{"turned around", high, forged(func(a *messages.Decision) { a.Verdict = messages.Deny }), in, messages.BadSignature},
-		{"another's decision under a name", high, forged(func(a *messages.Decision) { a.By = "bob" }), in, messages.BadSignature},
-		{"another key under the name", high, signedBy(stranger, Answer(high, messages.Approve, "alice")), in, messages.BadSignature},
-		{"the key of another approver", high, signedBy(d.keys["bob"], Answer(high, messages.Approve, "alice")), in, messages.BadSignature},
+		{"forged signature", high, forged(func(a *messages.Decision) { a.Sig = signatures.EncodeToString(make([]byte, 64)) }), in, messages.ClassBadSignature},
+		{"no signature", high, forged(func(a *messages.Decision) { a.Sig = "" }), in, messages.ClassBadSignature},
+		{"changed after it was signed", high, forged(func(a *messages.Decision) { a.Reason = "because" }), in, messages.ClassBadSignature},
+		{"turned around", high, forged(func(a *messages.Decision) { a.Verdict = messages.VerdictDeny }), in, messages.ClassBadSignature},
+		{"another's decision under a name", high, forged(func(a *messages.Decision) { a.By = "bob" }), in, messages.ClassBadSignature},
+		{"another key under the name", high, signedBy(stranger, Answer(high, messages.VerdictApprove, "alice")), in, messages.ClassBadSignature},
+		{"the key of another approver", high, signedBy(d.keys["bob"], Answer(high, messages.VerdictApprove, "alice")), in, messages.ClassBadSignature},
 		{"a stranger who names an approver's key", high, func() messages.Decision {
-			a := signedBy(stranger, Answer(high, messages.Approve, "alice"))
+			a := signedBy(stranger, Answer(high, messages.VerdictApprove, "alice"))
 			a.Key = d.keys["alice"].Public()
 			return a
-		}(), in, messages.BadSignature},
+		}(), in, messages.ClassBadSignature},
 		{"an approver who names another key", high, func() messages.Decision {
-			a := Answer(high, messages.Approve, "alice")
+			a := Answer(high, messages.VerdictApprove, "alice")
 			a.Key, a.Nonce = stranger.Public(), "n"
 			signed, _ := a.Signed()
 			sig, _ := d.keys["alice"].pair.Sign(signed)
 			a.Sig = signatures.EncodeToString(sig)
 			return a
-		}(), in, messages.BadSignature},
-		{"unknown approver", high, signedBy(stranger, Answer(high, messages.Approve, "mallory")), in, messages.BadSignature},
-		{"the name in another case", high, signedBy(d.keys["alice"], Answer(high, messages.Approve, "Alice")), in, messages.BadSignature},
-		{"other question", high, other(func(a *messages.Decision) { a.Approval = critical.ID }), in, messages.ApprovalMismatch},
-		{"other tenant", high, other(func(a *messages.Decision) { a.Tenant = "x" }), in, messages.ApprovalMismatch},
-		{"other session", high, other(func(a *messages.Decision) { a.Session = "x" }), in, messages.ApprovalMismatch},
-		{"other batch", high, other(func(a *messages.Decision) { a.Batch = "x" }), in, messages.ApprovalMismatch},
-		{"other index", high, other(func(a *messages.Decision) { a.Index = 2 }), in, messages.ApprovalMismatch},
-		{"other call", high, other(func(a *messages.Decision) { a.CallID = "x" }), in, messages.ApprovalMismatch},
-		{"other tool", high, other(func(a *messages.Decision) { a.Tool = "x" }), in, messages.ApprovalMismatch},
-		{"other arguments", high, other(func(a *messages.Decision) { a.ArgsHash = "x" }), in, messages.ApprovalMismatch},
-		{"other definition of the tool", high, other(func(a *messages.Decision) { a.ToolDigest = "x" }), in, messages.ApprovalMismatch},
-		{"other policy", high, other(func(a *messages.Decision) { a.Policy = "x" }), in, messages.ApprovalMismatch},
-		{"other expiry", high, other(func(a *messages.Decision) { a.Expires = a.Expires.Add(time.Hour) }), in, messages.ApprovalMismatch},
-		{"approved before the edit", edited, d.says(waiting, messages.Approve, "alice", ticket), in, messages.ApprovalMismatch},
-		{"the edit again", edited, edit, in, messages.ApprovalMismatch},
-		{"late", high, yes, 15 * time.Minute, messages.ApprovalExpired},
-		{"late by a millisecond", high, yes, 15*time.Minute + time.Millisecond, messages.ApprovalExpired},
-		{"a late no", high, d.says(high, messages.Deny, "alice"), 15 * time.Minute, messages.ApprovalExpired},
-		{"the one who asks", high, d.says(high, messages.Approve, "support"), in, messages.SelfApproval},
-		{"the person behind the one who asks", high, d.says(high, messages.Approve, "carol"), in, messages.SelfApproval},
-		{"their edit", high, d.says(high, messages.Edit, "carol", input(`{}`)), in, messages.SelfApproval},
-		{"the same person twice", waiting, d.says(critical, messages.Approve, "alice", ticket), in, messages.SameApprover},
-		{"the same decision twice", waiting, first, in, messages.SameApprover},
-		{"whoever edited agrees too", edited, d.says(edited, messages.Approve, "bob"), in, messages.SameApprover},
-		{"no ticket", bare, d.says(critical, messages.Approve, "bob"), in, messages.TicketMissing},
-		{"an empty ticket", bare, d.says(critical, messages.Approve, "bob", func(a *messages.Decision) { a.Ticket = " \t" }), in, messages.TicketMissing},
-		{"an edit without a ticket, and agreement without one", bareEdit, d.says(bareEdit, messages.Approve, "alice"), in, messages.TicketMissing},
-		{"replayed after the grant", granted, yes, in, messages.NotPending},
-		{"another after the grant", granted, d.says(high, messages.Approve, "bob"), in, messages.NotPending},
-		{"a no after the grant", granted, d.says(granted, messages.Deny, "bob"), in, messages.NotPending},
-		{"an edit after the grant", granted, d.says(granted, messages.Edit, "bob", input(`{}`)), in, messages.NotPending},
-		{"a yes after the no", denied, yes, in, messages.NotPending},
-		{"no such verdict", high, other(func(a *messages.Decision) { a.Verdict = "maybe" }), in, messages.InvalidDecision},
-		{"no such version", high, other(func(a *messages.Decision) { a.V = 2 }), in, messages.InvalidDecision},
-		{"new arguments in a yes", high, other(input(`{"amount":1}`)), in, messages.InvalidDecision},
-		{"an edit without arguments", high, d.says(high, messages.Edit, "alice"), in, messages.InvalidDecision},
-		{"an edit that is no object", high, d.says(high, messages.Edit, "alice", input(`[1]`)), in, messages.InvalidDecision},
-		{"an edit with a key twice", high, d.says(high, messages.Edit, "alice", input(`{"a":1,"a":2}`)), in, messages.InvalidDecision},
-		{"an edit that changes nothing", high, d.says(high, messages.Edit, "alice", input(`{ "amount" : 149.99 }`)), in, messages.InvalidDecision},
-		{"a reason like a book", high, other(func(a *messages.Decision) { a.Reason = strings.Repeat("x", MaxReason+1) }), in, messages.InvalidDecision},
-		{"no nonce", high, forged(func(a *messages.Decision) { a.Nonce = "" }), in, messages.InvalidDecision},
+		}(), in, messages.ClassBadSignature},
+		{"unknown approver", high, signedBy(stranger, Answer(high, messages.VerdictApprove, "mallory")), in, messages.ClassBadSignature},
+		{"the name in another case", high, signedBy(d.keys["alice"], Answer(high, messages.VerdictApprove, "Alice")), in, messages.ClassBadSignature},
+		{"other question", high, other(func(a *messages.Decision) { a.Approval = critical.ID }), in, messages.ClassApprovalMismatch},
+		{"other tenant", high, other(func(a *messages.Decision) { a.Tenant = "x" }), in, messages.ClassApprovalMismatch},
+		{"other session", high, other(func(a *messages.Decision) { a.Session = "x" }), in, messages.ClassApprovalMismatch},
+		{"other batch", high, other(func(a *messages.Decision) { a.Batch = "x" }), in, messages.ClassApprovalMismatch},
+		{"other index", high, other(func(a *messages.Decision) { a.Index = 2 }), in, messages.ClassApprovalMismatch},
+		{"other call", high, other(func(a *messages.Decision) { a.CallID = "x" }), in, messages.ClassApprovalMismatch},
+		{"other tool", high, other(func(a *messages.Decision) { a.Tool = "x" }), in, messages.ClassApprovalMismatch},
+		{"other arguments", high, other(func(a *messages.Decision) { a.ArgsHash = "x" }), in, messages.ClassApprovalMismatch},
+		{"other definition of the tool", high, other(func(a *messages.Decision) { a.ToolDigest = "x" }), in, messages.ClassApprovalMismatch},
+		{"other policy", high, other(func(a *messages.Decision) { a.Policy = "x" }), in, messages.ClassApprovalMismatch},
+		{"other expiry", high, other(func(a *messages.Decision) { a.Expires = a.Expires.Add(time.Hour) }), in, messages.ClassApprovalMismatch},
+		{"approved before the edit", edited, d.says(waiting, messages.VerdictApprove, "alice", ticket), in, messages.ClassApprovalMismatch},
+		{"the edit again", edited, edit, in, messages.ClassApprovalMismatch},
+		{"late", high, yes, 15 * time.Minute, messages.ClassApprovalExpired},
+		{"late by a millisecond", high, yes, 15*time.Minute + time.Millisecond, messages.ClassApprovalExpired},
+		{"a late no", high, d.says(high, messages.VerdictDeny, "alice"), 15 * time.Minute, messages.ClassApprovalExpired},
+		{"the one who asks", high, d.says(high, messages.VerdictApprove, "support"), in, messages.ClassSelfApproval},
+		{"the person behind the one who asks", high, d.says(high, messages.VerdictApprove, "carol"), in, messages.ClassSelfApproval},
+		{"their edit", high, d.says(high, messages.VerdictEdit, "carol", input(`{}`)), in, messages.ClassSelfApproval},
+		{"the same person twice", waiting, d.says(critical, messages.VerdictApprove, "alice", ticket), in, messages.ClassSameApprover},
+		{"the same decision twice", waiting, first, in, messages.ClassSameApprover},
+		{"whoever edited agrees too", edited, d.says(edited, messages.VerdictApprove, "bob"), in, messages.ClassSameApprover},
+		{"no ticket", bare, d.says(critical, messages.VerdictApprove, "bob"), in, messages.ClassTicketMissing},
+		{"an empty ticket", bare, d.says(critical, messages.VerdictApprove, "bob", func(a *messages.Decision) { a.Ticket = " \t" }), in, messages.ClassTicketMissing},
+		{"an edit without a ticket, and agreement without one", bareEdit, d.says(bareEdit, messages.VerdictApprove, "alice"), in, messages.ClassTicketMissing},
+		{"replayed after the grant", granted, yes, in, messages.ClassNotPending},
+		{"another after the grant", granted, d.says(high, messages.VerdictApprove, "bob"), in, messages.ClassNotPending},
+		{"a no after the grant", granted, d.says(granted, messages.VerdictDeny, "bob"), in, messages.ClassNotPending},
+		{"an edit after the grant", granted, d.says(granted, messages.VerdictEdit, "bob", input(`{}`)), in, messages.ClassNotPending},
+		{"a yes after the no", denied, yes, in, messages.ClassNotPending},
+		{"no such verdict", high, other(func(a *messages.Decision) { a.Verdict = "maybe" }), in, messages.ClassInvalidDecision},
+		{"no such version", high, other(func(a *messages.Decision) { a.V = 2 }), in, messages.ClassInvalidDecision},
+		{"new arguments in a yes", high, other(input(`{"amount":1}`)), in, messages.ClassInvalidDecision},
+		{"an edit without arguments", high, d.says(high, messages.VerdictEdit, "alice"), in, messages.ClassInvalidDecision},
+		{"an edit that is no object", high, d.says(high, messages.VerdictEdit, "alice", input(`[1]`)), in, messages.ClassInvalidDecision},
+		{"an edit with a key twice", high, d.says(high, messages.VerdictEdit, "alice", input(`{"a":1,"a":2}`)), in, messages.ClassInvalidDecision},
+		{"an edit that changes nothing", high, d.says(high, messages.VerdictEdit, "alice", input(`{ "amount" : 149.99 }`)), in, messages.ClassInvalidDecision},
+		{"a reason like a book", high, other(func(a *messages.Decision) { a.Reason = strings.Repeat("x", MaxReason+1) }), in, messages.ClassInvalidDecision},
+		{"no nonce", high, forged(func(a *messages.Decision) { a.Nonce = "" }), in, messages.ClassInvalidDecision},
 	} {
 		got, state, refusal := d.Take(tt.question, tt.decision, asked.Add(tt.after))
 		if refusal == nil || refusal.Class != tt.want {
@@ -288,10 +289,10 @@ func TestTakeRefuses(t *testing.T) {
 // refused, also by the check before the call runs.
 func TestEveryPartIsBound(t *testing.T) {
 	d := newDesk(t)
-	q := question(messages.Critical)
-	first := d.take(q, d.says(q, messages.Approve, "alice", ticket), messages.DecisionWaiting)
-	first = d.take(first, d.says(first, messages.Edit, "alice", ticket, input(`{"amount":5}`)), messages.DecisionWaiting)
-	yes := d.says(first, messages.Approve, "bob", func(a *messages.Decision) { a.Reason, a.Ticket = "fine", "OPS-8" })
+	q := question(messages.TierCritical)
+	first := d.take(q, d.says(q, messages.VerdictApprove, "alice", ticket), messages.DecisionWaiting)
+	first = d.take(first, d.says(first, messages.VerdictEdit, "alice", ticket, input(`{"amount":5}`)), messages.DecisionWaiting)
+	yes := d.says(first, messages.VerdictApprove, "bob", func(a *messages.Decision) { a.Reason, a.Ticket = "fine", "OPS-8" })
 	granted := d.take(first, yes, messages.DecisionGranted)
 
 	for name, changed := range changes(t, yes) {
@@ -368,22 +369,22 @@ func changes[T any](t *testing.T, v T) map[string]T {
 
 func TestHolds(t *testing.T) {
 	d := newDesk(t)
-	q := question(messages.High)
-	granted := d.take(q, d.says(q, messages.Approve, "alice"), messages.DecisionGranted)
-	critical := question(messages.Critical)
-	both := d.take(critical, d.says(critical, messages.Approve, "alice", ticket), messages.DecisionWaiting)
-	both = d.take(both, d.says(critical, messages.Approve, "bob"), messages.DecisionGranted)
+	q := question(messages.TierHigh)
+	granted := d.take(q, d.says(q, messages.VerdictApprove, "alice"), messages.DecisionGranted)
+	critical := question(messages.TierCritical)
+	both := d.take(critical, d.says(critical, messages.VerdictApprove, "alice", ticket), messages.DecisionWaiting)
+	both = d.take(both, d.says(critical, messages.VerdictApprove, "bob"), messages.DecisionGranted)
 	change := func(q messages.Approval, decisions ...messages.Decision) messages.Approval {
 		q.Decisions = decisions
 		return q
 	}
-	moved := d.take(q, d.says(q, messages.Edit, "alice", input(`{"amount":1}`)), messages.DecisionGranted)
+	moved := d.take(q, d.says(q, messages.VerdictEdit, "alice", input(`{"amount":1}`)), messages.DecisionGranted)
 	moved.CallID = "toolu_03"
 	moved.ID = ID(moved)
-	lenient := question(messages.Critical)
+	lenient := question(messages.TierCritical)
 	lenient.Approvers = 1
 	lenient.ID = ID(lenient)
-	lenient.Decisions = []messages.Decision{d.says(lenient, messages.Approve, "alice", ticket)}
+	lenient.Decisions = []messages.Decision{d.says(lenient, messages.VerdictApprove, "alice", ticket)}
 	for _, tt := range []struct {
 		name     string
 		question messages.Approval
@@ -391,17 +392,17 @@ func TestHolds(t *testing.T) {
 		want     messages.Class
 	}{
 		{"in time", granted, 20*time.Minute - time.Nanosecond, ""},
-		{"too late to start", granted, 20 * time.Minute, messages.ApprovalExpired},
-		{"nobody agreed", q, 0, messages.NotPending},
-		{"one of two", change(both, both.Decisions[0]), 0, messages.NotPending},
-		{"nobody named a ticket", change(both, d.says(critical, messages.Approve, "alice"), both.Decisions[1]), 0, messages.TicketMissing},
-		{"one twice", change(both, both.Decisions[0], d.says(critical, messages.Approve, "alice")), 0, messages.SameApprover},
-		{"the one who asks", change(granted, d.says(q, messages.Approve, "carol")), 0, messages.SelfApproval},
-		{"a no among them", change(both, both.Decisions[0], d.says(critical, messages.Deny, "bob")), 0, messages.NotPending},
-		{"the edit of another call", moved, 0, messages.ApprovalMismatch},
-		{"critical, whatever it says of people", lenient, 0, messages.NotPending},
-		{"of another question", change(granted, both.Decisions[0]), 0, messages.ApprovalMismatch},
-		{"an edit that is none", change(granted, d.says(q, messages.Edit, "alice", input(`{"amount":149.99}`))), 0, messages.ApprovalMismatch},
+		{"too late to start", granted, 20 * time.Minute, messages.ClassApprovalExpired},
+		{"nobody agreed", q, 0, messages.ClassNotPending},
+		{"one of two", change(both, both.Decisions[0]), 0, messages.ClassNotPending},
+		{"nobody named a ticket", change(both, d.says(critical, messages.VerdictApprove, "alice"), both.Decisions[1]), 0, messages.ClassTicketMissing},
+		{"one twice", change(both, both.Decisions[0], d.says(critical, messages.VerdictApprove, "alice")), 0, messages.ClassSameApprover},
+		{"the one who asks", change(granted, d.says(q, messages.VerdictApprove, "carol")), 0, messages.ClassSelfApproval},
+		{"a no among them", change(both, both.Decisions[0], d.says(critical, messages.VerdictDeny, "bob")), 0, messages.ClassNotPending},
+		{"the edit of another call", moved, 0, messages.ClassApprovalMismatch},
+		{"critical, whatever it says of people", lenient, 0, messages.ClassNotPending},
+		{"of another question", change(granted, both.Decisions[0]), 0, messages.ClassApprovalMismatch},
+		{"an edit that is none", change(granted, d.says(q, messages.VerdictEdit, "alice", input(`{"amount":149.99}`))), 0, messages.ClassApprovalMismatch},
 	} {
 		err := d.Holds(tt.question, asked.Add(tt.after))
 		if refusal, _ := err.(*messages.Refusal); (err == nil) != (tt.want == "") || err != nil && refusal.Class != tt.want {
@@ -452,10 +453,10 @@ func TestNewApprovers(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	d := newDesk(f)
-	q := question(messages.High)
-	yes := d.says(q, messages.Approve, "alice")
-	f.Add(messages.MustMarshal(yes))
-	f.Add(messages.MustMarshal(Answer(q, messages.Edit, "alice")))
+	q := question(messages.TierHigh)
+	yes := d.says(q, messages.VerdictApprove, "alice")
+	f.Add(rawjson.MustMarshal(yes))
+	f.Add(rawjson.MustMarshal(Answer(q, messages.VerdictEdit, "alice")))
 	f.Add([]byte(`{"v":1,"expires":"9999-12-31T23:59:59-23:59","input":null,"sig":"` + strings.Repeat("A", 86) + `"}`))
 	signed, err := yes.Signed()
 	if err != nil {
@@ -466,11 +467,11 @@ func FuzzDecode(f *testing.F) {
 		if refusal != nil {
 			return
 		}
-		again, refusal := Decode(messages.MustMarshal(a))
+		again, refusal := Decode(rawjson.MustMarshal(a))
 		if refusal != nil {
 			t.Fatalf("%q: decoded once, and then %v", raw, refusal)
 		}
-		if diff := cmp.Diff(string(messages.MustMarshal(a)), string(messages.MustMarshal(again))); diff != "" {
+		if diff := cmp.Diff(string(rawjson.MustMarshal(a)), string(rawjson.MustMarshal(again))); diff != "" {
 			t.Errorf("%q: %s", raw, diff)
 		}
 		// Only what alice has signed is taken, however it is spelled.

@@ -11,7 +11,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Bounds of a line, in characters. What does not fit is left out in the middle. The note that says
@@ -39,12 +39,12 @@ const (
 // direction of the text before it.
 func Line(tool string, input json.RawMessage) string {
 	line := pieces{name(tool, plainTool)}
-	members, err := messages.Object(input)
-	if err != nil || messages.Check(input) != nil {
+	members, err := rawjson.Object(input)
+	if err != nil || rawjson.Check(input) != nil {
 		return string(append(line, " (arguments that cannot be read: ", shorten(runes(string(input)), `"`), ")").cut(maxLine))
 	}
 	room := max(minValue, min(maxValue, shared/max(1, len(members))))
-	for _, key := range messages.SortedKeys(members) {
+	for _, key := range rawjson.SortedKeys(members) {
 		value := pieces{}.value(members[key], 0).cut(room)
 		line = append(line, " ", name(key, plainKey), "=", string(value))
 	}
@@ -73,15 +73,15 @@ type pieces []string
 
 // value adds the parts of a JSON value: each string, number and punctuation mark is one part.
 func (p pieces) value(raw json.RawMessage, depth int) pieces {
-	kind := messages.TypeOf(raw)
+	kind := rawjson.TypeOf(raw)
 	if depth == maxDepth && (kind == "an object" || kind == "an array") {
 		return append(p, leftOut(utf8.RuneCount(raw)))
 	}
 	switch kind {
 	case "an object":
-		members, _ := messages.Object(raw) // messages.Check has accepted it
+		members, _ := rawjson.Object(raw) // rawjson.Check has accepted it
 		p = append(p, "{")
-		for i, key := range messages.SortedKeys(members) {
+		for i, key := range rawjson.SortedKeys(members) {
 			if i > 0 {
 				p = append(p, ",")
 			}
@@ -90,7 +90,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 		return append(p, "}")
 	case "an array":
 		var items []json.RawMessage
-		_ = json.Unmarshal(raw, &items) // messages.Check has accepted it
+		_ = json.Unmarshal(raw, &items) // rawjson.Check has accepted it
 		p = append(p, "[")
 		for i, item := range items {
 			if i > 0 {

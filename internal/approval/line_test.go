@@ -7,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 func TestLine(t *testing.T) {
@@ -46,7 +46,7 @@ func TestLine(t *testing.T) {
 // The note about left-out text stands outside of the quotes, so no text can fake it.
 func TestLineLeavesOutTheMiddle(t *testing.T) {
 	long := strings.Repeat("a", 500) + "END"
-	got := Line("t", messages.MustMarshal(map[string]any{"s": long, "z": 1}))
+	got := Line("t", rawjson.MustMarshal(map[string]any{"s": long, "z": 1}))
 	if want := `t s="` + long[:80] + `"...(343 characters left out)..."` + long[423:] + `" z=1`; got != want {
 		t.Errorf("a long text: got\n%s\nwant\n%s", got, want)
 	}
@@ -66,7 +66,7 @@ func TestLineLeavesOutTheMiddle(t *testing.T) {
 	for i := range 300 {
 		many["m"+strings.Repeat("x", i%50)+string(rune('a'+i%26))] = long
 	}
-	got = Line("t", messages.MustMarshal(many))
+	got = Line("t", rawjson.MustMarshal(many))
 	if !strings.HasPrefix(got, `t a_first="1" m`) || !strings.HasSuffix(got, ` z_last="2"`) || utf8.RuneCountInString(got) > 2*maxLine {
 		t.Errorf("many arguments: got %d characters: %s", utf8.RuneCountInString(got), got)
 	}

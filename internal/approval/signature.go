@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -36,11 +37,11 @@ func verified(d messages.Decision, key string) bool {
 // bytes of one form are those of a decision in the other, because only one has a sig.
 func signedWithEmptySig(d messages.Decision) ([]byte, error) {
 	d.Sig = ""
-	raw, err := messages.Marshal(d)
+	raw, err := rawjson.Marshal(d)
 	if err != nil {
 		return nil, err
 	}
-	canonical, err := messages.CanonicalJSON(raw)
+	canonical, err := rawjson.Canonical(raw)
 	if err != nil {
 		return nil, err
 	}

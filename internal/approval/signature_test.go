@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -58,8 +59,8 @@ func TestSignedBytes(t *testing.T) {
 // Both forms cover every member: a signature matches no decision that differs in one or lacks it.
 func TestEveryFieldIsSigned(t *testing.T) {
 	d := newDesk(t)
-	q := question(messages.High)
-	full := d.says(q, messages.Edit, "alice", ticket, input(`{"amount":5}`), func(d *messages.Decision) { d.Reason = "fine" })
+	q := question(messages.TierHigh)
+	full := d.says(q, messages.VerdictEdit, "alice", ticket, input(`{"amount":5}`), func(d *messages.Decision) { d.Reason = "fine" })
 	fields := reflect.VisibleFields(reflect.TypeFor[messages.Decision]())
 	for _, field := range fields {
 		if reflect.ValueOf(full).FieldByIndex(field.Index).IsZero() {
@@ -72,7 +73,7 @@ func TestEveryFieldIsSigned(t *testing.T) {
 			t.Fatal(err)
 		}
 		// No bytes belong to both forms, so a signature in one fits no other decision in the other.
-		members, err := messages.Object([]byte(strings.TrimPrefix(string(signed), "toolfleet decision v1\n")))
+		members, err := rawjson.Object([]byte(strings.TrimPrefix(string(signed), "toolfleet decision v1\n")))
 		if _, has := members["sig"]; err != nil || has != (form == "previous") {
 			t.Errorf("%s form: sig is signed: %v, %v", form, has, err)
 		}

@@ -37,6 +37,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -58,7 +60,7 @@ const minKey = 32
 // Log reads and writes the audit log over one connection. Safe for concurrent use.
 type Log struct {
 	conn    *bus.Conn
-	names   messages.Names
+	names   wire.Names
 	plain   bool
 	include Include
 	given   bool // the key comes from the settings
@@ -95,11 +97,11 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 // caller gives the hashes as the journal has them; Write replaces them by those that lines show. It
 // leaves out the arguments of an edit.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
-	return l.WriteAt(ctx, messages.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
+	return l.WriteAt(ctx, wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
 }
 
 // WriteAt is Write for a line about a call of which only the address is known.
-func (l *Log) WriteAt(ctx context.Context, key messages.CallKey, line messages.AuditRecord) error {
+func (l *Log) WriteAt(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
 	hasher, err := l.Hasher(ctx)
 	if err != nil {
 		return err
@@ -115,7 +117,7 @@ func (l *Log) WriteAt(ctx context.Context, key messages.CallKey, line messages.A
 		decision.Input = nil
 		line.Decision = &decision
 	}
-	if _, err := l.conn.Append(ctx, l.names.OfCall(messages.VerbAudit, key), nil, messages.MustMarshal(line)); err != nil {
+	if _, err := l.conn.Append(ctx, l.names.OfCall(wire.VerbAudit, key), nil, rawjson.MustMarshal(line)); err != nil {
 		return fmt.Errorf("audit %s of call %s: %w", line.Type, key, err)
 	}
 	return nil

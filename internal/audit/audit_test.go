@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -146,8 +148,8 @@ func TestALostKeyIsOneAgain(t *testing.T) {
 
 var accepted = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 
-func lines(n, size int, writer string) messages.AuditLines {
-	all := messages.AuditLines{V: 1, About: messages.AuditRecord{
+func lines(n, size int, writer string) wire.AuditLines {
+	all := wire.AuditLines{V: 1, About: messages.AuditRecord{
 		V: 1, Type: messages.AuditCall, Index: -1, Tenant: "_", Session: "s", Batch: "b", Writer: writer, Accepted: accepted,
 	}}
 	for i := range n {
@@ -157,8 +159,8 @@ func lines(n, size int, writer string) messages.AuditLines {
 }
 
 // alone is one line in a message that can hold several.
-func alone(l messages.AuditRecord) messages.AuditLines {
-	return messages.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
+func alone(l messages.AuditRecord) wire.AuditLines {
+	return wire.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
 }
 
 func (l *Log) all(t *testing.T, f Filter) (all []messages.AuditRecord) {
@@ -187,7 +189,7 @@ func indices(all []messages.AuditRecord) (out []int) {
 func TestAppendIsDoneOnce(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
-	some := func(all messages.AuditLines, indices ...int) messages.AuditLines {
+	some := func(all wire.AuditLines, indices ...int) wire.AuditLines {
 		whole := all.Lines
 		all.Lines = nil
 		for _, i := range indices {
@@ -195,7 +197,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return all
 	}
-	killed := func(k messages.BatchKey, all messages.AuditLines) error { // after its first part
+	killed := func(k wire.BatchKey, all wire.AuditLines) error { // after its first part
 		all.Token, all.Seq = k.Batch, 7
 		first, body := fitting(all, conn.MaxPayload()-headroom)
 		if first.Last {
@@ -209,14 +211,14 @@ func TestAppendIsDoneOnce(t *testing.T) {
 	}
 	// The lines of one writer are longer, so it needs more parts; another stops after its first
 	// part.
-	for name, story := range map[string]func(messages.BatchKey) error{
-		"twice": func(k messages.BatchKey) error {
+	for name, story := range map[string]func(wire.BatchKey) error{
+		"twice": func(k wire.BatchKey) error {
 			return errors.Join(l.Append(t.Context(), k, 7, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 4000, "a")))
 		},
-		"another goes on": func(k messages.BatchKey) error {
+		"another goes on": func(k wire.BatchKey) error {
 			return errors.Join(killed(k, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 3000, "b")))
 		},
-		"at once": func(k messages.BatchKey) error {
+		"at once": func(k wire.BatchKey) error {
 			var writers sync.WaitGroup
 			errs := make([]error, 4)
 			for i := range errs {
@@ -225,7 +227,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 			writers.Wait()
 			return errors.Join(errs...)
 		},
-		"one knew of few": func(k messages.BatchKey) error {
+		"one knew of few": func(k wire.BatchKey) error {
 			err := l.Append(t.Context(), k, 7, some(lines(512, 10, "a"), 0, 2, 511))
 			if done, writtenErr := l.Written(t.Context(), k, 7, accepted, 512); done || writtenErr != nil {
 				t.Errorf("complete with three lines: %v", writtenErr)
@@ -238,7 +240,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 			for i := range 512 {
 				want = append(want, i)
 			}
-			key := messages.KeyOf("_", messages.SessionID(name), "b")
+			key := wire.KeyOf("_", messages.SessionID(name), "b")
 			written := func(calls int) bool {
 				done, err := l.Written(t.Context(), key, 7, accepted, calls)
 				if err != nil {
@@ -278,7 +280,7 @@ func TestLinesDoNotRepeat(t *testing.T) {
 	long := strings.Repeat("\x01", 8<<10)
 	all.About.Session, all.About.Batch = messages.SessionID(long), messages.BatchID(long)
 	_, body := fitting(all, 1<<30)
-	if more := len(body) - len(messages.MustMarshal(short)); more > 100_000 {
+	if more := len(body) - len(rawjson.MustMarshal(short)); more > 100_000 {
 		t.Errorf("ids of 16 KiB make 512 lines %d bytes longer", more)
 	}
 	some, body := fitting(all, 110_000) // it counts when lines are split
@@ -326,7 +328,7 @@ func TestFilters(t *testing.T) {
 			line.Decision = &messages.Decision{By: pick(r, people...), Input: json.RawMessage(`"canary"`)}
 		}
 		err := error(nil)
-		if key := messages.KeyOf(string(line.Tenant), line.Session, line.Batch); line.Type == messages.AuditCall {
+		if key := wire.KeyOf(string(line.Tenant), line.Session, line.Batch); line.Type == messages.AuditCall {
 			err = l.Append(t.Context(), key, uint64(n), alone(line))
 		} else {
 			err = l.Write(t.Context(), line)
@@ -341,7 +343,7 @@ func TestFilters(t *testing.T) {
 	}
 	var everything []stored
 	if err := l.Read(t.Context(), Filter{}, func(e Entry) bool {
-		everything = append(everything, stored{e, string(messages.MustMarshal(e.Line))})
+		everything = append(everything, stored{e, string(rawjson.MustMarshal(e.Line))})
 		return true
 	}); err != nil || len(everything) != 300 {
 		t.Fatalf("%d lines, %v", len(everything), err)
@@ -380,7 +382,7 @@ func TestFilters(t *testing.T) {
 			}
 		}
 		for _, line := range l.all(t, f) {
-			got = append(got, string(messages.MustMarshal(line)))
+			got = append(got, string(rawjson.MustMarshal(line)))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("%+v (-want +got):\n%s", f, diff)
@@ -397,9 +399,9 @@ func TestFilters(t *testing.T) {
 func TestWhatIsNoLine(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
-	key := messages.KeyOf("_", "s", "b")
+	key := wire.KeyOf("_", "s", "b")
 	for _, body := range []string{"{", "[]", "{}", `"x"`} {
-		if _, err := conn.Append(t.Context(), conn.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(body)); err != nil {
+		if _, err := conn.Append(t.Context(), conn.Names().OfCall(wire.VerbAudit, key.Call(0)), nil, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -425,7 +427,7 @@ func TestReadStops(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
 	for n := range 3 {
-		if err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(n), lines(300, 10, "a")); err != nil {
+		if err := l.Append(t.Context(), wire.KeyOf("_", "s", "b"), uint64(n), lines(300, 10, "a")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -449,7 +451,7 @@ func TestFollow(t *testing.T) {
 			for range n {
 				deadline := time.Now().Add(time.Minute)
 				for {
-					err := l.Append(t.Context(), messages.KeyOf("_", "s", "b"), uint64(written), alone(messages.AuditRecord{Type: messages.AuditCall, Index: 0, Attempt: written}))
+					err := l.Append(t.Context(), wire.KeyOf("_", "s", "b"), uint64(written), alone(messages.AuditRecord{Type: messages.AuditCall, Index: 0, Attempt: written}))
 					if err == nil {
 						break
 					}

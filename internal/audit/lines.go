@@ -10,12 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // Batch is what is known of a batch that has ended.
 type Batch struct {
-	Key      messages.BatchKey
+	Key      wire.BatchKey
 	Session  messages.SessionID // as the agent wrote it; "": not known
 	ID       messages.BatchID   // as the agent wrote it; "": not known
 	Digest   string             // hex SHA-256
@@ -41,7 +43,7 @@ type Call struct {
 
 // Lines makes one line for each call, after a line for the batch if it was refused. The refusal
 // line holds the class and no message, because a message may quote what the agent sent.
-func Lines(b Batch, calls []Call, hash Hasher, include Include) messages.AuditLines {
+func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines {
 	all := ofBatch(b, hash)
 	for _, c := range calls {
 		all.Lines = append(all.Lines, line(b, c, hash, include))
@@ -51,7 +53,7 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) messages.AuditLi
 
 // Bare is Lines with only which calls there were and how they ended, for a batch whose full lines
 // cannot be stored.
-func Bare(b Batch, results []messages.Result, hash Hasher) messages.AuditLines {
+func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
 	all := ofBatch(b, hash)
 	for _, r := range results {
@@ -76,9 +78,9 @@ const longest = 200
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
 // ofBatch returns the lines of a batch without those of its calls.
-func ofBatch(b Batch, hash Hasher) messages.AuditLines {
+func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
-	all := messages.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
+	all := wire.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
 		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: -1, Tenant: tenant,
 		Session: cmp.Or(b.Session, messages.SessionID(b.Key.Session)), Batch: cmp.Or(b.ID, messages.BatchID(b.Key.Batch)),
 		Digest: hash.Of(tenant, b.Digest), Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
@@ -151,7 +153,7 @@ func sane(ms float64) float64 {
 
 // digestOf returns the hex SHA-256 of arguments in canonical form; "" if they are not an object.
 func digestOf(input json.RawMessage) string {
-	canonical, err := messages.CanonicalJSON(input)
+	canonical, err := rawjson.Canonical(input)
 	if err != nil || len(canonical) == 0 || canonical[0] != '{' {
 		return ""
 	}
@@ -200,7 +202,7 @@ func (i Include) of(tool string, input json.RawMessage) map[string]json.RawMessa
 	if !i.Wants(tool) {
 		return nil
 	}
-	members, err := messages.Object(input)
+	members, err := rawjson.Object(input)
 	if err != nil {
 		return nil
 	}
@@ -208,7 +210,7 @@ func (i Include) of(tool string, input json.RawMessage) map[string]json.RawMessa
 	for _, field := range slices.Concat(i["*"], i[tool]) {
 		value, has := members[field]
 		if len(value) > maxField {
-			value = messages.Quote(fmt.Sprintf("(%d bytes, too long to be shown)", len(value)))
+			value = rawjson.Quote(fmt.Sprintf("(%d bytes, too long to be shown)", len(value)))
 		}
 		if has {
 			shown[field] = value

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -15,7 +17,7 @@ const testKey = "0123456789abcdef0123456789abcdef"
 
 func digest(t *testing.T, input string) string {
 	t.Helper()
-	canonical, err := messages.CanonicalJSON([]byte(input))
+	canonical, err := rawjson.Canonical([]byte(input))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +55,14 @@ func TestLines(t *testing.T) {
 	accepted := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	began := accepted.Add(time.Second)
 	b := Batch{
-		Key: messages.KeyOf("acme", "a session", "b"), Session: "a session", ID: "b", Digest: digest(t, `{"the":"batch"}`), Provider: messages.Anthropic, Round: 3,
+		Key: wire.KeyOf("acme", "a session", "b"), Session: "a session", ID: "b", Digest: digest(t, `{"the":"batch"}`), Provider: messages.Anthropic, Round: 3,
 		Accepted: accepted, Writer: "c1", Now: accepted.Add(time.Minute),
 	}
 	sent, edited := `{"order_id":7,"customer":"x","secret":"canary"}`, `{"order_id":8,"secret":"canary"}`
 	permission := &messages.Permission{Effect: "ask", Source: "person", Rule: "big", By: []string{"ann"}, Approval: "q"}
 	calls := []Call{
 		{Result: messages.Result{
-			Index: 0, CallID: "c0", Tool: "refund", Kind: messages.Write, Status: messages.StatusOK, Outcome: messages.Text("canary"), Attempt: 2, Worker: "w",
+			Index: 0, CallID: "c0", Tool: "refund", Kind: messages.KindWrite, Status: messages.StatusOK, Outcome: messages.Text("canary"), Attempt: 2, Worker: "w",
 			Started: began, DurationMS: 250, QueueMS: 4, Permission: permission,
 			Trail: &messages.Trail{
 				ArgsHash: digest(t, edited), ResultHash: digest(t, `"r"`), ToolHash: digest(t, `"raw"`), PhasesMS: messages.PhasesMS{Execute: 2},
@@ -84,7 +86,7 @@ func TestLines(t *testing.T) {
 	}
 	want := []messages.AuditRecord{about, about, about, about}
 	w := &want[0]
-	w.CallID, w.Tool, w.ToolDigest, w.Kind, w.Status, w.Attempt, w.Worker = "c0", "refund", "t0", messages.Write, messages.StatusOK, 2, "w"
+	w.CallID, w.Tool, w.ToolDigest, w.Kind, w.Status, w.Attempt, w.Worker = "c0", "refund", "t0", messages.KindWrite, messages.StatusOK, 2, "w"
 	w.Time, w.Started, w.DurationMS, w.QueueMS, w.Permission, w.Approval = began.Add(250*time.Millisecond), began, 250, 4, permission, "q"
 	w.ArgsHash, w.ResultHash, w.ToolHash, w.PhasesMS = h(edited), h(`"r"`), h(`"raw"`), messages.PhasesMS{Execute: 2}
 	w.TraceID, w.Arguments = "0af7651916cd43dd8448eb211c80319c", map[string]json.RawMessage{"order_id": json.RawMessage("8")}
@@ -105,12 +107,12 @@ func TestLines(t *testing.T) {
 			t.Errorf("a line repeats what is said of all: %+v", l)
 		}
 	}
-	b.Refused = messages.MalformedMessage
+	b.Refused = messages.ClassMalformedMessage
 	all = Lines(b, calls, hash, include)
-	if l := all.Whole()[0]; len(all.Lines) != 5 || l.Type != messages.AuditBatchRefused || l.Index != -1 || l.Session != "a session" || l.Refusal.Class != messages.MalformedMessage {
+	if l := all.Whole()[0]; len(all.Lines) != 5 || l.Type != messages.AuditBatchRefused || l.Index != -1 || l.Session != "a session" || l.Refusal.Class != messages.ClassMalformedMessage {
 		t.Errorf("the line of a refused batch: %+v", l)
 	}
-	body := string(messages.MustMarshal(all))
+	body := string(rawjson.MustMarshal(all))
 	if strings.Contains(body, "canary") {
 		t.Errorf("what nobody listed is on record: %s", body)
 	}
@@ -123,7 +125,7 @@ func TestLines(t *testing.T) {
 // ones.
 func TestUnknownArguments(t *testing.T) {
 	call := Call{Result: messages.Result{Tool: "refund", Status: messages.StatusOutcomeUnknown, Attempt: 1}, Input: json.RawMessage(`{"order_id":7}`)}
-	b := Batch{Key: messages.KeyOf("acme", "s", "b")}
+	b := Batch{Key: wire.KeyOf("acme", "s", "b")}
 	show := func() messages.AuditRecord {
 		return Lines(b, []Call{call}, Hasher{}, Include{"*": {"order_id"}}).Lines[0]
 	}
@@ -140,7 +142,7 @@ func TestUnknownArguments(t *testing.T) {
 func TestAbsurdNumbers(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	worst := messages.PhasesMS{Validate: -1, Execute: 1e308}
-	b := Batch{Key: messages.KeyOf("acme", "s", "b"), Now: now}
+	b := Batch{Key: wire.KeyOf("acme", "s", "b"), Now: now}
 	for _, r := range []messages.Result{
 		{Started: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), DurationMS: 1e308, QueueMS: -5, Attempt: -1, Trail: &messages.Trail{PhasesMS: worst}},
 		{Started: now, DurationMS: 1e308, QueueMS: 1e308},
@@ -148,7 +150,7 @@ func TestAbsurdNumbers(t *testing.T) {
 	} {
 		all := Lines(b, []Call{{Result: r}}, Hasher{}, nil)
 		l := all.Lines[0]
-		messages.MustMarshal(all) // panics on a time that it cannot encode
+		rawjson.MustMarshal(all) // panics on a time that it cannot encode
 		if l.Time.Sub(now).Abs() > absurd || l.DurationMS < 0 || l.QueueMS < 0 || l.Attempt < 0 || l.PhasesMS.Validate < 0 || max(l.DurationMS, l.QueueMS, l.PhasesMS.Execute) > 4e10 {
 			t.Errorf("on record of %+v: %+v", r, l)
 		}
@@ -158,10 +160,10 @@ func TestAbsurdNumbers(t *testing.T) {
 // A bare line is short, however long the ids are.
 func TestBare(t *testing.T) {
 	long := strings.Repeat("\x01", 8<<10)
-	b := Batch{Key: messages.KeyOf("acme", "s", "b"), Session: messages.SessionID(long), ID: messages.BatchID(long), Provider: messages.Provider(long)}
+	b := Batch{Key: wire.KeyOf("acme", "s", "b"), Session: messages.SessionID(long), ID: messages.BatchID(long), Provider: messages.Provider(long)}
 	result := messages.Result{Index: 3, CallID: messages.CallID("c" + long), Tool: "t" + long, Status: messages.StatusOK, Attempt: 2, Started: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}
 	all := Bare(b, []messages.Result{result}, Hasher{})
-	if body := messages.MustMarshal(all); len(body) > 10<<10 {
+	if body := rawjson.MustMarshal(all); len(body) > 10<<10 {
 		t.Errorf("%d bytes", len(body))
 	}
 	if l := all.Lines[0]; l.Index != 3 || !strings.HasPrefix(string(l.CallID), "c") || !strings.HasPrefix(l.Tool, "t") || l.Status != messages.StatusOK || l.Attempt != 2 {

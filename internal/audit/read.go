@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -18,7 +20,7 @@ import (
 // line.
 type Filter struct {
 	// Key is the address of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
-	Key      messages.BatchKey
+	Key      wire.BatchKey
 	Tenant   string // its token
 	Session  messages.SessionID
 	Batch    messages.BatchID
@@ -40,28 +42,28 @@ type Filter struct {
 type Entry struct {
 	Seq    uint64 // of the message; the lines of one message share it
 	Stored time.Time
-	Key    messages.BatchKey // of the batch, in subject tokens
+	Key    wire.BatchKey // of the batch, in subject tokens
 	Line   messages.AuditRecord
 	Err    error // set: the message cannot be read, and Line is empty
 }
 
 // key is the address that the filter selects; "" stands for any. Ids become tokens, so that any id
 // is a legal part of a subject.
-func (f Filter) key() messages.BatchKey {
+func (f Filter) key() wire.BatchKey {
 	token := func(id string) string {
 		if id == "" {
 			return ""
 		}
 		return messages.Token(id)
 	}
-	return cmp.Or(f.Key, messages.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
+	return cmp.Or(f.Key, wire.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
 }
 
 // subject is the filter that the server applies. It cannot select a batch: the batches of a session
 // share subjects.
-func (f Filter) subject(n messages.Names) string {
+func (f Filter) subject(n wire.Names) string {
 	key := f.key()
-	return n.OfSession(messages.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
+	return n.OfSession(wire.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
 // wants applies what the server's filter cannot express. Key is set, as in near.
@@ -103,7 +105,7 @@ func (f Filter) near(msg bus.Msg) bool {
 func (f Filter) words() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
-			quoted := messages.Quote(text) // quoted as every writer does
+			quoted := rawjson.Quote(text) // quoted as every writer does
 			words = append(words, quoted[1:len(quoted)-1])
 		}
 	}
@@ -126,7 +128,7 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	err := json.Unmarshal(msg.Data, &one)
 	key, onItsWay := l.keyOf(msg.Subject)
 	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: key}
-	lines := messages.AuditLines{About: one.About, Lines: one.Lines}.Whole()
+	lines := wire.AuditLines{About: one.About, Lines: one.Lines}.Whole()
 	switch ends := one.Type == "" || one.Type == messages.AuditCall || one.Type == messages.AuditBatchRefused; {
 	case !onItsWay:
 		e.Key.Batch = cmp.Or(one.Token, e.Key.Batch)
@@ -150,8 +152,8 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 // keyOf returns the address in an audit subject, and whether the subject is that of an open call.
 // Only those subjects have four tokens. A session's subject names no batch: its third token is
 // "ended".
-func (l *Log) keyOf(subject string) (key messages.BatchKey, onItsWay bool) {
-	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(messages.VerbAudit), ">")), ".")
+func (l *Log) keyOf(subject string) (key wire.BatchKey, onItsWay bool) {
+	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
 		key.Tenant, key.Session, key.Batch = tokens[0], tokens[1], tokens[2]
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -28,9 +30,9 @@ type turn struct {
 	size int
 }
 
-func (b turn) key() messages.BatchKey { return messages.KeyOf("_", "s", messages.BatchID(b.id)) }
+func (b turn) key() wire.BatchKey { return wire.KeyOf("_", "s", messages.BatchID(b.id)) }
 
-func (b turn) lines() messages.AuditLines {
+func (b turn) lines() wire.AuditLines {
 	all := lines(max(b.many, 3), b.size, b.who)
 	all.About.Batch, all.About.Accepted = messages.BatchID(b.id), accepted.Add(b.at)
 	return all
@@ -230,7 +232,7 @@ func TestASessionComesBack(t *testing.T) {
 		want[b.id+" by w"] = 3
 	}
 	subjects := map[string]int{}
-	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().All(messages.VerbAudit))
+	msgs, err := conn.All(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().All(wire.VerbAudit))
 	for _, m := range msgs {
 		subjects[m.Subject]++
 	}
@@ -253,12 +255,12 @@ func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	line := forged.Whole()[0]
 	refused := line
 	refused.Type = messages.AuditBatchRefused
-	mine := messages.KeyOf("_", "s", "mine")
+	mine := wire.KeyOf("_", "s", "mine")
 	n := 0
-	for _, subject := range []string{conn.Names().OfCall(messages.VerbAudit, mine.Call(0)), conn.Names().Of(messages.VerbAudit, mine) + ".lines", conn.Names().Of(messages.VerbAudit, mine) + ".aside"} {
+	for _, subject := range []string{conn.Names().OfCall(wire.VerbAudit, mine.Call(0)), conn.Names().Of(wire.VerbAudit, mine) + ".lines", conn.Names().Of(wire.VerbAudit, mine) + ".aside"} {
 		for _, body := range []any{forged, line, refused} {
 			n++
-			if _, err := conn.Append(t.Context(), subject, nil, messages.MustMarshal(body)); err != nil {
+			if _, err := conn.Append(t.Context(), subject, nil, rawjson.MustMarshal(body)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -413,8 +415,8 @@ func TestOutOfTurn(t *testing.T) {
 func TestAnOldRecordIsRead(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
-	key := messages.KeyOf("_", "s", "b")
-	if _, err := conn.Append(t.Context(), conn.Names().Of(messages.VerbAudit, key)+".ended.7.0", nil, messages.MustMarshal(lines(3, 1, "old"))); err != nil {
+	key := wire.KeyOf("_", "s", "b")
+	if _, err := conn.Append(t.Context(), conn.Names().Of(wire.VerbAudit, key)+".ended.7.0", nil, rawjson.MustMarshal(lines(3, 1, "old"))); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.all(t, Filter{Key: key}); len(got) != 3 {

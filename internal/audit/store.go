@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -25,23 +27,23 @@ const headroom = 64 << 10
 // lines are stored, so the newest message of the session's subject shows how far the session's
 // lines go. When that message is of a later batch, Append stores what is missing at the aside
 // subject.
-func (l *Log) Append(ctx context.Context, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
+func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	return l.append(ctx, l.inTurn, key, seq, all)
 }
 
 // AppendAside is Append for a batch that is refused without waiting for the earlier batches of its
 // session. It shares a subject with the batches of the same id, of which the log holds one at a
 // time.
-func (l *Log) AppendAside(ctx context.Context, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
+func (l *Log) AppendAside(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	return l.append(ctx, l.aside, key, seq, all)
 }
 
 // look finds what is stored of a batch.
-type look func(context.Context, messages.BatchKey, place) (recorded, error)
+type look func(context.Context, wire.BatchKey, place) (recorded, error)
 
 // append stores the missing lines, one message at a time, each behind the newest message that look
 // has found. After a conflict it looks again: the other writer may have stored all of them.
-func (l *Log) append(ctx context.Context, look look, key messages.BatchKey, seq uint64, all messages.AuditLines) error {
+func (l *Log) append(ctx context.Context, look look, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at := placeOf(all)
 	found, err := look(ctx, key, at)
@@ -62,7 +64,7 @@ func (l *Log) append(ctx context.Context, look look, key messages.BatchKey, seq 
 
 // Written reports whether all lines of a batch are stored, including those of its first calls.
 // accepted is when the batch was stored in the log.
-func (l *Log) Written(ctx context.Context, key messages.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
+func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
 	found, err := l.inTurn(ctx, key, place{seq, accepted})
 	if err != nil {
 		return false, fmt.Errorf("read what is on record of batch %s: %w", key, err)
@@ -81,7 +83,7 @@ type place struct {
 	accepted time.Time
 }
 
-func placeOf(part messages.AuditLines) place { return place{part.Seq, part.About.Accepted} }
+func placeOf(part wire.AuditLines) place { return place{part.Seq, part.About.Accepted} }
 
 func (p place) is(other place) bool { return p.seq == other.seq && p.accepted.Equal(other.accepted) }
 
@@ -104,7 +106,7 @@ type recorded struct {
 // belong to a later batch, the batch has missed its turn. The missing lines then go to the aside
 // subject, because the newest message of a session's subject must never go back to an earlier
 // batch.
-func (l *Log) inTurn(ctx context.Context, key messages.BatchKey, at place) (recorded, error) {
+func (l *Log) inTurn(ctx context.Context, key wire.BatchKey, at place) (recorded, error) {
 	found, err := l.lookAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.follows)
 	if err != nil || !found.missed {
 		return found, err
@@ -115,7 +117,7 @@ func (l *Log) inTurn(ctx context.Context, key messages.BatchKey, at place) (reco
 }
 
 // aside finds what is stored of a batch at the subject of its id, where batches have no order.
-func (l *Log) aside(ctx context.Context, key messages.BatchKey, at place) (recorded, error) {
+func (l *Log) aside(ctx context.Context, key wire.BatchKey, at place) (recorded, error) {
 	return l.lookAt(ctx, l.names.Aside(key), at, func(place) bool { return false })
 }
 
@@ -156,14 +158,14 @@ func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter f
 }
 
 // partOf decodes a message of the audit stream.
-func partOf(msg bus.Msg) (part messages.AuditLines, err error) {
+func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 	err = json.Unmarshal(msg.Data, &part)
 	return part, err
 }
 
 // add takes over the stored lines that a part lists, and reports whether the part is of the batch
 // at.
-func (r *recorded) add(part messages.AuditLines, at place) bool {
+func (r *recorded) add(part wire.AuditLines, at place) bool {
 	own := at.is(placeOf(part))
 	if own {
 		r.has, r.last = append(r.has, stored(part)...), part.Last
@@ -172,7 +174,7 @@ func (r *recorded) add(part messages.AuditLines, at place) bool {
 }
 
 // stored returns the indices of the lines that are stored once this part is.
-func stored(part messages.AuditLines) []int {
+func stored(part wire.AuditLines) []int {
 	has := slices.Clone(part.Earlier)
 	for _, line := range part.Lines {
 		has = append(has, line.Index)
@@ -187,20 +189,20 @@ func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord 
 
 // fitting returns as many of the first lines as fit into limit bytes, and at least one. A first
 // line that does not fit by itself becomes bare.
-func fitting(all messages.AuditLines, limit int) (messages.AuditLines, []byte) {
+func fitting(all wire.AuditLines, limit int) (wire.AuditLines, []byte) {
 	all.Last = true
-	body := messages.MustMarshal(all)
+	body := rawjson.MustMarshal(all)
 	if len(body) <= limit {
 		return all, body
 	}
 	some := all
 	some.Lines = nil
-	size := len(messages.MustMarshal(some))
+	size := len(rawjson.MustMarshal(some))
 	for _, line := range all.Lines {
-		more := len(messages.MustMarshal(line)) + 1
+		more := len(rawjson.MustMarshal(line)) + 1
 		if len(some.Lines) == 0 && size+more > limit {
 			line = bare(line)
-			more = len(messages.MustMarshal(line)) + 1
+			more = len(rawjson.MustMarshal(line)) + 1
 		} else if size+more > limit {
 			break
 		}
@@ -208,5 +210,5 @@ func fitting(all messages.AuditLines, limit int) (messages.AuditLines, []byte) {
 		some.Lines = append(some.Lines, line)
 	}
 	some.Last = len(some.Lines) == len(all.Lines)
-	return some, messages.MustMarshal(some)
+	return some, rawjson.MustMarshal(some)
 }

@@ -17,7 +17,7 @@
 //     a replica has that is behind.
 //   - Connections come back by themselves, for ever; pullers and watchers come back with them.
 //
-// Subjects, stream and bucket names come from messages.Names and are given whole:
+// Subjects, stream and bucket names come from wire.Names and are given whole:
 // Names().Stream(Calls), not Calls. The callers decide what the messages mean.
 package bus
 
@@ -38,8 +38,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // Options say which server to connect to and as which user.
@@ -54,7 +53,7 @@ type Options struct {
 	TLSCA                 string // file
 	TLSCert, TLSKey       string // files
 
-	Prefix string // of every subject; "" = messages.DefaultPrefix
+	Prefix string // of every subject; "" = wire.DefaultPrefix
 	// InboxPrefix starts the subjects on which answers arrive. A user with narrow permissions has a
 	// prefix of its own. "" = _INBOX.
 	InboxPrefix string
@@ -74,7 +73,7 @@ const closeTimeout = 10 * time.Second
 type Conn struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
-	names  messages.Names
+	names  wire.Names
 	log    *slog.Logger
 	opts   Options
 	closed chan struct{} // closed when the connection is closed for good
@@ -102,7 +101,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	defer cancel()
 
 	c := &Conn{
-		names:       messages.Names{Prefix: o.Prefix},
+		names:       wire.Names{Prefix: o.Prefix},
 		log:         o.Logger,
 		opts:        o,
 		closed:      make(chan struct{}),
@@ -235,7 +234,7 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 }
 
 // Names returns the subjects, streams and buckets of this fleet.
-func (c *Conn) Names() messages.Names { return c.names }
+func (c *Conn) Names() wire.Names { return c.names }
 
 // MaxPayload is the largest message the server takes, in bytes, headers included.
 func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }

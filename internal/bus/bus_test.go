@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -61,8 +62,8 @@ func raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 }
 
 // key is the address of a batch of one tenant.
-func key(session, batch string) messages.BatchKey {
-	return messages.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
+func key(session, batch string) wire.BatchKey {
+	return wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
 }
 
 func receive[T any](tb testing.TB, ch <-chan T) T {
@@ -195,7 +196,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 		provision(t, c)
 		back := make(chan struct{}, 10)
 		remove := c.OnReconnect(func() { back <- struct{}{} })
-		subject := c.Names().Of(messages.VerbFinal, key("s", "b"))
+		subject := c.Names().Of(wire.VerbFinal, key("s", "b"))
 
 		srv.Stop()
 		for c.Connected() {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // replicated is a new cluster with all streams on all of its nodes.
@@ -50,7 +50,7 @@ func TestReplicated(t *testing.T) {
 		t.Errorf("more replicas than asked for: %v", err)
 	}
 	for round := range 30 {
-		subject := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(round))
+		subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(round))
 		var winners atomic.Int32
 		var writers sync.WaitGroup
 		for n := range 8 {
@@ -65,7 +65,7 @@ func TestReplicated(t *testing.T) {
 			t.Fatalf("%d writers won", n)
 		}
 	}
-	subject, last := c.Names().OfCall(messages.VerbCall, key("s", "alone").Call(0)), uint64(0)
+	subject, last := c.Names().OfCall(wire.VerbCall, key("s", "alone").Call(0)), uint64(0)
 	for n := range 500 {
 		seq, won := decide(t, c, subject, fmt.Sprint(n), last)
 		if !won {
@@ -120,9 +120,9 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	for ; behind < 20 && rounds < 10_000; rounds++ {
 		n := rounds
 		batch := key("s", fmt.Sprint("b", n))
-		subject := writer.Names().Of(messages.VerbPlan, batch)
+		subject := writer.Names().Of(wire.VerbPlan, batch)
 		for range 20 { // so that a follower still has writes to apply
-			if err := writer.Send(writer.Names().OfCall(messages.VerbCall, key("s", "crowd").Call(n)), nil, make([]byte, 1<<10)); err != nil {
+			if err := writer.Send(writer.Names().OfCall(wire.VerbCall, key("s", "crowd").Call(n)), nil, make([]byte, 1<<10)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -52,10 +53,10 @@ func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int)
 	if !messages.IsToken(pool) {
 		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
 	}
-	of := func(v messages.Verb) string { return strings.TrimSuffix(c.names.All(v), ">") + pool + ".>" }
+	of := func(v wire.Verb) string { return strings.TrimSuffix(c.names.All(v), ">") + pool + ".>" }
 	return Consumer{
 		Stream: c.names.Stream(Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
-		Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)},
+		Filters: []string{of(wire.VerbRead), of(wire.VerbWrite)},
 	}, nil
 }
 

@@ -10,11 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The streams and buckets of a fleet, as messages.Names.Stream takes them.
+// The streams and buckets of a fleet, as wire.Names.Stream takes them.
 const (
 	Batches = "BATCHES" // the log: accepted batches that are not finished
 	Jobs    = "JOBS"    // pointers to calls that should run
@@ -157,14 +156,14 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		return s
 	}
 
-	batches := queue(Batches, n.EveryBatch(messages.VerbBatch))
+	batches := queue(Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
 	// The window is as short as the server allows: a publish taken for a duplicate of a finished
 	// batch would be acknowledged, and its agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
-	replies := stream(Replies, p.ReplyTTL, n.All(messages.VerbFinal))
-	replies.RePublish = &jetstream.RePublish{Source: n.All(messages.VerbFinal), Destination: n.All(messages.VerbReply)}
+	replies := stream(Replies, p.ReplyTTL, n.All(wire.VerbFinal))
+	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
 	workers := remade(bucket(BucketWorkers, p.WorkerTTL))
 	// A marker takes the place of an entry that has aged out, so that watchers are told.
@@ -175,12 +174,12 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 
 	// The log comes last: when it takes the first batch, the other streams are there.
 	return []jetstream.StreamConfig{
-		remade(queue(Jobs, n.All(messages.VerbRead), n.All(messages.VerbWrite))),
-		stream(Calls, 3*p.BatchTTL, n.All(messages.VerbCall), n.All(messages.VerbPlan), n.All(messages.VerbHand),
-			n.OfSession(messages.VerbCtl, "*", "*")),
-		remade(stream(Results, 3*p.BatchTTL, n.All(messages.VerbResult))),
-		stream(Audit, p.AuditTTL, n.All(messages.VerbAudit)),
-		stream(Dead, p.DeadTTL, n.All(messages.VerbDead)),
+		remade(queue(Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
+		stream(Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
+			n.OfSession(wire.VerbCtl, "*", "*")),
+		remade(stream(Results, 3*p.BatchTTL, n.All(wire.VerbResult))),
+		stream(Audit, p.AuditTTL, n.All(wire.VerbAudit)),
+		stream(Dead, p.DeadTTL, n.All(wire.VerbDead)),
 		replies,
 		bucket(BucketTools, 0),
 		bucket(BucketKeys, 0),

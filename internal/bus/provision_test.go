@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // The table of DESIGN part 3, as the server has it.
@@ -186,7 +186,7 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 		}
 		defer c.Close()
 		provision(t, c)
-		if _, err := c.Append(t.Context(), c.Names().Of(messages.VerbBatch, key("s", "b")), nil, nil); err != nil {
+		if _, err := c.Append(t.Context(), c.Names().Of(wire.VerbBatch, key("s", "b")), nil, nil); err != nil {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}
@@ -199,12 +199,12 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 func TestStoredRepliesAreRepublished(t *testing.T) {
 	c := fleet(t)
 	heard := make(chan bus.Msg, 10)
-	stop, err := c.Subscribe(c.Names().All(messages.VerbReply), "", func(m bus.Msg) { heard <- m })
+	stop, err := c.Subscribe(c.Names().All(wire.VerbReply), "", func(m bus.Msg) { heard <- m })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	subject := c.Names().Of(messages.VerbFinal, key("s", "b"))
+	subject := c.Names().Of(wire.VerbFinal, key("s", "b"))
 	seq, err := c.CompareAndSet(t.Context(), subject, bus.Header{"traceparent": {"00-1"}}, []byte("first"), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestStoredRepliesAreRepublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := receive(t, heard)
-	if m.Subject != c.Names().Of(messages.VerbReply, key("s", "b")) || string(m.Data) != "first" || m.Header.Get("traceparent") != "00-1" || m.Header.Get("Nats-Sequence") == "" {
+	if m.Subject != c.Names().Of(wire.VerbReply, key("s", "b")) || string(m.Data) != "first" || m.Header.Get("traceparent") != "00-1" || m.Header.Get("Nats-Sequence") == "" {
 		t.Errorf("heard %+v of sequence %d", m, seq)
 	}
 	if err := c.Flush(t.Context()); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 const pool = "default"
@@ -340,7 +340,7 @@ func TestSettling(t *testing.T) {
 		if len(got) != 0 {
 			t.Error("settled, and came again")
 		}
-		if left, err := c.All(t.Context(), c.Names().Stream(bus.Jobs), c.Names().All(messages.VerbRead)); err != nil || len(left) != 0 {
+		if left, err := c.All(t.Context(), c.Names().Stream(bus.Jobs), c.Names().All(wire.VerbRead)); err != nil || len(left) != 0 {
 			t.Errorf("still in the queue: %d, %v", len(left), err)
 		}
 	})

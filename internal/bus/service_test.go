@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 func TestServe(t *testing.T) {
@@ -21,14 +21,14 @@ func TestServe(t *testing.T) {
 		stop, err := server.Serve(t.Context(), bus.Service{
 			Name: "toolfleet", Version: "1.0.0", Description: "runs tool calls",
 			Endpoints: []bus.Endpoint{
-				{Name: "run", Subject: server.Names().EveryBatch(messages.VerbRun), Handle: func(m bus.Msg) {
+				{Name: "run", Subject: server.Names().EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) {
 					running.Add(1)
 					defer running.Add(-1)
 					time.Sleep(2 * time.Second)
 					_ = server.Respond(m, bus.Header{"Toolfleet-Event": {"start"}}, []byte(m.Subject))
 					_ = server.Respond(m, nil, m.Data)
 				}},
-				{Name: "get", Subject: server.Names().EveryBatch(messages.VerbGet), Handle: func(m bus.Msg) {
+				{Name: "get", Subject: server.Names().EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) {
 					h := bus.Header{bus.ServiceErrorCodeHeader: {"404"}, bus.ServiceErrorHeader: {"unknown"}}
 					_ = server.Respond(m, h, []byte(`{"status":"unknown"}`))
 				}},
@@ -57,7 +57,7 @@ func TestServe(t *testing.T) {
 		for range 3 {
 			go func() {
 				var got []string
-				err := agent.Stream(context.WithoutCancel(t.Context()), agent.Names().Of(messages.VerbRun, key("s", "b")), nil, []byte("reply"), func(m bus.Msg) bool {
+				err := agent.Stream(context.WithoutCancel(t.Context()), agent.Names().Of(wire.VerbRun, key("s", "b")), nil, []byte("reply"), func(m bus.Msg) bool {
 					got = append(got, m.Header.Get("toolfleet-event")+":"+string(m.Data))
 					return len(got) < 2
 				})
@@ -77,13 +77,13 @@ func TestServe(t *testing.T) {
 			t.Errorf("three requests of 2 s took %v", waited)
 		}
 
-		m, err = agent.Request(t.Context(), agent.Names().Of(messages.VerbGet, key("s", "b")), nil, nil)
+		m, err = agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, key("s", "b")), nil, nil)
 		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "404" {
 			t.Errorf("get: %+v, %v", m, err)
 		}
 
 		// A stop waits for what runs.
-		if err := agent.Publish(agent.Names().Of(messages.VerbRun, key("s", "b")), nil, nil); err != nil {
+		if err := agent.Publish(agent.Names().Of(wire.VerbRun, key("s", "b")), nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -92,7 +92,7 @@ func TestServe(t *testing.T) {
 		if running.Load() != 0 {
 			t.Error("stopped with a request running")
 		}
-		if _, err := agent.Request(t.Context(), agent.Names().Of(messages.VerbGet, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
+		if _, err := agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})

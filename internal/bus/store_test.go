@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -24,7 +25,7 @@ func TestAppendErrors(t *testing.T) {
 	srv := natstest.Server(t)
 	c := connect(t, srv)
 	n := c.Names()
-	if _, err := c.Append(t.Context(), n.Of(messages.VerbBatch, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
+	if _, err := c.Append(t.Context(), n.Of(wire.VerbBatch, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
 		t.Errorf("before Provision: %v", err)
 	}
 	p := bus.Provision{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 4096}}
@@ -32,15 +33,15 @@ func TestAppendErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := func(b string) error {
-		_, err := c.Append(t.Context(), n.Of(messages.VerbBatch, key("s", b)), nil, []byte("{}"))
+		_, err := c.Append(t.Context(), n.Of(wire.VerbBatch, key("s", b)), nil, []byte("{}"))
 		return err
 	}
 	record := func(size int) error {
-		_, err := c.Append(t.Context(), n.OfCall(messages.VerbCall, key("s", "b").Call(0)), nil, make([]byte, size))
+		_, err := c.Append(t.Context(), n.OfCall(wire.VerbCall, key("s", "b").Call(0)), nil, make([]byte, size))
 		return err
 	}
 	headers := func(size int) error {
-		_, err := c.Append(t.Context(), n.Of(messages.VerbFinal, key("s", "b")), bus.Header{"X": {strings.Repeat("x", size)}}, nil)
+		_, err := c.Append(t.Context(), n.Of(wire.VerbFinal, key("s", "b")), bus.Header{"X": {strings.Repeat("x", size)}}, nil)
 		return err
 	}
 	for _, step := range []struct {
@@ -78,7 +79,7 @@ func TestAMessageOverTheStreamsSize(t *testing.T) {
 func TestCompareAndSet(t *testing.T) {
 	c := fleet(t)
 	stream := c.Names().Stream(bus.Calls)
-	subject := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(0))
+	subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(0))
 	h := bus.Header{"traceparent": {"00-1"}}
 
 	first, err := c.CompareAndSet(t.Context(), subject, h, []byte("claimed"), 0)
@@ -93,7 +94,7 @@ func TestCompareAndSet(t *testing.T) {
 	}
 	// The record of another call does not count: the expectation is about the message's own
 	// subject.
-	other := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(1))
+	other := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(1))
 	if _, err := c.CompareAndSet(t.Context(), other, nil, nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestCompareAndSet(t *testing.T) {
 	if err != nil || m.Seq != second || m.Subject != subject || string(m.Data) != "ended" || time.Since(m.Time) > time.Minute {
 		t.Errorf("newest record is %+v, %v; want sequence %d", m, err, second)
 	}
-	m, err = c.First(t.Context(), stream, c.Names().All(messages.VerbCall))
+	m, err = c.First(t.Context(), stream, c.Names().All(wire.VerbCall))
 	if err != nil || m.Seq != first || m.Header.Get("Traceparent") != "00-1" {
 		t.Errorf("oldest record is %+v, %v; want sequence %d", m, err, first)
 	}
@@ -114,7 +115,7 @@ func TestCompareAndSet(t *testing.T) {
 func TestOneWriterWins(t *testing.T) {
 	c := fleet(t)
 	for round := range 30 {
-		subject := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(round))
+		subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(round))
 		var last uint64
 		for range 3 { // create, then twice on top
 			var winners []uint64
@@ -156,7 +157,7 @@ func TestSendAndDelete(t *testing.T) {
 	var err error
 	// There is no acknowledgement that tells when it is stored.
 	for len(jobs) == 0 && err == nil && t.Context().Err() == nil {
-		jobs, err = c.All(t.Context(), stream, c.Names().All(messages.VerbRead))
+		jobs, err = c.All(t.Context(), stream, c.Names().All(wire.VerbRead))
 	}
 	if err != nil || len(jobs) != 1 || string(jobs[0].Data) != "job" {
 		t.Fatalf("jobs: %+v, %v", jobs, err)
@@ -177,7 +178,7 @@ func TestSendAndDelete(t *testing.T) {
 func TestReadingWhatIsNotThere(t *testing.T) {
 	c := fleet(t)
 	stream := c.Names().Stream(bus.Calls)
-	subject := c.Names().OfCall(messages.VerbCall, key("s", "b").Call(0))
+	subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(0))
 	for what, read := range map[string]func(stream string) (any, error){
 		"last":  func(s string) (any, error) { return c.Last(t.Context(), s, subject) },
 		"first": func(s string) (any, error) { return c.First(t.Context(), s, subject) },
@@ -208,7 +209,7 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 func calls(c *bus.Conn, n int) []string {
 	subjects := make([]string, n)
 	for i := range subjects {
-		subjects[i] = c.Names().OfCall(messages.VerbCall, key("session", "batch").Call(i))
+		subjects[i] = c.Names().OfCall(wire.VerbCall, key("session", "batch").Call(i))
 	}
 	return subjects
 }
@@ -226,7 +227,7 @@ func fill(t *testing.T, c *bus.Conn, rounds, size int, subjects []string) {
 			}
 		}
 	}
-	if _, err := c.Append(t.Context(), c.Names().OfCall(messages.VerbCall, key("other", "batch").Call(0)), nil, nil); err != nil {
+	if _, err := c.Append(t.Context(), c.Names().OfCall(wire.VerbCall, key("other", "batch").Call(0)), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,7 +236,7 @@ func TestLastOfEach(t *testing.T) {
 	c := fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, messages.MaxCalls)
 	fill(t, c, 3, 8, subjects)
-	wildcard := c.Names().Of(messages.VerbCall, key("session", "batch")) + ".*"
+	wildcard := c.Names().Of(wire.VerbCall, key("session", "batch")) + ".*"
 	for what, filters := range map[string][]string{"512 subjects": subjects, "a wildcard": {wildcard}, "both halves and absent ones": append(calls(c, 700), "toolfleet.plan.x.y.z")} {
 		got, err := c.LastOfEach(t.Context(), stream, filters...)
 		if err != nil {
@@ -251,7 +252,7 @@ func TestLastOfEachBeyondTheServersLimit(t *testing.T) {
 	fill(t, c, 2, 8, subjects)
 	for what, filters := range map[string][]string{
 		"2,500 subjects": subjects,
-		"a wildcard":     {c.Names().Of(messages.VerbCall, key("session", "batch")) + ".*"},
+		"a wildcard":     {c.Names().Of(wire.VerbCall, key("session", "batch")) + ".*"},
 	} {
 		got, err := c.LastOfEach(t.Context(), stream, filters...)
 		if err != nil {
@@ -278,7 +279,7 @@ func TestAll(t *testing.T) {
 	stream := c.Names().Stream(bus.Calls)
 	subjects := calls(c, 10)
 	fill(t, c, 100, 8, subjects) // 1,000 records: several requests
-	got, err := c.All(t.Context(), stream, c.Names().Of(messages.VerbCall, key("session", "batch"))+".*")
+	got, err := c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, key("session", "batch"))+".*")
 	if err != nil || len(got) != 1000 {
 		t.Fatalf("%d messages, %v", len(got), err)
 	}
@@ -304,7 +305,7 @@ func TestReadingLargeBodies(t *testing.T) {
 	for what, read := range map[string]func() ([]bus.Msg, error){
 		"last of each": func() ([]bus.Msg, error) { return c.LastOfEach(t.Context(), stream, subjects...) },
 		"all": func() ([]bus.Msg, error) {
-			return c.All(t.Context(), stream, c.Names().Of(messages.VerbCall, key("session", "batch"))+".*")
+			return c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, key("session", "batch"))+".*")
 		},
 	} {
 		got, err := read()

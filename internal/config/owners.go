@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/worker"
 )
 
@@ -48,7 +48,7 @@ func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.M
 		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
 		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
 		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
-		Approvers: approvers, Audit: c.audit(), Policy: messages.PlatformPolicy(p.Version()),
+		Approvers: approvers, Audit: c.audit(), Policy: wire.PlatformPolicy(p.Version()),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}, nil
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -110,9 +112,9 @@ func (p *Policy) Needs() (people int) {
 		}
 		for _, r := range l.Rules.Risk {
 			switch r.Tier {
-			case messages.High:
+			case messages.TierHigh:
 				people = max(people, 1)
-			case messages.Critical:
+			case messages.TierCritical:
 				people = 2
 			}
 		}
@@ -123,7 +125,7 @@ func (p *Policy) Needs() (people int) {
 // Version returns a digest of everything that decides; "" if nothing does. A question is bound to
 // the version: under another policy it is another question. File names and line numbers are left
 // out, because members of a fleet may keep one policy in different places. The digest of the rules
-// of the tools file is appended; see [messages.PlatformPolicy].
+// of the tools file is appended; see [wire.PlatformPolicy].
 func (p *Policy) Version() (version string) {
 	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {
@@ -137,12 +139,12 @@ func (p *Policy) Version() (version string) {
 		version = digest([]any{p.version, p.Default, platform})
 	}
 	if len(tools) > 0 {
-		version += messages.PolicyOfTools + digest(tools)
+		version += wire.PolicyOfTools + digest(tools)
 	}
 	return version
 }
 
-func digest(v any) string { return messages.Digest(messages.MustMarshal(v))[:16] }
+func digest(v any) string { return messages.Digest(rawjson.MustMarshal(v))[:16] }
 
 // placeless returns the rules without their line numbers.
 func placeless(r schemas.Rules) schemas.Rules {

@@ -47,7 +47,7 @@ func TestLayersOfAPolicy(t *testing.T) {
 		{"refund", `{"cents":101}`, "ask", "policy.yaml"},
 		{"refund", `{"cents":100}`, "allow", ""},
 	} {
-		got := rules.Decide(permission.Call{Tool: schemas.Tool{Name: tc.tool, Kind: messages.Write}, Input: json.RawMessage(tc.input)}).Weigh(permission.Opinion{})
+		got := rules.Decide(permission.Call{Tool: schemas.Tool{Name: tc.tool, Kind: messages.KindWrite}, Input: json.RawMessage(tc.input)}).Weigh(permission.Opinion{})
 		if got.Effect != tc.effect || got.Layer != tc.layer || got.Policy != p.Version() {
 			t.Errorf("%s %s: got %+v, want %s by a rule of %q", tc.tool, tc.input, got.Permission, tc.effect, tc.layer)
 		}

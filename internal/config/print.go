@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Effective is one setting as it is in effect.
@@ -124,7 +124,7 @@ func Schema() []byte {
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "toolfleet.yaml"
-	return messages.MustMarshal(root)
+	return rawjson.MustMarshal(root)
 }
 
 func object(about string) map[string]any {

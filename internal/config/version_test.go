@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -29,13 +29,13 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 		if got := of(settings, schemas.Rules{}); got != "" {
 			t.Errorf("%q: version %q, and nothing is decided", settings, got)
 		}
-		if got := of(settings, rules); got == "" || messages.PlatformPolicy(got) != "" {
+		if got := of(settings, rules); got == "" || wire.PlatformPolicy(got) != "" {
 			t.Errorf("%q and rules of a tools file: version %q", settings, got)
 		}
 	}
 	for _, settings := range []string{"permissions: {default: ask}\n", "permissions: {deny: [Bash]}\n"} {
 		bare, with := of(settings, schemas.Rules{}), of(settings, rules)
-		if bare == "" || bare == with || messages.PlatformPolicy(with) != bare {
+		if bare == "" || bare == with || wire.PlatformPolicy(with) != bare {
 			t.Errorf("%q: version %q, with rules of a tools file %q", settings, bare, with)
 		}
 	}

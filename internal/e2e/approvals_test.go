@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -35,7 +36,7 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 		b := batchIn(messages.Anthropic, "s", "b", call{"lookup", `{"n":1}`}, refund("149.99"), call{"lookup", `{"n":2}`})
 		f.submit(b)
 		q := f.question(b, 1)
-		if q.CallID != "c1" || q.Tool != "refund" || q.Tier != messages.High || q.Rule != "refunds-over-50" || q.Requester != messages.OneTenant || !strings.Contains(q.Line, "149.99") {
+		if q.CallID != "c1" || q.Tool != "refund" || q.Tier != messages.TierHigh || q.Rule != "refunds-over-50" || q.Requester != messages.OneTenant || !strings.Contains(q.Line, "149.99") {
 			t.Errorf("the question is %+v", q)
 		}
 		if got := q.Expires.Sub(q.Asked); got != 15*time.Minute {
@@ -60,8 +61,8 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 		if reply.Results[2].Started.Before(reply.Results[1].Started) {
 			t.Error("the call behind the refund started before it")
 		}
-		_, err := f.says(p, "alice", q, messages.Approve, nil)
-		wantRefused(t, "a second approval", err, messages.NotPending)
+		_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+		wantRefused(t, "a second approval", err, messages.ClassNotPending)
 	})
 }
 
@@ -77,42 +78,42 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		ran    string // the amount that was refunded; "" none
 	}{
 		{"deny", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
-			state, err := f.says(p, "alice", q, messages.Deny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
+			state, err := f.says(p, "alice", q, messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
 			if err != nil || state != messages.DecisionDenied {
 				f.t.Errorf("deny: %s, %v", state, err)
 			}
-			_, err = f.says(p, "bob", q, messages.Approve, nil)
-			wantRefused(f.t, "an approval after the denial", err, messages.NotPending)
+			_, err = f.says(p, "bob", q, messages.VerdictApprove, nil)
+			wantRefused(f.t, "an approval after the denial", err, messages.ClassNotPending)
 		}, "ok denied ok", messages.CodeDeniedByUser, []string{"alice", "the order was already refunded"}, ""},
 		{"edit", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
-			_, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":"much"}`) })
-			wantRefused(f.t, "an edit that breaks the schema", err, messages.InvalidDecision)
-			state, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) })
+			_, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":"much"}`) })
+			wantRefused(f.t, "an edit that breaks the schema", err, messages.ClassInvalidDecision)
+			state, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) })
 			if err != nil || state != messages.DecisionGranted {
 				f.t.Errorf("edit: %s, %v", state, err)
 			}
 		}, "ok ok ok", "", nil, "100"},
 		{"expire", "149.99", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
 			time.Sleep(15*time.Minute + time.Second)
-			_, err := f.says(p, "alice", q, messages.Approve, nil)
+			_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
 			var refusal *messages.Refusal
-			if !errors.As(err, &refusal) || refusal.Class != messages.NotPending && refusal.Class != messages.ApprovalExpired {
+			if !errors.As(err, &refusal) || refusal.Class != messages.ClassNotPending && refusal.Class != messages.ClassApprovalExpired {
 				f.t.Errorf("an approval that is late: %v", err)
 			}
 		}, "ok expired ok", messages.CodeApprovalExpired, nil, ""},
 		{"two people", "1000.01", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
 			ticket := func(d *messages.Decision) { d.Ticket = "FIN-7" }
-			state, err := f.says(p, "alice", q, messages.Approve, nil)
+			state, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
 			if err != nil || state != messages.DecisionWaiting {
 				f.t.Errorf("the first: %s, %v", state, err)
 			}
 			q = f.question(b, 1)
-			_, err = f.says(p, "alice", q, messages.Approve, ticket)
-			wantRefused(f.t, "the same person again", err, messages.SameApprover)
+			_, err = f.says(p, "alice", q, messages.VerdictApprove, ticket)
+			wantRefused(f.t, "the same person again", err, messages.ClassSameApprover)
 			time.Sleep(6 * time.Minute)
-			_, err = f.says(p, "bob", q, messages.Approve, nil)
-			wantRefused(f.t, "no ticket", err, messages.TicketMissing)
-			state, err = f.says(p, "bob", q, messages.Approve, ticket)
+			_, err = f.says(p, "bob", q, messages.VerdictApprove, nil)
+			wantRefused(f.t, "no ticket", err, messages.ClassTicketMissing)
+			state, err = f.says(p, "bob", q, messages.VerdictApprove, ticket)
 			if err != nil || state != messages.DecisionGranted {
 				f.t.Errorf("the second: %s, %v", state, err)
 			}
@@ -124,7 +125,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := newPeople(t, "alice", "bob")
-				f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+				f.tool(schemas.Tool{Name: "lookup", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
 				ledger := f.kept(schemas.Tool{Name: "refund", InputSchema: json.RawMessage(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}`)},
 					func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
 				f.worker(p.worker(t, refunds))
@@ -173,15 +174,15 @@ func TestTheFirstDecisionWins(t *testing.T) {
 			var taken, denied atomic.Int32
 			var deciding sync.WaitGroup
 			for i, name := range []string{"alice", "bob", "carol", "dave"} {
-				verdict := messages.Approve
+				verdict := messages.VerdictApprove
 				if i == round%4 {
-					verdict = messages.Deny
+					verdict = messages.VerdictDeny
 				}
 				deciding.Go(func() {
 					state, err := f.says(p, name, q, verdict, nil)
 					switch {
 					case err != nil:
-						wantRefused(t, name, err, messages.NotPending)
+						wantRefused(t, name, err, messages.ClassNotPending)
 					default:
 						taken.Add(1)
 						if state == messages.DecisionDenied {
@@ -233,7 +234,7 @@ func TestRefusedDecisions(t *testing.T) {
 		// a moment later.
 		f.until("both questions are on record", func() bool { return f.audited()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
-			d := approval.Answer(q, messages.Approve, name)
+			d := approval.Answer(q, messages.VerdictApprove, name)
 			if change != nil {
 				change(&d)
 			}
@@ -248,30 +249,30 @@ func TestRefusedDecisions(t *testing.T) {
 			_, err := f.decide(d)
 			wantRefused(t, what, err, class)
 		}
-		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
-		refused("another's key", forged, messages.BadSignature)
-		unsigned := approval.Answer(q, messages.Approve, "alice")
+		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
+		refused("another's key", forged, messages.ClassBadSignature)
+		unsigned := approval.Answer(q, messages.VerdictApprove, "alice")
 		unsigned.Key, unsigned.Nonce = p.keys["alice"].Public(), "n"
-		refused("no signature", unsigned, messages.BadSignature)
+		refused("no signature", unsigned, messages.ClassBadSignature)
 		changed := sign("alice", q, nil)
 		changed.Ticket = "X-1"
-		refused("changed after it was signed", changed, messages.BadSignature)
-		refused("other arguments", sign("alice", q, func(d *messages.Decision) { d.ArgsHash = q2.ArgsHash }), messages.ApprovalMismatch)
-		refused("another policy", sign("alice", q, func(d *messages.Decision) { d.Policy = "other" }), messages.ApprovalMismatch)
-		refused("another definition", sign("alice", q, func(d *messages.Decision) { d.ToolDigest = "other" }), messages.ApprovalMismatch)
+		refused("changed after it was signed", changed, messages.ClassBadSignature)
+		refused("other arguments", sign("alice", q, func(d *messages.Decision) { d.ArgsHash = q2.ArgsHash }), messages.ClassApprovalMismatch)
+		refused("another policy", sign("alice", q, func(d *messages.Decision) { d.Policy = "other" }), messages.ClassApprovalMismatch)
+		refused("another definition", sign("alice", q, func(d *messages.Decision) { d.ToolDigest = "other" }), messages.ClassApprovalMismatch)
 		elsewhere := sign("alice", q2, nil)
 		elsewhere.Session = q.Session
-		refused("a decision for another call, sent as one for this", elsewhere, messages.BadSignature)
-		refused("the requester's own", sign(messages.OneTenant, q, nil), messages.SelfApproval)
+		refused("a decision for another call, sent as one for this", elsewhere, messages.ClassBadSignature)
+		refused("the requester's own", sign(messages.OneTenant, q, nil), messages.ClassSelfApproval)
 		good := sign("alice", q, nil)
 		if state, err := f.decide(good); err != nil || state != messages.DecisionGranted {
 			t.Fatalf("approve: %s, %v", state, err)
 		}
 		f.wantStatuses(f.reply(b, time.Minute), "ok")
-		refused("a replay", good, messages.NotPending)
+		refused("a replay", good, messages.ClassNotPending)
 		time.Sleep(16 * time.Minute)
 		f.wantStatuses(f.reply(other, time.Minute), "expired")
-		refused("late", sign("alice", q2, nil), messages.NotPending)
+		refused("late", sign("alice", q2, nil), messages.ClassNotPending)
 		if n := len(ledger.all()); n != 1 {
 			t.Errorf("refunded %d times", n)
 		}
@@ -300,9 +301,9 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 		f.submit(b)
 		q := f.question(b, 0)
 		mallory := newPeople(t, "alice")
-		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
+		forged, _ := mallory.keys["alice"].Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
 		forged.Key = p.keys["alice"].Public()
-		j, key := journal.New(f.conn), messages.KeyOf(messages.OneTenant, "s", "b").Call(0)
+		j, key := journal.New(f.conn), wire.KeyOf(messages.OneTenant, "s", "b").Call(0)
 		newest, _, err := j.Newest(context.Background(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -310,7 +311,7 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 		record := newest.Record
 		own := *record.Approval
 		own.Decisions = []messages.Decision{forged}
-		record.State, record.Nonce, record.Approval = messages.Granted, "forged", &own
+		record.State, record.Nonce, record.Approval = wire.Granted, "forged", &own
 		if _, err := j.Write(context.Background(), key, record, newest.Seq); err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +375,7 @@ func TestAReadMayAsk(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		secret := f.kept(schemas.Tool{Name: "secret", Kind: messages.Read}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
+		secret := f.kept(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
 		ledger := f.bank()
 		f.worker(p.worker(t, refunds))
 		kill := f.mortal(p.coordinator())
@@ -393,7 +394,7 @@ func TestAReadMayAsk(t *testing.T) {
 		if n := len(ledger.all()); n != 0 {
 			t.Fatal("the write started before a read of the stage before it had ended")
 		}
-		if _, err := f.says(p, "alice", q0, messages.Deny, nil); err != nil {
+		if _, err := f.says(p, "alice", q0, messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		f.wantStatuses(f.reply(b, time.Minute), "denied ok ok ok")
@@ -491,7 +492,7 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
 		var asked atomic.Int32
 		counting := harden
 		counting.Before = func(ctx context.Context, c hook.Call) (hook.Verdict, error) {
@@ -552,7 +553,7 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 		for amount, want := range map[string]string{"666": "denied", "777": "denied", "100": "ok"} {
 			b := canonical("s", "b"+amount, refund("149.99"))
 			f.submit(b)
-			if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":` + amount + `}`) }); err != nil {
+			if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":` + amount + `}`) }); err != nil {
 				t.Fatal(err)
 			}
 			f.wantStatuses(f.reply(b, time.Minute), want)
@@ -584,7 +585,7 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 			defer mu.Unlock()
 			return strings.Join(heard, "\n")
 		}
-		for _, verb := range []messages.Verb{messages.VerbEvent, messages.VerbReply} {
+		for _, verb := range []wire.Verb{wire.VerbEvent, wire.VerbReply} {
 			unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(verb), "", func(m bus.Msg) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -606,7 +607,7 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))
 		}
-		if _, err := f.says(p, "alice", q, messages.Edit, edit); err != nil {
+		if _, err := f.says(p, "alice", q, messages.VerdictEdit, edit); err != nil {
 			t.Fatal(err)
 		}
 		reply := f.reply(b, time.Minute)

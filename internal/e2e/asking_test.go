@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -109,7 +111,7 @@ func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.D
 		switch {
 		case err == nil:
 			return answer.State, nil
-		case errors.As(err, &refused) && refused.Class != messages.Busy:
+		case errors.As(err, &refused) && refused.Class != messages.ClassBusy:
 			return "", refused
 		case ctx.Err() != nil:
 			f.t.Errorf("nobody answers a decision: %v", err)
@@ -127,7 +129,7 @@ func serial(t testing.TB, ran *atomic.Int32) hook.Set {
 			return hook.Verdict{}, err
 		}
 		input["serial"] = ran.Add(1)
-		return hook.Verdict{Input: messages.MustMarshal(input)}, nil
+		return hook.Verdict{Input: rawjson.MustMarshal(input)}, nil
 	}})
 }
 
@@ -165,10 +167,10 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					q := f.question(b, 0)
 					time.Sleep(10 * time.Second) // the batch is suspended
 					l.blowAt(row.fuse, row.passes)
-					d := p.signed(t, "alice", q, messages.Approve)
+					d := p.signed(t, "alice", q, messages.VerdictApprove)
 					var deciding sync.WaitGroup
 					deciding.Go(func() {
-						if state, refused := f.insists(f.client, d); state != messages.DecisionGranted && (refused == nil || refused.Class != messages.NotPending) {
+						if state, refused := f.insists(f.client, d); state != messages.DecisionGranted && (refused == nil || refused.Class != messages.ClassNotPending) {
 							t.Errorf("the decision is %q, %v", state, refused)
 						}
 					})
@@ -216,9 +218,9 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 		"executed, half of the result arrives": {true, `"state":"ended"`, 0.5, ok, unknown},
 		"executed, the job's ack is lost":      {true, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
 	} {
-		for _, crash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+		for _, crash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 			for _, forGood := range []bool{false, true} {
-				if testing.Short() && crash == messages.Idempotent {
+				if testing.Short() && crash == messages.OnCrashIdempotent {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, %s, for good: %t", name, crash, forGood), func(t *testing.T) {
@@ -249,7 +251,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 							time.Sleep(10 * time.Second)
 							l.blowAt(row.fuse, row.passes)
 						}
-						if state, refused := f.insists(f.client, p.signed(t, "alice", q, messages.Approve)); state != messages.DecisionGranted {
+						if state, refused := f.insists(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
 							t.Fatalf("approve: %s, %v", state, refused)
 						}
 						if row.granted {
@@ -259,7 +261,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 						reply := f.reply(b, mayRest+2*time.Minute)
 						want := row.broken
 						switch {
-						case forGood && crash == messages.Once:
+						case forGood && crash == messages.OnCrashOnce:
 							want = row.lost
 						case forGood:
 							want = ok
@@ -271,7 +273,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 								t.Errorf("it ran with %s under %s; allowed was %s, the first had %s", r.input, r.key, q.Input, runs[0].key)
 							}
 						}
-						if crash == messages.Once && len(runs) > 1 || want == ok && len(runs) == 0 {
+						if crash == messages.OnCrashOnce && len(runs) > 1 || want == ok && len(runs) == 0 {
 							t.Errorf("it ran %d times", len(runs))
 						}
 					})
@@ -316,12 +318,12 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 		for n, q := range questions {
 			deciding.Go(func() {
 				time.Sleep(time.Duration(n) * 200 * time.Microsecond)
-				verdict := []messages.Verdict{messages.Approve, messages.Deny}[n%2]
+				verdict := []messages.Verdict{messages.VerdictApprove, messages.VerdictDeny}[n%2]
 				state, refused := f.insists(f.client, p.signed(t, "alice", q, verdict))
-				if refused != nil && refused.Class != messages.NotPending || refused == nil && state == "" {
+				if refused != nil && refused.Class != messages.ClassNotPending || refused == nil && state == "" {
 					t.Errorf("question %d: %s, %v", n, state, refused)
 				}
-				granted[n] = verdict == messages.Approve
+				granted[n] = verdict == messages.VerdictApprove
 			})
 		}
 		time.Sleep(time.Millisecond)
@@ -375,7 +377,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 		b := canonical("s", fmt.Sprint("b", round), refund("149.99"))
 		f.submit(b)
 		q := f.question(b, 0)
-		verdicts := []messages.Verdict{messages.Approve, messages.Deny}
+		verdicts := []messages.Verdict{messages.VerdictApprove, messages.VerdictDeny}
 		var said [2]messages.DecisionState
 		var deciding sync.WaitGroup
 		for i, name := range []string{"alice", "bob"} {
@@ -419,7 +421,7 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 					b := canonical(fmt.Sprint("s", round), "b", refund("149.99"))
 					f.submit(b)
 					q := f.question(b, 0)
-					d := p.signed(t, "alice", q, messages.Approve)
+					d := p.signed(t, "alice", q, messages.VerdictApprove)
 					off := time.Duration(round-12) * 20 * time.Microsecond
 					var state messages.DecisionState
 					var both sync.WaitGroup
@@ -457,7 +459,7 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 // A worker is lost while it runs an approved call. A call that may run again does so with the same
 // arguments and key, without another question; a call of kind once does not.
 func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
-	for crash, want := range map[messages.OnCrash]string{messages.Idempotent: "ok", messages.Once: "outcome_unknown"} {
+	for crash, want := range map[messages.OnCrash]string{messages.OnCrashIdempotent: "ok", messages.OnCrashOnce: "outcome_unknown"} {
 		t.Run(string(crash), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -509,7 +511,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		defer f.close()
 		p := newPeople(t, "alice")
 		ledger := f.bank()
-		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: (30 * time.Minute).Milliseconds()}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: (30 * time.Minute).Milliseconds()}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			return tool.Text("slept"), rest{19 * 60 * 1000}.take(ctx)
 		})
 		f.worker(p.worker(t, refunds))
@@ -528,7 +530,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 			for index := range 4 {
 				q := f.question(many, index)
 				time.Sleep(12 * time.Minute)
-				_, _ = f.says(p, "alice", q, messages.Approve, nil)
+				_, _ = f.says(p, "alice", q, messages.VerdictApprove, nil)
 				if index == 3 {
 					break
 				}
@@ -540,7 +542,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		time.Sleep(19*time.Minute + 30*time.Second)
 		q := f.question(late, 1)
 		time.Sleep(13 * time.Minute)
-		if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+		if state, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 			t.Errorf("approve: %s, %v", state, err)
 		}
 		f.wantStatuses(f.reply(late, time.Minute), "ok ok")
@@ -575,7 +577,7 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 				f.steer("s", `"wait"`, when)
 				if when != messages.SteerImmediate {
 					time.Sleep(time.Minute)
-					if state, err := f.says(p, "alice", q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+					if state, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 						t.Errorf("approve: %s, %v", state, err)
 					}
 				}
@@ -648,7 +650,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 				defer f.close()
 				p := newPeople(t, "alice")
 				f.bank()
-				f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 20_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+				f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 20_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 					return tool.Text("slept"), rest{12_000}.take(ctx)
 				})
 				f.worker(p.worker(t, refunds))
@@ -682,7 +684,7 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 		p := newPeople(t, "alice")
 		f.bank()
 		f.secret()
-		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			return tool.Text("slept"), rest{20_000}.take(ctx)
 		})
 		f.worker(p.worker(t, refunds))
@@ -728,10 +730,10 @@ func TestLargeQuestions(t *testing.T) {
 			if row.want == "ok" {
 				q := f.question(b, 0)
 				if row.size >= 600_000 {
-					_, err := f.says(p, "alice", q, messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
-					wantRefused(t, "an edit that does not fit", err, messages.InvalidDecision)
+					_, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
+					wantRefused(t, "an edit that does not fit", err, messages.ClassInvalidDecision)
 				}
-				if state, no := f.insists(f.client, p.signed(t, "alice", q, messages.Approve)); state != messages.DecisionGranted {
+				if state, no := f.insists(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
 					t.Errorf("%d bytes: approve: %s, %v", row.size, state, no)
 				}
 			}
@@ -763,11 +765,11 @@ func TestAnAbortThatIsFoundBeforeResting(t *testing.T) {
 		// The state that a coordinator leaves if it is killed after it stored an abort, at the
 		// moment the call is parked.
 		var said atomic.Int32
-		stop, err := f.conn.Subscribe(names.All(messages.VerbCall), "", func(m bus.Msg) {
+		stop, err := f.conn.Subscribe(names.All(wire.VerbCall), "", func(m bus.Msg) {
 			if strings.Contains(string(m.Data), `"state":"parked"`) {
 				_, key, _ := names.Call(m.Subject)
-				control := messages.ControlRecord{Control: messages.Control{V: messages.Version, Abort: []byte("true"), By: "ops"}, UpTo: 1 << 40}
-				if _, err := f.conn.Append(context.Background(), names.OfSession(messages.VerbCtl, key.Tenant, key.Session), nil, messages.MustMarshal(control)); err == nil {
+				control := wire.ControlRecord{Control: messages.Control{V: messages.Version, Abort: []byte("true"), By: "ops"}, UpTo: 1 << 40}
+				if _, err := f.conn.Append(context.Background(), names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil, rawjson.MustMarshal(control)); err == nil {
 					said.Add(1)
 				}
 			}

@@ -20,6 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -62,8 +64,8 @@ func newSiege(t *testing.T) *siege {
 	return s
 }
 
-func (s *siege) victim() messages.BatchKey {
-	return messages.KeyOf(natstest.Tenants[0], s.open.Session, s.open.ID)
+func (s *siege) victim() wire.BatchKey {
+	return wire.KeyOf(natstest.Tenants[0], s.open.Session, s.open.ID)
 }
 
 // asked returns the open question as an approver sees it.
@@ -124,14 +126,14 @@ func (s *siege) belongings() map[string]string {
 }
 
 // everyVerb lists the verbs of package messages, so that the test covers new ones too.
-func everyVerb(t *testing.T) (verbs []messages.Verb) {
+func everyVerb(t *testing.T) (verbs []wire.Verb) {
 	t.Helper()
 	source, err := os.ReadFile("../../messages/token.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, found := range verbInSource.FindAllStringSubmatch(string(source), -1) {
-		verbs = append(verbs, messages.Verb(found[1]))
+		verbs = append(verbs, wire.Verb(found[1]))
 	}
 	if len(verbs) < 23 {
 		t.Fatalf("%d verbs in the source of package messages", len(verbs))
@@ -145,7 +147,7 @@ func everyVerb(t *testing.T) (verbs []messages.Verb) {
 func (s *siege) everySubject() (subjects []string) {
 	s.t.Helper()
 	verbs := everyVerb(s.t)
-	var n messages.Names
+	var n wire.Names
 	for _, tenant := range []string{"acme", "globex", "_", "*", ">"} {
 		key := s.victim()
 		key.Tenant = tenant
@@ -186,17 +188,17 @@ var tricks = []map[string][]string{
 // bodies are messages that an attacker would like to have stored or believed.
 func (s *siege) bodies(q messages.Approval) [][]byte {
 	mallory := newPeople(s.t, "alice") // another key under her name
-	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.Approve, "alice"))
+	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	q.Decisions = []messages.Decision{forged}
-	granted := messages.CallRecord{V: messages.Version, State: messages.Granted, Nonce: "n", Approval: &q, ArgsHash: q.ArgsHash}
-	reply := messages.Reply{V: messages.Version, Batch: s.open.ID, Session: s.open.Session, Provider: s.open.Provider, Status: messages.Completed}
+	granted := wire.CallRecord{V: messages.Version, State: wire.Granted, Nonce: "n", Approval: &q, ArgsHash: q.ArgsHash}
+	reply := messages.Reply{V: messages.Version, Batch: s.open.ID, Session: s.open.Session, Provider: s.open.Provider, Status: messages.ReplyCompleted}
 	abort := messages.Control{V: messages.Version, Abort: json.RawMessage("true")}
 	spy := `{"stream_name":"TOOLFLEET_CALLS","config":{"durable_name":"spy","ack_policy":"none","deliver_subject":"toolfleet.reply._.x.y"}}`
 	return [][]byte{
-		messages.MustMarshal(forged), guess(messages.MustMarshal(granted)), messages.MustMarshal(reply), messages.MustMarshal(abort), guess(messages.MustMarshal(s.open)),
+		rawjson.MustMarshal(forged), guess(rawjson.MustMarshal(granted)), rawjson.MustMarshal(reply), rawjson.MustMarshal(abort), guess(rawjson.MustMarshal(s.open)),
 		[]byte(spy), []byte(`{"seq":1,"last_by_subj":"toolfleet.call.acme.victim.open.0","batch":1,"name":"TOOLFLEET_CALLS"}`), []byte("+ACK"), nil,
 	}
 }
@@ -226,18 +228,18 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 		in.Flush()
 	}
 	// Subjects that the intruder may publish, with reply subjects that it may not.
-	var n messages.Names
+	var n wire.Names
 	for i, reply := range subjects {
 		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
 			continue
 		}
 		session, header := fmt.Sprint("attacker", i%16), tricks[i%len(tricks)]
-		key := messages.BatchKey{Tenant: messages.OneTenant, Session: session, Batch: fmt.Sprint("b", i)}
-		batch := messages.MustMarshal(canonical(session, key.Batch))
-		in.Say(n.Of(messages.VerbBatch, key), reply, header, batch)
-		in.Say(n.Of(messages.VerbRun, key), reply, map[string][]string{messages.ProgressHeader: {"1"}}, batch)
-		in.Say(n.Of(messages.VerbGet, key), reply, header, []byte(`{"results":"full"}`))
-		in.Say(n.OfSession(messages.VerbControl, key.Tenant, session), reply, header, []byte(`{"v":1,"steer":"x"}`))
+		key := wire.BatchKey{Tenant: messages.OneTenant, Session: session, Batch: fmt.Sprint("b", i)}
+		batch := rawjson.MustMarshal(canonical(session, key.Batch))
+		in.Say(n.Of(wire.VerbBatch, key), reply, header, batch)
+		in.Say(n.Of(wire.VerbRun, key), reply, map[string][]string{messages.ProgressHeader: {"1"}}, batch)
+		in.Say(n.Of(wire.VerbGet, key), reply, header, []byte(`{"results":"full"}`))
+		in.Say(n.OfSession(wire.VerbControl, key.Tenant, session), reply, header, []byte(`{"v":1,"steer":"x"}`))
 		in.Flush()
 	}
 }
@@ -326,18 +328,18 @@ func (s *siege) goesOn(q messages.Approval) {
 		answer, err := s.approver.Decide(ctx, d)
 		return answer.State, err
 	}
-	answer := approval.Answer(q, messages.Approve, "alice")
+	answer := approval.Answer(q, messages.VerdictApprove, "alice")
 	mallory := newPeople(s.t, "alice")
 	forged, err := mallory.keys["alice"].Sign(answer)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	_, err = decide(forged)
-	wantRefused(s.t, "signed with a key that nobody knows", err, messages.BadSignature)
+	wantRefused(s.t, "signed with a key that nobody knows", err, messages.ClassBadSignature)
 	unsigned := answer
 	unsigned.Key, unsigned.Nonce = s.people.keys["alice"].Public(), "n"
 	_, err = decide(unsigned)
-	wantRefused(s.t, "unsigned", err, messages.BadSignature)
+	wantRefused(s.t, "unsigned", err, messages.ClassBadSignature)
 	signed, err := s.people.keys["alice"].Sign(answer)
 	if err != nil {
 		s.t.Fatal(err)
@@ -347,7 +349,7 @@ func (s *siege) goesOn(q messages.Approval) {
 	}
 	s.wantStatuses(s.reply(s.open, time.Minute), "ok ok")
 	_, err = decide(signed)
-	wantRefused(s.t, "the same decision again", err, messages.NotPending)
+	wantRefused(s.t, "the same decision again", err, messages.ClassNotPending)
 	if n := len(s.ledger.all()); n != 1 {
 		s.t.Errorf("refunded %d times", n)
 	}
@@ -361,7 +363,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	ear := ids.Intruder(srv, "operator")
 	ear.Hear("toolfleet.>")
 	ear.Flush()
-	var n messages.Names
+	var n wire.Names
 	agent := "batch control get run"
 	for who, want := range map[string]string{
 		"acme": agent, "globex": agent, "operator": agent,
@@ -371,7 +373,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	} {
 		speaker := ids.Intruder(srv, who)
 		for _, tenant := range []string{"_", "acme"} {
-			key := messages.BatchKey{Tenant: tenant, Session: "s", Batch: who}
+			key := wire.BatchKey{Tenant: tenant, Session: "s", Batch: who}
 			for _, v := range everyVerb(t) {
 				for _, subject := range []string{n.Of(v, key), n.OfCall(v, key.Call(0)), n.OfSession(v, tenant, "s"), n.OfTenant(v, tenant)} {
 					speaker.Say(subject, "", nil, []byte(who))

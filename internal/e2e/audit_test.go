@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -53,7 +55,7 @@ func (f *fleet) onRecord(want audit.Filter) (lines []messages.AuditRecord) {
 func (f *fleet) gone(b messages.Batch) {
 	f.t.Helper()
 	f.until("the batch has left the log", func() bool {
-		_, open, err := journal.New(f.conn).Open(context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID))
+		_, open, err := journal.New(f.conn).Open(context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID))
 		return err == nil && !open
 	})
 }
@@ -105,16 +107,16 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		p := newPeople(t, "alice")
 		f.bank()
 		object := func(promise schemas.Tool, run tool.Func) { f.tool(promise, run) }
-		object(schemas.Tool{Name: "look", Kind: messages.Read, InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
+		object(schemas.Tool{Name: "look", Kind: messages.KindRead, InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
 			func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text(secret), nil })
-		object(schemas.Tool{Name: "secret", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
-		object(schemas.Tool{Name: "fails", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) {
+		object(schemas.Tool{Name: "secret", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		object(schemas.Tool{Name: "fails", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
 			return tool.Output{}, fmt.Errorf("it failed with %s", secret)
 		})
-		object(schemas.Tool{Name: "slow", Kind: messages.Read, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
-		object(schemas.Tool{Name: "pay", Kind: messages.Write, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
-		object(schemas.Tool{Name: "forbidden", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
-		object(schemas.Tool{Name: "write", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		object(schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+		object(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+		object(schemas.Tool{Name: "forbidden", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
+		object(schemas.Tool{Name: "write", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
 		f.worker(p.worker(t, refunds+"deny:\n  - {tool: forbidden, name: never}\n"))
 		cfg := p.coordinator()
 		cfg.Audit.Include = []string{"look.shown", "refund.amount"}
@@ -136,7 +138,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		b.Round = 3
 		f.submit(b)
 		lines := check(b, "ok validation_error error timeout unknown_tool unknown_tool unknown_tool unknown_tool unknown_tool")
-		if l := lines[0]; l.Round != 3 || l.Kind != messages.Read || l.ToolDigest == "" || len(l.ArgsHash) != 16 || string(l.Arguments["shown"]) != `"for all to see"` || len(l.Arguments) != 1 || l.Started.IsZero() || l.PhasesMS.Validate*l.PhasesMS.Semantic*l.PhasesMS.PreHooks*l.PhasesMS.Permissions*l.PhasesMS.Execute*l.PhasesMS.PostHooks == 0 || len(l.ResultHash) != 16 {
+		if l := lines[0]; l.Round != 3 || l.Kind != messages.KindRead || l.ToolDigest == "" || len(l.ArgsHash) != 16 || string(l.Arguments["shown"]) != `"for all to see"` || len(l.Arguments) != 1 || l.Started.IsZero() || l.PhasesMS.Validate*l.PhasesMS.Semantic*l.PhasesMS.PreHooks*l.PhasesMS.Permissions*l.PhasesMS.Execute*l.PhasesMS.PostHooks == 0 || len(l.ResultHash) != 16 {
 			t.Errorf("the line of a call that ran says too little: %+v", l)
 		}
 		if lines[4].ArgsHash != lines[0].ArgsHash || lines[1].ArgsHash == lines[0].ArgsHash {
@@ -148,7 +150,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		b = canonical("s", "denied", call{"forbidden", argument}, refund("149.99"))
 		f.submit(b)
-		if _, err := f.says(p, "alice", f.question(b, 1), messages.Deny, nil); err != nil {
+		if _, err := f.says(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		lines = check(b, "denied denied")
@@ -169,7 +171,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		b = canonical("s", "edited", refund("149.99"))
 		f.submit(b)
-		if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) }); err != nil {
+		if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) }); err != nil {
 			t.Fatal(err)
 		}
 		before := lines[0]
@@ -196,13 +198,13 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		f.submit(refused)
 		f.gone(refused)
 		lines = f.onRecord(audit.Filter{Session: "s", Batch: "refused"})
-		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.MalformedMessage || lines[0].Refusal.Message != "" {
+		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.ClassMalformedMessage || lines[0].Refusal.Message != "" {
 			t.Errorf("on record of a refused batch: %+v", lines)
 		}
 		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under a used id
 		f.submit(again)
 		f.gone(again)
-		if lines = f.onRecord(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.BatchConflict {
+		if lines = f.onRecord(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("on record of a conflict: %+v", lines)
 		}
 
@@ -257,7 +259,7 @@ func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
 		}
 		if err == nil {
 			info.Config["max_bytes"] = -1
-			m, err = f.conn.Request(ctx, "$JS.API.STREAM.UPDATE."+stream, nil, messages.MustMarshal(info.Config))
+			m, err = f.conn.Request(ctx, "$JS.API.STREAM.UPDATE."+stream, nil, rawjson.MustMarshal(info.Config))
 		}
 		if err != nil || bytes.Contains(m.Data, []byte(`"error"`)) {
 			f.t.Fatalf("make room in %s: %v, %s", stream, err, m.Data)
@@ -283,8 +285,8 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 					runs.Add(1)
 					return tool.Text("done"), nil
 				}
-				f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, count)
-				f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, count)
+				f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, count)
+				f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, count)
 				cfg, makeRoom := fullRecord(f)
 				l := newLink(t, srv)
 				conn := l.connect(f, "coordinator")
@@ -349,7 +351,7 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
 			time.Sleep(20 * time.Second) // the first driver does not learn of the end
 			return tool.Text("done"), nil
 		})
@@ -435,17 +437,17 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("seen"), nil })
-		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("seen"), nil })
+		f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", `{"n":1}`}, call{"put", ""}, call{"put", ""})
-		key, log := messages.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
+		key, log := wire.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
 		// The journal holds the plan of another body, and a claim that never ends.
-		if _, err := log.WritePlan(context.Background(), key, messages.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
+		if _, err := log.WritePlan(context.Background(), key, wire.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
 			t.Fatal(err)
 		}
-		claim := messages.CallRecord{State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 10_000, ArgsHash: messages.Digest([]byte("{}")), ToolDigest: "d"}
+		claim := wire.CallRecord{State: wire.Claimed, Nonce: "n", Attempt: 1, Worker: "w", LeaseMS: 10_000, ArgsHash: messages.Digest([]byte("{}")), ToolDigest: "d"}
 		if _, err := log.Write(context.Background(), key.Call(2), claim, 0); err != nil {
 			t.Fatal(err)
 		}

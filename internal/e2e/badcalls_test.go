@@ -11,6 +11,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -28,10 +30,10 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 		code   messages.Code
 	}{
 		{call{"", `{"n":1}`}, messages.StatusUnknownTool, messages.CodeUnknownTool},
-		{call{"count", tooDeep(messages.MaxDepth)}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", tooDeep(rawjson.MaxDepth)}, messages.StatusValidationError, messages.CodeInvalidArguments},
 		{call{"count", tooDeep(100_000)}, messages.StatusValidationError, messages.CodeInvalidArguments},
 		{call{"count", `{"n":1e401}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
-		{call{"count", `{"n":` + strings.Repeat("9", messages.MaxDigits+1) + `}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
+		{call{"count", `{"n":` + strings.Repeat("9", rawjson.MaxDigits+1) + `}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
 		{call{"count", `{"n":1,"n":2}`}, messages.StatusValidationError, messages.CodeInvalidArguments},
 		{call{"count", `[1]`}, messages.StatusValidationError, messages.CodeInvalidArguments},
 		{call{strings.Repeat("x", messages.MaxID+1), `{}`}, messages.StatusUnknownTool, messages.CodeUnknownTool},
@@ -68,7 +70,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 				}
 				got = append(got, e)
 			}
-			if diff := cmp.Diff(want, got); diff != "" || reply.Status != messages.Completed {
+			if diff := cmp.Diff(want, got); diff != "" || reply.Status != messages.ReplyCompleted {
 				t.Errorf("%s, results (-want +got):\n%s", reply.Status, diff)
 			}
 			if n := runs.Load(); n != 2 {
@@ -102,21 +104,21 @@ func TestARefusalNamesItsBatch(t *testing.T) {
 		class   messages.Class
 		want    messages.Batch
 	}{
-		{"s", `{"v":1,"id":"BATCH","session":"s","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
-		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{"calls":[`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
-		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":` + strings.Repeat("[", 900_000), messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
-		{spaced, `{"v":"1","labels":[],"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
-		{spaced, `{"v":1,"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
-		{spaced, `{"v":1,"id":"BATCH","session":"a session","session":"another","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH"}},
-		{spaced, `nonsense`, messages.MalformedMessage, messages.Batch{ID: "BATCH"}},
-		{"s", `nonsense`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s"}},
-		{"s", `{"v":1,"provider":"canonical","message":{}}`, messages.MalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
-		{"s", `{"v":1,"id":"` + strings.Repeat("x", messages.MaxID+1) + `","session":"s","provider":"canonical","message":{}}`, messages.SubjectMismatch, messages.Batch{Session: "s", Provider: "canonical"}},
-		{long, `{"v":1,"id":"BATCH","session":"` + string(long) + `","provider":"canonical","message":{}}`, messages.TooLarge, messages.Batch{ID: "BATCH", Provider: "canonical"}},
-		{"s", `{"v":1,"id":"another","session":"s","provider":"canonical","message":`, messages.SubjectMismatch, messages.Batch{ID: "another", Session: "s", Provider: "canonical"}},
+		{"s", `{"v":1,"id":"BATCH","session":"s","provider":"canonical","message":{}}`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{"calls":[`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":` + strings.Repeat("[", 900_000), messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":"1","labels":[],"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"v":1,"id":"BATCH","session":"a session","provider":"canonical","message":{}}`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: spaced, Provider: "canonical"}},
+		{spaced, `{"v":1,"id":"BATCH","session":"a session","session":"another","message":{}}`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH"}},
+		{spaced, `nonsense`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH"}},
+		{"s", `nonsense`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: "s"}},
+		{"s", `{"v":1,"provider":"canonical","message":{}}`, messages.ClassMalformedMessage, messages.Batch{ID: "BATCH", Session: "s", Provider: "canonical"}},
+		{"s", `{"v":1,"id":"` + strings.Repeat("x", messages.MaxID+1) + `","session":"s","provider":"canonical","message":{}}`, messages.ClassSubjectMismatch, messages.Batch{Session: "s", Provider: "canonical"}},
+		{long, `{"v":1,"id":"BATCH","session":"` + string(long) + `","provider":"canonical","message":{}}`, messages.ClassTooLarge, messages.Batch{ID: "BATCH", Provider: "canonical"}},
+		{"s", `{"v":1,"id":"another","session":"s","provider":"canonical","message":`, messages.ClassSubjectMismatch, messages.Batch{ID: "another", Session: "s", Provider: "canonical"}},
 	} {
 		id := fmt.Sprint("b", i)
-		subject := f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, tt.session, messages.BatchID(id)))
+		subject := f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, tt.session, messages.BatchID(id)))
 		answer, err := f.conn.Request(t.Context(), subject, nil, []byte(strings.ReplaceAll(tt.body, "BATCH", id)))
 		if err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ func (s *shelf) tools(f *fleet) {
 		K string          `json:"k"`
 		V json.RawMessage `json:"v"`
 	}
-	f.tool(schemas.Tool{Name: "rd", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "rd", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var a args
 		if err := json.Unmarshal(c.Input, &a); err != nil {
 			return tool.Output{}, err
@@ -166,7 +166,7 @@ func TestWindowAndTotality(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var now, most atomic.Int32
-		f.tool(schemas.Tool{Name: "slow", Kind: messages.Read}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "slow", Kind: messages.KindRead}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 			n := now.Add(1)
 			defer now.Add(-1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -211,13 +211,13 @@ func TestFailuresStayAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			return tool.Output{Value: c.Input}, nil
 		})
-		f.tool(schemas.Tool{Name: "boom", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "boom", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
 			return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: "no such order"}
 		})
-		f.tool(schemas.Tool{Name: "hang", Kind: messages.Read, TimeoutMS: 2000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "hang", Kind: messages.KindRead, TimeoutMS: 2000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			<-ctx.Done()
 			return tool.Output{}, ctx.Err()
 		})

@@ -88,7 +88,7 @@ func batches(b *testing.B, sessions int, tracer trace.Tracer, options ...natstes
 	f := newFleet(b, natstest.Server(b, options...))
 	defer f.close()
 	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
-	f.tool(schemas.Tool{Name: "rd", Kind: messages.Read}, echo)
+	f.tool(schemas.Tool{Name: "rd", Kind: messages.KindRead}, echo)
 	f.tool(schemas.Tool{Name: "wr"}, echo)
 	f.worker(worker.Config{Slots: max(10, sessions), Tracer: tracer})
 	f.coordinator(coordinator.Config{Tracer: tracer})

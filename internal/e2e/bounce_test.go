@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -21,7 +22,7 @@ import (
 // bounces records the notices of workers that handed a job back.
 type bounces struct {
 	mu   sync.Mutex
-	seen []messages.LetGo // guarded by mu
+	seen []wire.LetGo // guarded by mu
 }
 
 // bounces starts to collect these notices; it ends when the fleet is closed.
@@ -29,7 +30,7 @@ func (f *fleet) bounces() *bounces {
 	f.t.Helper()
 	b := &bounces{}
 	unsubscribe, err := f.conn.Subscribe(f.conn.Names().Notify("*"), "", func(m bus.Msg) {
-		var n messages.Notice
+		var n wire.Notice
 		if json.Unmarshal(m.Data, &n) == nil && n.LetGo != nil {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -62,7 +63,7 @@ func (f *fleet) only(name string, cfg worker.Config) part {
 	f.t.Helper()
 	tools := &tool.Registry{}
 	done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
-	if err := tools.Add(schemas.Tool{Name: name, Kind: messages.Read}, done); err != nil {
+	if err := tools.Add(schemas.Tool{Name: name, Kind: messages.KindRead}, done); err != nil {
 		f.t.Fatal(err)
 	}
 	return f.workerWith(tools, cfg)

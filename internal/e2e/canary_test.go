@@ -24,6 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -177,7 +178,7 @@ func (c *canaries) page(addr, path string) string {
 // record returns everything in the AUDIT stream.
 func (c *canaries) record() string {
 	c.t.Helper()
-	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(messages.VerbAudit))
+	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(wire.VerbAudit))
 	if err != nil || len(all) == 0 {
 		c.t.Fatalf("%d lines in the record for people: %v", len(all), err)
 	}
@@ -207,9 +208,9 @@ func (c *canaries) work() {
 	}
 	c.refused()
 	c.raw()
-	c.asks("edited", messages.Edit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"cents":1,"x":"cnry-edit"}`) })
-	c.asks("denied", messages.Deny, func(d *messages.Decision) { d.Reason = "cnry-reason" })
-	c.asks("forged", messages.Approve, func(d *messages.Decision) { d.Sig = "forged" })
+	c.asks("edited", messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"cents":1,"x":"cnry-edit"}`) })
+	c.asks("denied", messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "cnry-reason" })
+	c.asks("forged", messages.VerdictApprove, func(d *messages.Decision) { d.Sig = "forged" })
 }
 
 // refused submits batches that are refused.
@@ -230,7 +231,7 @@ func (c *canaries) refused() {
 			c.t.Errorf("%s is run: %+v", message, reply)
 		}
 	}
-	subject := c.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, "refused", "garbage"))
+	subject := c.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, "refused", "garbage"))
 	if _, err := c.conn.Append(c.t.Context(), subject, nil, []byte(`{"v":1,"id":"cnry-refused","message":cnry-refused`)); err != nil {
 		c.t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func (c *canaries) raw() {
 	c.t.Helper()
 	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
 	header := bus.Header{"Authorization": {"cnry-headers"}, "tracestate": {"cnry-state"}, "baggage": {"user=cnry-baggage"}, "traceparent": {"cnry-parent"}}
-	if _, err := c.conn.Append(c.t.Context(), c.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), header, encoded(b)); err != nil {
+	if _, err := c.conn.Append(c.t.Context(), c.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), header, encoded(b)); err != nil {
 		c.t.Fatal(err)
 	}
 	if _, err := c.client.Await(c.t.Context(), b.Session, b.ID); err != nil {
@@ -260,7 +261,7 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	var q messages.Approval
 	c.until("the call of "+id+" asks", func() (is bool) {
 		var err error
-		q, err = c.client.Show(c.t.Context(), messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+		q, err = c.client.Show(c.t.Context(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
 		return err == nil
 	})
 	d := approval.Answer(q, v, "alice")

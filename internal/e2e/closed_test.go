@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -59,7 +60,7 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 		}
 		<-running
 		old.stop()
-		plan := f.conn.Names().Of(messages.VerbPlan, messages.KeyOf(messages.OneTenant, "s", "first"))
+		plan := f.conn.Names().Of(wire.VerbPlan, wire.KeyOf(messages.OneTenant, "s", "first"))
 		if _, err := f.conn.Append(ctx, plan, nil, []byte("damaged")); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 		}
 		close(goOn)
 		reply := f.run(first)
-		if reply.Status != messages.Completed || len(reply.Results) != 2 {
+		if reply.Status != messages.ReplyCompleted || len(reply.Results) != 2 {
 			t.Fatalf("the reply is %s with %d results: %v", reply.Status, len(reply.Results), reply.Error)
 		}
 		if r := reply.Results[0]; r.Status != messages.StatusOK {
@@ -125,7 +126,7 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Tracer: breaking{jobs: new(atomic.Int32)}})
 		reply := f.run(canonical("s", "b", call{"slow", ""}, call{"slow", ""}))
-		if reply.Status != messages.Completed || len(reply.Results) != 2 || runs.Load() != 1 {
+		if reply.Status != messages.ReplyCompleted || len(reply.Results) != 2 || runs.Load() != 1 {
 			t.Fatalf("the reply is %s with %d results (%v), %d runs; want completed, 2 and 1", reply.Status, len(reply.Results), reply.Error, runs.Load())
 		}
 		if r := reply.Results[0]; r.Status != messages.StatusOK {
@@ -149,7 +150,7 @@ func TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits(t *testing.T) {
 		f.coordinator(cfg)
 		var mu sync.Mutex
 		var heard []string // guarded by mu
-		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(messages.VerbEvent), "", func(m bus.Msg) {
+		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(wire.VerbEvent), "", func(m bus.Msg) {
 			var e messages.Event
 			if err := json.Unmarshal(m.Data, &e); err == nil && (e.Type == messages.EventStart || e.Type == messages.EventReply) {
 				mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -88,7 +89,7 @@ type ledger struct {
 // tools registers pay (once), put (idempotent) and look, which reads what the session wrote last.
 func (l *ledger) tools(f *fleet) {
 	l.effects, l.order = map[string]int{}, map[string][]string{}
-	for name, crash := range map[string]messages.OnCrash{"pay": messages.Once, "put": messages.Idempotent} {
+	for name, crash := range map[string]messages.OnCrash{"pay": messages.OnCrashOnce, "put": messages.OnCrashIdempotent} {
 		f.tool(schemas.Tool{Name: name, OnCrash: crash}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -97,7 +98,7 @@ func (l *ledger) tools(f *fleet) {
 			return tool.Output{Value: c.Input}, nil
 		})
 	}
-	f.tool(schemas.Tool{Name: "look", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		written := l.order[string(c.Session)]
@@ -234,14 +235,14 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 		defer conn.Close()
 		writers[i] = journal.New(conn)
 	}
-	key := messages.KeyOf(messages.OneTenant, "s", "b")
+	key := wire.KeyOf(messages.OneTenant, "s", "b")
 	for round := range rounds {
 		var race sync.WaitGroup
 		var seqs [len(writers)]uint64
 		var lost [len(writers)]*journal.Lost
 		for i, j := range writers {
 			race.Go(func() {
-				rec := messages.CallRecord{State: messages.Claimed, Nonce: fmt.Sprint("writer ", i), Worker: fmt.Sprint(i)}
+				rec := wire.CallRecord{State: wire.Claimed, Nonce: fmt.Sprint("writer ", i), Worker: fmt.Sprint(i)}
 				for range 100 {
 					var err error
 					seqs[i], err = j.Write(t.Context(), key.Call(round), rec, 0)
@@ -286,15 +287,15 @@ func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 		rounds = 100
 	}
 	for n := range rounds {
-		key := messages.KeyOf(messages.OneTenant, "s", messages.BatchID(fmt.Sprint("b", n)))
-		seq, err := f.conn.Append(ctx, names.Of(messages.VerbBatch, key), nil, []byte("{}"))
+		key := wire.KeyOf(messages.OneTenant, "s", messages.BatchID(fmt.Sprint("b", n)))
+		seq, err := f.conn.Append(ctx, names.Of(wire.VerbBatch, key), nil, []byte("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if a, found, err := r.Open(ctx, key); err != nil || !found || a.Seq != seq {
 			t.Fatalf("round %d: accepted as %d, open is %v, %v, %v", n, seq, a.Seq, found, err)
 		}
-		if _, err := w.WritePlan(ctx, key, messages.PlanRecord{Digest: "d"}, 0); err != nil {
+		if _, err := w.WritePlan(ctx, key, wire.PlanRecord{Digest: "d"}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if plans, err := r.Plans(ctx, key); err != nil || len(plans) != 1 {

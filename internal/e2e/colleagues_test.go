@@ -21,7 +21,7 @@ func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "look", messages.Read, time.Minute, "", &n)
+		sleepTool(f, "look", messages.KindRead, time.Minute, "", &n)
 		f.worker(worker.Config{Slots: 100})
 		for range 3 {
 			f.coordinator(coordinator.Config{})

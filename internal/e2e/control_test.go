@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -141,11 +142,11 @@ func TestAbortOfRunningCalls(t *testing.T) {
 		want    string
 		words   []string
 	}{
-		{"read", schemas.Tool{Kind: messages.Read}, false, "aborted", []string{"by ops", "wrong account", "while it ran"}},
-		{"once", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", []string{"by ops", "may or may not"}},
-		{"idempotent", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "outcome_unknown", []string{"by ops", "while it ran"}},
-		{"checkable, applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, true, "ok", nil},
-		{"checkable, not applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, false, "aborted", []string{"by ops", "not applied"}},
+		{"read", schemas.Tool{Kind: messages.KindRead}, false, "aborted", []string{"by ops", "wrong account", "while it ran"}},
+		{"once", schemas.Tool{Kind: messages.KindWrite}, false, "outcome_unknown", []string{"by ops", "may or may not"}},
+		{"idempotent", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, false, "outcome_unknown", []string{"by ops", "while it ran"}},
+		{"checkable, applied", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, true, "ok", nil},
+		{"checkable, not applied", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, false, "aborted", []string{"by ops", "not applied"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -154,7 +155,7 @@ func TestAbortOfRunningCalls(t *testing.T) {
 				row.tool.Name = "do"
 				do := f.gated(row.tool)
 				do.applied.Store(row.applied)
-				after := f.gated(schemas.Tool{Name: "after", Kind: messages.Write})
+				after := f.gated(schemas.Tool{Name: "after", Kind: messages.KindWrite})
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				b := canonical("s", "b", call{"do", ""}, call{"after", through})
@@ -168,13 +169,13 @@ func TestAbortOfRunningCalls(t *testing.T) {
 					f.wantWords(reply.Results[0], row.words...)
 				}
 				f.wantWords(reply.Results[1], "Not run", "by ops", "wrong account")
-				if row.tool.Kind == messages.Read { // the reply does not wait for it
+				if row.tool.Kind == messages.KindRead { // the reply does not wait for it
 					f.until("the run is stopped", func() bool { return do.stopped.Load() == 1 })
 				}
 				if n := do.stopped.Load(); n != 1 {
 					t.Errorf("%d runs were stopped", n)
 				}
-				if reply.Status != messages.Aborted || after.runs.Load() != 0 {
+				if reply.Status != messages.ReplyAborted || after.runs.Load() != 0 {
 					t.Errorf("the reply is %s; %d runs were started after the abort", reply.Status, after.runs.Load())
 				}
 			})
@@ -188,7 +189,7 @@ func TestAbortReachesCallsThatWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.gated(schemas.Tool{Name: "pay"})
 		f.worker(worker.Config{Slots: 6})
 		f.coordinator(coordinator.Config{})
 		var calls []call
@@ -220,7 +221,7 @@ func TestAbortWithoutAnyWorker(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.gated(schemas.Tool{Name: "pay"})
 		w := f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("warm", "b", call{"look", through}))
@@ -311,7 +312,7 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		pay := f.gated(schemas.Tool{Name: "pay"})
-		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 		away := f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		away.stop() // the batch's messages stay in the queue
@@ -326,7 +327,7 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 		reply := f.reply(soon, 20*time.Second)
 		f.wantStatuses(reply, "aborted aborted")
 		f.wantWords(reply.Results[0], "ops", "wrong account")
-		if n := pay.runs.Load() + look.runs.Load(); reply.Status != messages.Aborted || n != 0 {
+		if n := pay.runs.Load() + look.runs.Load(); reply.Status != messages.ReplyAborted || n != 0 {
 			t.Errorf("the batch is %s, and %d of its calls ran", reply.Status, n)
 		}
 		if jobs, err := f.conn.AboutStream(t.Context(), f.conn.Names().Stream(bus.Jobs)); err != nil || jobs.Messages > 0 {
@@ -351,9 +352,9 @@ func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 		f.worker(worker.Config{})
-		g := &garbler{Server: srv, words: `"last_by_subj":"` + f.conn.Names().OfSession(messages.VerbCtl, messages.OneTenant, "s")}
+		g := &garbler{Server: srv, words: `"last_by_subj":"` + f.conn.Names().OfSession(wire.VerbCtl, messages.OneTenant, "s")}
 		g.left.Store(1)
 		f.as = func(o *bus.Options) { o.InProcess = g }
 		f.coordinator(coordinator.Config{})
@@ -420,15 +421,15 @@ func TestAbortOutlivesItsCoordinator(t *testing.T) {
 
 // A call that failed and waits for its next attempt is not tried again.
 func TestAbortInThePauseBeforeARetry(t *testing.T) {
-	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
+	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
 				var runs atomic.Int32
 				promise := schemas.Tool{Name: "flaky", Kind: kind, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}}
-				if kind == messages.Write {
-					promise.OnCrash = messages.Idempotent
+				if kind == messages.KindWrite {
+					promise.OnCrash = messages.OnCrashIdempotent
 				}
 				f.tool(promise, func(context.Context, tool.Call) (tool.Output, error) {
 					runs.Add(1)
@@ -485,12 +486,12 @@ func TestControlsThatAreRefused(t *testing.T) {
 			`{"abort":"` + strings.Repeat("x", 70_000) + `"}`, `{"abort":true,"reason":"` + strings.Repeat("x", 1001) + `"}`,
 			`{"steer":"` + strings.Repeat("x", 256<<10) + `"}`, `{"steer":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`, "{\"steer\":\"\xff\"}",
 		} {
-			if got := ask("toolfleet.control._.s", body); got.OK || got.Error == nil || got.Error.Class != messages.MalformedMessage || got.Error.Message == "" {
+			if got := ask("toolfleet.control._.s", body); got.OK || got.Error == nil || got.Error.Class != messages.ClassMalformedMessage || got.Error.Message == "" {
 				t.Errorf("%.60q was answered with %+v", body, got)
 			}
 		}
 		for _, subject := range []string{"toolfleet.control.*.s", "toolfleet.control._.*", "toolfleet.control._.>", "toolfleet.control._.=short"} {
-			if got := ask(subject, `{"abort":true}`); got.OK || got.Error == nil || got.Error.Class != messages.SubjectMismatch {
+			if got := ask(subject, `{"abort":true}`); got.OK || got.Error == nil || got.Error.Class != messages.ClassSubjectMismatch {
 				t.Errorf("%s was answered with %+v", subject, got)
 			}
 		}

@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -34,13 +36,13 @@ func countedWith(t testing.TB, srv *devserver.Server, cfg coordinator.Config) (*
 	t.Helper()
 	f := newFleet(t, srv)
 	runs := new(atomic.Int32)
-	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 	f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) {
 		return tool.JSON(runs.Add(1))
 	})
-	f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 600_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 600_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		select {
 		case <-time.After(time.Minute):
 		case <-ctx.Done():
@@ -58,13 +60,13 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 	b := canonical("s", "pay-1", call{"count", ""})
 	first := f.run(b)
 	again := f.run(b)
-	if a, b := messages.MustMarshal(first), messages.MustMarshal(again); string(a) != string(b) {
+	if a, b := rawjson.MustMarshal(first), rawjson.MustMarshal(again); string(a) != string(b) {
 		t.Errorf("the second reply is\n%s\nthe first was\n%s", b, a)
 	}
 	b.Message = json.RawMessage(`{"calls":[{"id":"c0","name":"count","input":{"other":1}}]}`)
 	_, err := f.client.Run(t.Context(), b, nil)
 	var refusal *messages.Refusal
-	if !errors.As(err, &refusal) || refusal.Class != messages.BatchConflict {
+	if !errors.As(err, &refusal) || refusal.Class != messages.ClassBatchConflict {
 		t.Errorf("the same id with another body: %v, want a batch_conflict", err)
 	}
 	if n := runs.Load(); n != 1 {
@@ -77,8 +79,8 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
-		open, running := f.behindGate("gate", messages.Read)
+		f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		open, running := f.behindGate("gate", messages.KindRead)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Slots: 1})
 		b := canonical("s", "b", call{"echo", ""})
@@ -90,7 +92,7 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 		f.submit(b)
 		began := time.Now()
 		again := f.run(b)
-		if string(messages.MustMarshal(again)) != string(messages.MustMarshal(first)) {
+		if string(rawjson.MustMarshal(again)) != string(rawjson.MustMarshal(first)) {
 			t.Errorf("the second reply is %+v, the first was %+v", again, first)
 		}
 		if took := time.Since(began); took > time.Second {
@@ -122,7 +124,7 @@ func TestGetKnowsHowABatchStands(t *testing.T) {
 		waiting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		defer cancel()
 		reply, err := f.client.Await(waiting, "s", "long")
-		if err != nil || reply.Status != messages.Completed {
+		if err != nil || reply.Status != messages.ReplyCompleted {
 			t.Fatalf("awaited: %s, err %v", reply.Status, err)
 		}
 		if len(reply.Results[1].Output) != 0 {
@@ -197,7 +199,7 @@ func TestHostileIds(t *testing.T) {
 	f.until("every batch was seen", func() bool { mu.Lock(); defer mu.Unlock(); return batches >= len(ids) })
 	mu.Lock()
 	defer mu.Unlock()
-	var names messages.Names
+	var names wire.Names
 	for _, s := range subjects {
 		if strings.HasPrefix(s, "toolfleet.batch.") {
 			if _, _, err := names.Batch(s); err != nil {
@@ -214,7 +216,7 @@ func TestHostileIds(t *testing.T) {
 func TestHostileSubjectsAreSetAside(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	body := messages.MustMarshal(canonical("s", "b", call{"echo", ""}))
+	body := rawjson.MustMarshal(canonical("s", "b", call{"echo", ""}))
 	for _, subject := range []string{"toolfleet.batch._.*.b", "toolfleet.batch._.s.>"} {
 		if _, err := f.conn.Append(t.Context(), subject, nil, body); err != nil {
 			continue // the server refuses some by itself
@@ -229,7 +231,7 @@ func TestHostileSubjectsAreSetAside(t *testing.T) {
 	}
 	select {
 	case m := <-refused:
-		if !strings.Contains(string(m.Data), string(messages.SubjectMismatch)) || m.Subject != "toolfleet.refused._.other.b" {
+		if !strings.Contains(string(m.Data), string(messages.ClassSubjectMismatch)) || m.Subject != "toolfleet.refused._.other.b" {
 			t.Errorf("refused at %s with %s", m.Subject, m.Data)
 		}
 	case <-time.After(20 * time.Second):
@@ -255,7 +257,7 @@ func TestHardValuesGoThroughUnharmed(t *testing.T) {
 			if got := string(full.Results[0].Output); got != `{"v":`+value+`}` {
 				t.Errorf("%s: %s came back as %s", p, value, got)
 			}
-			inside := string(messages.Quote(`{"v":` + value + `}`))
+			inside := string(rawjson.Quote(`{"v":` + value + `}`))
 			if r := string(reply.Reinjection); !strings.Contains(r, `{"v":`+value+`}`) && !strings.Contains(r, inside[1:len(inside)-1]) {
 				t.Errorf("%s: %s is not in the reinjection %s", p, value, r)
 			}
@@ -266,7 +268,7 @@ func TestHardValuesGoThroughUnharmed(t *testing.T) {
 func TestManyCallsAndLargeOutputs(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
 		if err := json.Unmarshal(c.Input, &in); err != nil {
 			return tool.Output{}, err
@@ -321,16 +323,16 @@ func TestRefusals(t *testing.T) {
 		message  string
 		want     messages.Class
 	}{
-		{"anthropic", `{"role":"user","content":"hi"}`, messages.MalformedMessage},
-		{"openai", `{}`, messages.UnsupportedProvider},
-		{"canonical", `{"calls":[{"id":"a","name":"count","input":{}},{"id":"a","name":"count","input":{}}]}`, messages.DuplicateID},
-		{"canonical", `{"calls":[{"name":"count","input":{}}]}`, messages.MissingID},
+		{"anthropic", `{"role":"user","content":"hi"}`, messages.ClassMalformedMessage},
+		{"openai", `{}`, messages.ClassUnsupportedProvider},
+		{"canonical", `{"calls":[{"id":"a","name":"count","input":{}},{"id":"a","name":"count","input":{}}]}`, messages.ClassDuplicateID},
+		{"canonical", `{"calls":[{"name":"count","input":{}}]}`, messages.ClassMissingID},
 		{"openai-chat", `{"role":"assistant","function_call":{"name":"count","arguments":"{}"}}`, ""},
 	} {
 		b := messages.Batch{ID: messages.BatchID(fmt.Sprint(tt.provider, tt.want)), Session: "s", Provider: tt.provider, Message: json.RawMessage(tt.message)}
 		reply, err := f.client.Run(t.Context(), b, nil)
 		var refusal *messages.Refusal
-		if !errors.As(err, &refusal) || reply.Status != messages.Refused || tt.want != "" && refusal.Class != tt.want {
+		if !errors.As(err, &refusal) || reply.Status != messages.ReplyRefused || tt.want != "" && refusal.Class != tt.want {
 			t.Errorf("%s %s: %v, want %s", tt.provider, tt.message, err, tt.want)
 		}
 	}
@@ -338,8 +340,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("refused batches ran %d calls", n)
 	}
 	reply := f.run(canonical("s", "nothing"))
-	if string(reply.Reinjection) != "null" || len(reply.Results) != 0 || reply.Status != messages.Completed {
-		t.Errorf("no calls: %s", messages.MustMarshal(reply))
+	if string(reply.Reinjection) != "null" || len(reply.Results) != 0 || reply.Status != messages.ReplyCompleted {
+		t.Errorf("no calls: %s", rawjson.MustMarshal(reply))
 	}
 }
 
@@ -379,7 +381,7 @@ func TestAnIdThatIsNoText(t *testing.T) {
 func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	f.tool(schemas.Tool{Name: "3d_render", Kind: messages.Read}, func(context.Context, tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "3d_render", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
 		return tool.Text("rendered"), nil
 	})
 	f.worker(worker.Config{})
@@ -396,7 +398,7 @@ func TestFreeTextIsTheInput(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	f.tool(schemas.Tool{
-		Name: "run_sql", Kind: messages.Read,
+		Name: "run_sql", Kind: messages.KindRead,
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`),
 	}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Text("got " + string(c.Input)), nil

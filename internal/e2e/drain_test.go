@@ -27,11 +27,11 @@ type drained struct {
 }
 
 var drainedCalls = []drained{
-	{"read", schemas.Tool{Kind: messages.Read}, false, "ok", 2},
-	{"once", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", 1},
-	{"idempotent", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "ok", 2},
-	{"checkable, applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, true, "ok", 1},
-	{"checkable, not applied", schemas.Tool{Kind: messages.Write, OnCrash: messages.Checkable}, false, "ok", 2},
+	{"read", schemas.Tool{Kind: messages.KindRead}, false, "ok", 2},
+	{"once", schemas.Tool{Kind: messages.KindWrite}, false, "outcome_unknown", 1},
+	{"idempotent", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, false, "ok", 2},
+	{"checkable, applied", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, true, "ok", 1},
+	{"checkable, not applied", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, false, "ok", 2},
 }
 
 // A tool that outlasts the drain is stopped, and a call that may run again does so at once on
@@ -140,7 +140,7 @@ func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "book", Kind: messages.Write, OnCrash: messages.Checkable, TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
+		l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
 		l.probe = func(ctx context.Context, n int) (bool, error) {
 			<-ctx.Done()
 			return false, ctx.Err()
@@ -175,7 +175,7 @@ func TestRollingRestartsUnderLoad(t *testing.T) {
 				return tool.Output{}, ctx.Err()
 			}
 		})
-		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 		workers := []part{f.worker(worker.Config{Slots: 4}), f.worker(worker.Config{Slots: 4})}
 		coordinators := []part{f.coordinator(coordinator.Config{}), f.coordinator(coordinator.Config{})}
 		const sessions = 8

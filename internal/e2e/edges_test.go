@@ -13,6 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -53,12 +55,12 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		defer f.close()
 		p := newPeople(t, "alice")
 		var claim atomic.Int64 // size of the newest claim record in bytes
-		tries := f.kept(schemas.Tool{Name: "refund", OnCrash: messages.Idempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
-			newest, _, err := journal.New(f.conn).Newest(ctx, messages.KeyOf(messages.OneTenant, "s", "small").Call(0))
+		tries := f.kept(schemas.Tool{Name: "refund", OnCrash: messages.OnCrashIdempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
+			newest, _, err := journal.New(f.conn).Newest(ctx, wire.KeyOf(messages.OneTenant, "s", "small").Call(0))
 			if err != nil {
 				t.Error(err)
 			}
-			claim.Store(int64(len(messages.MustMarshal(newest.Record))))
+			claim.Store(int64(len(rawjson.MustMarshal(newest.Record))))
 			return tool.Output{}, &messages.Error{Code: "busy", Message: strings.Repeat("busy ", 600), Retryable: true}
 		})
 		f.worker(p.worker(t, refunds))
@@ -66,7 +68,7 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		ask := func(id string, room int) {
 			b := canonical("s", id, call{"refund", fmt.Sprintf(`{"amount":149.99,"pad":%q}`, strings.Repeat("x", room))})
 			f.submit(b)
-			if _, err := f.says(p, "alice", f.question(b, 0), messages.Edit, func(d *messages.Decision) {
+			if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) {
 				d.Input = json.RawMessage(fmt.Sprintf(`{"amount":120,"pad":%q}`, strings.Repeat("y", room)))
 			}); err != nil {
 				t.Fatal(err)

@@ -119,7 +119,7 @@ func hooks(t testing.TB, h hook.Hook) hook.Set {
 // jitter.
 func TestRetries(t *testing.T) {
 	for _, promise := range []schemas.Tool{
-		{Kind: messages.Read}, {Kind: messages.Compute}, {Kind: messages.Write, OnCrash: messages.Idempotent}, {Kind: messages.Write, OnCrash: messages.Checkable},
+		{Kind: messages.KindRead}, {Kind: messages.KindCompute}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable},
 	} {
 		t.Run(fmt.Sprint(promise.Kind, promise.OnCrash), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -145,7 +145,7 @@ func TestRetries(t *testing.T) {
 					if took := runs[n+1].at.Sub(runs[n].at); took < pause/2 || took > pause+time.Second {
 						t.Errorf("pause %d took %v, want half to the whole of %v", n+1, took, pause)
 					}
-					if runs[n+1].key != runs[0].key || promise.Kind == messages.Write && runs[n+1].fence <= runs[n].fence || runs[n+1].attempt != n+2 {
+					if runs[n+1].key != runs[0].key || promise.Kind == messages.KindWrite && runs[n+1].fence <= runs[n].fence || runs[n+1].attempt != n+2 {
 						t.Errorf("attempt %d is %+v after %+v", n+2, runs[n+1], runs[n])
 					}
 				}
@@ -165,10 +165,10 @@ func TestRetriesThatAreNone(t *testing.T) {
 		runs    int
 		words   string
 	}{
-		{"final", schemas.Tool{Kind: messages.Read, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "no"}, "error", 1, "no"},
-		{"no policy", schemas.Tool{Kind: messages.Read}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
-		{"once", schemas.Tool{Kind: messages.Write}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
-		{"exhausted", schemas.Tool{Kind: messages.Read, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "busy", Retryable: true}, "error", 3, "attempted 3 times"},
+		{"final", schemas.Tool{Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "no"}, "error", 1, "no"},
+		{"no policy", schemas.Tool{Kind: messages.KindRead}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
+		{"once", schemas.Tool{Kind: messages.KindWrite}, &messages.Error{Message: "busy", Retryable: true}, "error", 1, "busy"},
+		{"exhausted", schemas.Tool{Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 3}}, &messages.Error{Message: "busy", Retryable: true}, "error", 3, "attempted 3 times"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -194,7 +194,7 @@ func TestNoRetryPastTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.Read, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}},
+		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}},
 			func(context.Context, int) (tool.Output, error) { return busy("rate_limited") })
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
@@ -212,7 +212,7 @@ func TestNoRetryPastTheEnd(t *testing.T) {
 
 // The worker of the failed attempt is lost during the pause. Another worker makes the next attempt.
 func TestTheWorkerIsLostInThePause(t *testing.T) {
-	for _, promise := range []schemas.Tool{{Kind: messages.Read}, {Kind: messages.Write, OnCrash: messages.Idempotent}} {
+	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -248,7 +248,7 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.Write, OnCrash: messages.Idempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}},
+		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}},
 			func(_ context.Context, n int) (tool.Output, error) {
 				if n == 1 {
 					return busy("rate_limited")
@@ -294,7 +294,7 @@ func TestTheProbeDecides(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				l := f.kept(schemas.Tool{Name: "book", Kind: messages.Write, OnCrash: messages.Checkable}, func(ctx context.Context, n int) (tool.Output, error) {
+				l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) {
 					if n == 1 {
 						return hung(ctx)
 					}
@@ -337,7 +337,7 @@ func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			l := f.kept(schemas.Tool{Name: "book", Kind: messages.Write, OnCrash: messages.Checkable, TimeoutMS: 3000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
+			l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 3000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
 			l.probe = func(context.Context, int) (bool, error) { return applied, nil }
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{})
@@ -355,7 +355,7 @@ func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "book", Kind: messages.Write, OnCrash: messages.Checkable}, func(ctx context.Context, n int) (tool.Output, error) { return hung(ctx) })
+		l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) { return hung(ctx) })
 		l.probe = func(ctx context.Context, n int) (bool, error) {
 			if n < 3 {
 				<-ctx.Done()
@@ -395,7 +395,7 @@ func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				l := f.kept(schemas.Tool{Name: "make", Kind: messages.Write, OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+				l := f.kept(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 					if n == 1 {
 						return hung(ctx)
 					}
@@ -427,7 +427,7 @@ func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 		number := hook.Hook{Name: "number", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 			return hook.Verdict{Input: json.RawMessage(fmt.Sprintf(`{"n":%d}`, asked.Add(1)))}, nil
 		}}
-		l := f.kept(schemas.Tool{Name: "make", Kind: messages.Write, OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		l := f.kept(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
 				return hung(ctx)
 			}
@@ -457,14 +457,14 @@ func TestAfterUnknown(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			f.kept(schemas.Tool{Name: "pay", Kind: messages.Write, TimeoutMS: 1000}, func(ctx context.Context, n int) (tool.Output, error) {
+			f.kept(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, n int) (tool.Output, error) {
 				if n == 1 {
 					return hung(ctx)
 				}
 				return tool.Text("paid"), nil
 			})
 			var reads atomic.Int64
-			sleepTool(f, "look", messages.Read, time.Minute, "", &reads)
+			sleepTool(f, "look", messages.KindRead, time.Minute, "", &reads)
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{AfterUnknown: policy})
 			reply := f.run(canonical("s", "b", call{"pay", ""}, call{"look", ""}, call{"pay", ""}, call{"look", ""}, call{"pay", ""}))

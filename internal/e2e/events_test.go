@@ -20,6 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -145,7 +146,7 @@ func checkFeed(t testing.TB, events []messages.Event, calls int) {
 // adds.
 func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
 	f := newFleet(t, srv)
-	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 	f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("counted"), nil })
@@ -188,7 +189,7 @@ func TestTheTimelineOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		if _, err := f.client.Timeline(t.Context(), "s", "never"); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("a batch that nobody knows: %v", err)
@@ -251,7 +252,7 @@ func TestTheTimelineOfABatch(t *testing.T) {
 func TestATimelineBeforeThePlan(t *testing.T) {
 	late := func(f *fleet) {
 		more := &tool.Registry{}
-		promise := schemas.Tool{Name: "late", Kind: messages.Read, InputSchema: []byte(`{"type":"object"}`)}
+		promise := schemas.Tool{Name: "late", Kind: messages.KindRead, InputSchema: []byte(`{"type":"object"}`)}
 		if err := more.Add(promise, tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })); err != nil {
 			f.t.Fatal(err)
 		}
@@ -263,7 +264,7 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 			return func() {}
 		},
 		"behind another batch": func(f *fleet) func() {
-			open, running := f.behindGate("gate", messages.Write)
+			open, running := f.behindGate("gate", messages.KindWrite)
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{})
 			f.submit(canonical("s", "first", call{"gate", ""}))
@@ -312,7 +313,7 @@ func TestATimelineIsThePlans(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Read) })
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindRead) })
 		defer f.close()
 		reads := canonical("s", "reads", call{"gate", ""}, call{"echo", ""})
 		mixed := canonical("other", "mixed", call{"count", ""}, call{"gate", ""}, call{"echo", ""})
@@ -330,7 +331,7 @@ func TestATimelineIsThePlans(t *testing.T) {
 		before := map[messages.SessionID][]string{"s": {" 0", "read 0"}, "other": {"write 0", "read 1", "read 1"}}
 		f.until("the other reads have ended", func() bool { return kinds("s", "reads")[1] == "read 0" })
 		more := &tool.Registry{}
-		promise := schemas.Tool{Name: "gate", Kind: messages.Write, InputSchema: []byte(`{"type":"object"}`)}
+		promise := schemas.Tool{Name: "gate", Kind: messages.KindWrite, InputSchema: []byte(`{"type":"object"}`)}
 		if err := more.Add(promise, tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })); err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +358,7 @@ func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		f.submit(canonical("s", "first", call{"gate", ""}))
 		f.until("the first runs", func() bool { return running.Load() == 1 })
@@ -412,7 +413,7 @@ func TestALargeTimeline(t *testing.T) {
 	f.run(canonical("s", "b", calls...))
 	tl := f.timeline("s", "b")
 	checkFeed(t, tl.Events, len(calls))
-	if size := len(messages.MustMarshal(tl)); size < 1<<20 {
+	if size := len(rawjson.MustMarshal(tl)); size < 1<<20 {
 		t.Errorf("%d bytes fit into a message", size)
 	}
 }
@@ -439,10 +440,10 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if asked.Type != messages.EventAwaiting || asked.Approval.State != "" || !strings.Contains(asked.Approval.Line, "4711") {
 			t.Errorf("while it is open: %v, %+v", eventNames(open.Events), asked.Approval)
 		}
-		if _, err := f.says(p, "alice", q, messages.Approve, nil); err != nil {
+		if _, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.says(p, "alice", f.question(b, 1), messages.Deny, nil); err != nil {
+		if _, err := f.says(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.await(b, time.Hour); err != nil {
@@ -474,7 +475,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 // beginning, for one that comes late, and for a watcher of the session.
 func TestFeedsOfManyBatches(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
-		f.tool(schemas.Tool{Name: "steps", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "steps", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			for i := range 20 {
 				c.Progress(messages.Progress{Fraction: float64(i) / 10, Text: fmt.Sprint(i)})
 				c.Progress(messages.Progress{Fraction: 0.1})
@@ -611,7 +612,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 	var calls []call
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		for i := range gates {
-			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.Write)
+			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.KindWrite)
 			opens = append(opens, open)
 			calls = append(calls, call{fmt.Sprint("gate", i), ""}, call{"echo", ""})
 		}
@@ -658,8 +659,8 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	var tried, again atomic.Bool
 	var openFirst func()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
-		openFirst, _ = f.behindGate("first", messages.Write)
-		f.tool(schemas.Tool{Name: "twice", OnCrash: messages.Idempotent, Retry: schemas.Retry{Attempts: 2}}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		openFirst, _ = f.behindGate("first", messages.KindWrite)
+		f.tool(schemas.Tool{Name: "twice", OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2}}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 			if tried.Swap(true) {
 				return tool.Text("done"), nil
 			}
@@ -716,7 +717,7 @@ func TestFollowThroughASilentLink(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				var open func()
 				var running *atomic.Int32
-				f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.Write) })
+				f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 				defer f.close()
 				l := newLink(t, srv)
 				c, conn := f.follower(l)
@@ -750,7 +751,7 @@ func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		log := f.kept(schemas.Tool{Name: "put", OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		log := f.kept(schemas.Tool{Name: "put", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
 				return hung(ctx)
 			}

@@ -27,7 +27,7 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	var opens []func()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		for i := range 4 {
-			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.Read)
+			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.KindRead)
 			opens = append(opens, open)
 		}
 	})
@@ -93,7 +93,7 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		reports := []messages.Progress{{Fraction: 0.25, Text: "read"}, {Fraction: 0.5}, {Fraction: 0.75, Text: "nearly"}}
-		f.tool(schemas.Tool{Name: "nap", Kind: messages.Read, TimeoutMS: 60_000}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 60_000}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			for _, p := range reports { // one after the other, with nothing between them
 				c.Progress(p)
 			}
@@ -140,7 +140,7 @@ func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		for name, promise := range map[string]schemas.Tool{
-			"look": {Kind: messages.Read}, "put": {OnCrash: messages.Idempotent}, "pay": {OnCrash: messages.Once},
+			"look": {Kind: messages.KindRead}, "put": {OnCrash: messages.OnCrashIdempotent}, "pay": {OnCrash: messages.OnCrashOnce},
 		} {
 			promise.Name, promise.TimeoutMS = name, 60_000
 			f.tool(promise, func(ctx context.Context, c tool.Call) (tool.Output, error) {

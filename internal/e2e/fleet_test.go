@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -183,7 +184,7 @@ func batchIn(p messages.Provider, session, id string, calls ...call) messages.Ba
 		if input == "" {
 			input = "{}"
 		}
-		quoted := messages.Quote(input)
+		quoted := rawjson.Quote(input)
 		switch p {
 		case messages.Anthropic:
 			list[i] = fmt.Sprintf(`{"type":"tool_use","id":%q,"name":%q,"input":%s}`, id, name, input)

@@ -15,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -33,7 +34,7 @@ var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Conte
 // shell registers sh, whose command decides whether it is concurrency-safe. Each run takes a
 // second.
 func (f *fleet) shell() *outside {
-	return f.kept(schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
+	return f.kept(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
 		select {
 		case <-time.After(time.Second):
 			return tool.Text("ran"), nil
@@ -75,10 +76,10 @@ func TestHandedBackCallsRunAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
 		run := l.do
 		l.do = func(ctx context.Context, n int) (tool.Output, error) {
-			plans, err := journal.New(f.conn).Plans(ctx, messages.KeyOf("_", "s", "b"))
+			plans, err := journal.New(f.conn).Plans(ctx, wire.KeyOf("_", "s", "b"))
 			if err != nil || len(plans) == 0 {
 				t.Errorf("run %d started with %d plan records, err %v", n, len(plans), err)
 			}
@@ -122,7 +123,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
 		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, harden)}) // takes the read first
 		die := f.mortal(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
@@ -139,9 +140,9 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 			return err == nil
 		})
 		f.worker(worker.Config{Hooks: hooks(t, harden)})
-		key := messages.KeyOf("_", "s", "b").Call(1)
+		key := wire.KeyOf("_", "s", "b").Call(1)
 		f.until("it is handed back", func() bool {
-			_, err := f.conn.Last(context.Background(), f.conn.Names().Stream(bus.Calls), f.conn.Names().OfCall(messages.VerbHand, key))
+			_, err := f.conn.Last(context.Background(), f.conn.Names().Stream(bus.Calls), f.conn.Names().OfCall(wire.VerbHand, key))
 			return err == nil
 		})
 		die()
@@ -176,7 +177,7 @@ func TestAbortOfAHandedBackCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
 		f.worker(worker.Config{Hooks: hooks(t, harden)})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", sh("ls one"), call{"look", ""}, sh("ls two"))

@@ -17,6 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -30,7 +32,7 @@ func TestHooksOfABatch(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	sawAll := everyMessageFits(t, f)
-	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 	set, err := hook.NewSet(
@@ -94,10 +96,10 @@ func TestHooksOfABatch(t *testing.T) {
 	if diff := cmp.Diff(summary, reply.Stop); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
-	if written := string(messages.MustMarshal(reply)); strings.Contains(written, "SECRET") || !strings.Contains(written, `other`) || !strings.Contains(written, "note") {
+	if written := string(rawjson.MustMarshal(reply)); strings.Contains(written, "SECRET") || !strings.Contains(written, `other`) || !strings.Contains(written, "note") {
 		t.Errorf("the reply: %s", written)
 	}
-	sawAll(messages.VerbEvent, messages.VerbReply, messages.VerbResult)
+	sawAll(wire.VerbEvent, wire.VerbReply, wire.VerbResult)
 }
 
 // A write whose worker is lost continues with the input that its hooks made. The hooks do not run
@@ -107,7 +109,7 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		kill := make(chan func(), 1)
-		pay := f.kept(schemas.Tool{Name: "pay", OnCrash: messages.Idempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		pay := f.kept(schemas.Tool{Name: "pay", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
 				(<-kill)()
 				return hung(ctx)

@@ -22,6 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -291,7 +292,7 @@ func TestRevokedCredentials(t *testing.T) {
 		<-ctx.Done()
 		return tool.Output{}, ctx.Err()
 	}
-	f.tool(schemas.Tool{Name: "look", Kind: messages.Read, TimeoutMS: 3_600_000}, hang)
+	f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead, TimeoutMS: 3_600_000}, hang)
 	f.tool(schemas.Tool{Name: "pay", TimeoutMS: 3_600_000}, hang)
 	f.coordinator(coordinator.Config{AckWait: soon.AckWait, Grace: soon.Grace})
 	revoked := f.unlucky(soon)
@@ -347,7 +348,7 @@ func TestARevokedCoordinatorEnds(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	f := newIdentified(t, natstest.Server(t, natstest.Fast, natstest.Listening, ids.Option), ids)
 	defer f.close()
-	g := f.gated(schemas.Tool{Name: "look", Kind: messages.Read})
+	g := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 	soon := coordinator.Config{AckWait: 500 * time.Millisecond, Drain: time.Millisecond}
 	conn := f.connect("coordinator")
 	soon.Logger = f.log
@@ -409,7 +410,7 @@ func TestRightsAreNoWider(t *testing.T) {
 }
 
 func addBlob(f *fleet) {
-	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
 		if err := json.Unmarshal(c.Input, &in); err != nil {
 			return tool.Output{}, err
@@ -455,7 +456,7 @@ func (f *identified) doors(t *testing.T) {
 	if err := f.client.Submit(t.Context(), b); err != nil {
 		t.Errorf("submit: %v", err)
 	}
-	if reply, err := f.await(b, time.Minute); err != nil || reply.Status != messages.Completed {
+	if reply, err := f.await(b, time.Minute); err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("await: %+v, %v", reply, err)
 	}
 	if _, err := f.client.Steer(t.Context(), "doors", json.RawMessage(`"more"`), "", client.Stop{}); err != nil {
@@ -477,7 +478,7 @@ func TestTheFirstCallIsPutOnRecord(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
 		defer f.close()
-		f.kept(schemas.Tool{Name: "pay", Kind: messages.Write}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+		f.kept(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
 		f.worker(worker.Config{Rules: rules(t, "risk:\n  - {tier: medium, tool: pay, name: m}\n")})
 		f.coordinator(coordinator.Config{})
 		if r := f.run(canonical("s", "b", call{"pay", `{}`})).Results[0]; r.Status != messages.StatusOK {
@@ -497,13 +498,13 @@ func TestAWorkerCannotEndARecord(t *testing.T) {
 		f.log = slog.New(slog.DiscardHandler) // the server's refusal goes there
 		w := f.fleet.connect("worker")
 		defer w.Close()
-		key := messages.KeyOf("acme", "s", "b")
+		key := wire.KeyOf("acme", "s", "b")
 		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session, time.Now()), w.Names().Aside(key)} {
 			if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
 				t.Errorf("a worker has put the end of a batch on record at %s", subject)
 			}
 		}
-		if _, err := w.Append(t.Context(), w.Names().OfCall(messages.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
+		if _, err := w.Append(t.Context(), w.Names().OfCall(wire.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {
 			t.Errorf("a worker cannot say what it starts: %v", err)
 		}
 	}, natstest.Fast, ids.Option)

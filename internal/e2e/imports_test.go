@@ -28,10 +28,10 @@ type room struct {
 
 // The packages that both halves share, and those built on them.
 var (
-	words       = []string{"messages", "schemas", "schemas/expression", "schemas/safety"}
-	codec       = plus(words, "coordinator/provider/wire", "coordinator/provider/export")
+	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
+	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
-	foundations = plus(words, "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
+	foundations = plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module may import. Examples import nothing else.
 	public = plus(words, "client", "coordinator/...", "worker/...")
 )
@@ -43,12 +43,14 @@ var keyRooms = []string{"internal/approval", "schemas"}
 // rooms is the map of the module: every package has a line, and imports point up the list. It
 // starts with the shared packages and ends with those that may import anything.
 var rooms = []room{
-	{path: "messages", pure: true},
-	{path: "schemas/expression", may: []string{"messages"}, pure: true},
-	{path: "schemas", may: []string{"messages", "schemas/expression"}},
-	{path: "schemas/safety", may: []string{"messages", "schemas", "schemas/expression"}},
+	{path: "internal/rawjson", pure: true},
+	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
+	{path: "internal/wire", may: []string{"messages", "internal/rawjson"}, pure: true},
+	{path: "schemas/expression", may: []string{"messages", "internal/rawjson"}, pure: true},
+	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "schemas/expression"}},
+	{path: "schemas/safety", may: []string{"messages", "internal/rawjson", "schemas", "schemas/expression"}},
 
-	{path: "coordinator/provider/wire", may: words, pure: true},
+	{path: "coordinator/provider/dialect", may: words, pure: true},
 	{path: "coordinator/provider/export", may: words, pure: true},
 	{path: "coordinator/provider/export/exporttest", may: plus(words, "coordinator/provider/export")},
 	{path: "coordinator/provider/anthropic", may: codec, pure: true},
@@ -59,9 +61,9 @@ var rooms = []room{
 	{path: "coordinator/provider/openairesponses", may: codec, pure: true},
 	{path: "coordinator/provider", may: plus(words, "coordinator/provider/..."), pure: true},
 	{path: "coordinator/provider/codectest", may: plus(codec, "coordinator/provider")},
-	{path: "coordinator/plan", may: words, pure: true},
+	{path: "coordinator/plan", may: plus(words, "internal/wire"), pure: true},
 	{path: "coordinator/session", pure: true},
-	{path: "coordinator/batch", may: plus(words, "coordinator/plan"), pure: true},
+	{path: "coordinator/batch", may: plus(words, "internal/wire", "coordinator/plan"), pure: true},
 
 	{path: "worker/hook", may: words},
 	{path: "worker/hook/exechook", may: plus(runner, "worker/hook")},
@@ -73,26 +75,26 @@ var rooms = []room{
 	{path: "worker/tool/httptool", may: runner},
 	{path: "worker/tool/mcptool", may: runner},
 	{path: "worker/tool/tooltest", may: runner},
-	{path: "worker/pipeline", may: plus(words, "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
+	{path: "worker/pipeline", may: plus(words, "internal/wire", "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
 
 	{path: "internal/tracing"},
 	{path: "internal/telemetry", may: []string{"internal/tracing"}},
 	{path: "internal/devserver"},
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
-	{path: "internal/bus", may: []string{"messages"}},
+	{path: "internal/bus", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/journal/outcome", pure: true},
-	{path: "internal/journal", may: []string{"messages", "internal/bus", "internal/journal/outcome"}},
-	{path: "internal/audit", may: []string{"messages", "internal/bus"}},
+	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal/outcome"}},
+	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
 	// Pure except for the file of a key.
-	{path: "internal/approval", may: []string{"messages"}},
-	{path: "client", may: []string{"messages", "internal/bus", "internal/tracing"}},
+	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
+	{path: "client", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
 
-	{path: "worker/lane", may: []string{"messages", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
+	{path: "worker/lane", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
-	{path: "internal/sim", may: plus(words, "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/lane", "internal/journal/outcome")},
+	{path: "internal/sim", may: plus(words, "internal/wire", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/lane", "internal/journal/outcome")},
 
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},

@@ -18,6 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -64,8 +66,8 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var writes, naps atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &writes)
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &writes)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &naps)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Slots: 1})
 		x, y := canonical("s", "x", call{"pay", ""}), canonical("s", "y", call{"pay", ""})
@@ -93,7 +95,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &n)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &n)
 		f.worker(worker.Config{})
 		first := f.coordinator(coordinator.Config{})
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
@@ -112,7 +114,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		first.stop() // a graceful stop
 		reply, err := f.await(canonical("s", "b"), time.Minute)
-		if err != nil || reply.Status != messages.Completed {
+		if err != nil || reply.Status != messages.ReplyCompleted {
 			t.Errorf("the batch: %s, err %v", reply.Status, err)
 		}
 		e := <-ended
@@ -128,21 +130,21 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", `{"ms":2000}`})
 		f.submit(b)
 		f.until("pay", func() bool { return n.Load() == 1 })
 		j := journal.New(f.conn)
-		key := messages.KeyOf("_", "s", "b").Call(0)
+		key := wire.KeyOf("_", "s", "b").Call(0)
 		claim, found, err := j.Newest(context.Background(), key)
 		if err != nil || !found {
 			t.Fatal(found, err)
 		}
 		// The record of a renewal whose acknowledgement never reached the worker.
 		renewed := claim.Record
-		renewed.State, renewed.Nonce, renewed.Fence = messages.Renewed, "lost", claim.Seq
+		renewed.State, renewed.Nonce, renewed.Fence = wire.Renewed, "lost", claim.Seq
 		if _, err := j.Write(context.Background(), key, renewed, claim.Seq); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +164,7 @@ func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", `{"ms":1500}`})
@@ -198,19 +200,19 @@ func TestAForeignResultIsNobodys(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n, reads atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &reads)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &reads)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", ""}, call{"nap", `{"ms":30000}`})
 		f.submit(b)
 		f.until("nap", func() bool { return reads.Load() == 1 })
-		body := messages.MustMarshal(messages.Result{V: 1, Index: 1, CallID: "foreign", Tool: "nap", Status: messages.StatusOK, Outcome: messages.Text("forged")})
+		body := rawjson.MustMarshal(messages.Result{V: 1, Index: 1, CallID: "foreign", Tool: "nap", Status: messages.StatusOK, Outcome: messages.Text("forged")})
 		if _, err := f.conn.Append(context.Background(), "toolfleet.result._.s.b.1", nil, body); err != nil {
 			t.Fatal(err)
 		}
 		reply, err := f.await(b, 5*time.Minute)
-		if err != nil || reply.Status == messages.Refused || len(reply.Results) != 2 {
+		if err != nil || reply.Status == messages.ReplyRefused || len(reply.Results) != 2 {
 			t.Errorf("pay has run; the reply is %s with %d results", reply.Status, len(reply.Results))
 		}
 	})
@@ -222,7 +224,7 @@ func TestASlowReadIsTakenOver(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "slow", messages.Read, 3*time.Minute, "", &n)
+		sleepTool(f, "slow", messages.KindRead, 3*time.Minute, "", &n)
 		f.worker(worker.Config{})
 		first := f.coordinator(coordinator.Config{Drain: time.Millisecond})
 		b := canonical("s", "b", call{"slow", `{"ms":120000}`})
@@ -246,7 +248,7 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{strings.Repeat("x", 600_000), ""}, call{"pay", ""})
@@ -272,7 +274,7 @@ func TestAHostileHeadIsSetAside(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		if _, err := f.conn.Append(context.Background(), "toolfleet.batch._.s.a*b", nil, make([]byte, 900_000)); err != nil {
@@ -291,7 +293,7 @@ func TestProgressOfNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "pay", Kind: messages.Write}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			c.Progress(messages.Progress{Fraction: math.NaN()})
 			return tool.Text("paid"), nil
 		})
@@ -308,7 +310,7 @@ func TestTimeouts(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &n)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"nap", `{"ms":100}`})
@@ -333,7 +335,7 @@ func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
 		defer f.close()
 		var applied atomic.Int64
 		block := make(chan struct{})
-		f.tool(schemas.Tool{Name: "make", Kind: messages.Write, OnCrash: messages.Idempotent, InputSchema: []byte(`{"type":"object"}`)},
+		f.tool(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, InputSchema: []byte(`{"type":"object"}`)},
 			func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 				if applied.Add(1) == 1 {
 					<-block // the worker is lost after the effect
@@ -379,7 +381,7 @@ func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &n)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		for r := range 20 {
@@ -403,7 +405,7 @@ func TestJunkInTheJournal(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		first := f.coordinator(coordinator.Config{Drain: time.Millisecond})
 		for _, subject := range []string{"toolfleet.call._.s.b.x", "toolfleet.result._.s.b.0", "toolfleet.result._.s.b.99"} {
@@ -447,7 +449,7 @@ func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "slow", messages.Read, 3*time.Minute, "", &n)
+		sleepTool(f, "slow", messages.KindRead, 3*time.Minute, "", &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Slots: 1})
 		before, b := canonical("s", "before", call{"slow", `{"ms":1000}`}), canonical("s", "b", call{"slow", `{"ms":120000}`})
@@ -544,7 +546,7 @@ func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range reply.Results {
-				if r.Status != messages.StatusOK || r.Kind == messages.Write && r.Attempt != 1 {
+				if r.Status != messages.StatusOK || r.Kind == messages.KindWrite && r.Attempt != 1 {
 					t.Errorf("batch %d: %+v", n, r)
 				}
 			}
@@ -660,16 +662,16 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 		f.submit(first)
 		f.until("it runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
 		other.V = messages.Version
-		subject := f.conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, "s", "b"))
-		if _, err := f.conn.Append(ctx, subject, nil, messages.MustMarshal(other)); !errors.Is(err, bus.ErrExists) {
+		subject := f.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, "s", "b"))
+		if _, err := f.conn.Append(ctx, subject, nil, rawjson.MustMarshal(other)); !errors.Is(err, bus.ErrExists) {
 			t.Errorf("published behind it: %v, want %v", err, bus.ErrExists)
 		}
 		_, err := f.client.Run(ctx, other, nil)
 		var refusal *messages.Refusal
-		if !errors.As(err, &refusal) || refusal.Class != messages.BatchConflict {
+		if !errors.As(err, &refusal) || refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("at the door: %v, want a batch_conflict", err)
 		}
-		if reply := f.run(first); reply.Status != messages.Completed || reply.Digest != messages.Digest(encoded(first)) {
+		if reply := f.run(first); reply.Status != messages.ReplyCompleted || reply.Digest != messages.Digest(encoded(first)) {
 			t.Errorf("the first one's reply: %+v", reply)
 		}
 		l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 0)
@@ -678,7 +680,7 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 
 func encoded(b messages.Batch) []byte {
 	b.V = messages.Version
-	return messages.MustMarshal(b)
+	return rawjson.MustMarshal(b)
 }
 
 // Jobs and batches that reappear after their records were deleted run nothing, because each carries
@@ -749,8 +751,8 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("warm", "b", call{"put", `{"ms":1}`}))
-		ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, "s", "b").Call(0)
-		parked, err := j.Write(ctx, key, messages.CallRecord{State: messages.Parked, Nonce: "parked", Approval: &messages.Approval{Expires: time.Now().Add(15 * time.Minute)}}, 0)
+		ctx, j, key := context.Background(), journal.New(f.conn), wire.KeyOf(messages.OneTenant, "s", "b").Call(0)
+		parked, err := j.Write(ctx, key, wire.CallRecord{State: wire.Parked, Nonce: "parked", Approval: &messages.Approval{Expires: time.Now().Add(15 * time.Minute)}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -766,7 +768,7 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 			t.Fatalf("a parked call was run %d times", n)
 		}
 		f.worker(worker.Config{})
-		granted, err := j.Write(ctx, key, messages.CallRecord{State: messages.Granted, Nonce: "granted"}, parked)
+		granted, err := j.Write(ctx, key, wire.CallRecord{State: wire.Granted, Nonce: "granted"}, parked)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -784,14 +786,14 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		var job messages.Job
+		var job wire.Job
 		if err := json.Unmarshal(jobs[len(jobs)-1].Data, &job); err != nil || job.TakeOver != granted || len(jobs) != before+2 {
 			t.Errorf("the grant is at %d, the last of %d jobs may be claimed behind %d: %v", granted, len(jobs), job.TakeOver, err)
 		}
-		if got := lane.Decide(0, messages.CallRecord{State: messages.Granted}, granted); got != lane.Leave {
+		if got := lane.Decide(0, wire.CallRecord{State: wire.Granted}, granted); got != lane.Leave {
 			t.Errorf("a job from before the grant: %v", got)
 		}
-		if got := lane.Decide(granted, messages.CallRecord{State: messages.Granted}, granted); got != lane.TakeOver {
+		if got := lane.Decide(granted, wire.CallRecord{State: wire.Granted}, granted); got != lane.TakeOver {
 			t.Errorf("the job behind the grant: %v", got)
 		}
 	})
@@ -816,7 +818,7 @@ func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var n atomic.Int64
-		sleepTool(f, "pay", messages.Write, time.Minute, messages.Once, &n)
+		sleepTool(f, "pay", messages.KindWrite, time.Minute, messages.OnCrashOnce, &n)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		if _, err := f.conn.Append(context.Background(), "toolfleet.call._.s.head.0", nil, []byte("junk")); err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -70,7 +72,7 @@ func (l *laneBook) tools(f *fleet) {
 		l.writes[at].to = time.Now()
 		return tool.Text("put"), err
 	})
-	f.tool(schemas.Tool{Name: "count", Kind: messages.Read, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "count", Kind: messages.KindRead, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		var n rest
 		if err := json.Unmarshal(c.Input, &n); err != nil {
 			return tool.Output{}, err
@@ -126,7 +128,7 @@ func (p *published) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
 	b.V = messages.Version
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	seq, err := conn.Append(ctx, conn.Names().Of(messages.VerbBatch, messages.KeyOf(messages.OneTenant, b.Session, b.ID)), nil, messages.MustMarshal(b))
+	seq, err := conn.Append(ctx, conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), nil, rawjson.MustMarshal(b))
 	if err != nil {
 		f.t.Errorf("publish batch %s of %s: %v", b.ID, b.Session, err)
 		return
@@ -236,7 +238,7 @@ func TestABacklogDrains(t *testing.T) {
 		l.inOrder(t, p.log(), 0)
 		for session, ids := range p.log() {
 			for _, id := range ids {
-				if reply, err := f.await(messages.Batch{Session: session, ID: id}, time.Minute); err != nil || reply.Status != messages.Completed {
+				if reply, err := f.await(messages.Batch{Session: session, ID: id}, time.Minute); err != nil || reply.Status != messages.ReplyCompleted {
 					t.Errorf("batch %s of %s: %s, %v", id, session, reply.Status, err)
 				}
 			}
@@ -298,7 +300,7 @@ func TestNoHeadStrandsItsLane(t *testing.T) {
 		"of another session": func(f *fleet, session string) {
 			b := canonical("elsewhere", "head", call{"put", `{"ms":1}`})
 			b.V = messages.Version
-			f.append(session+".head", messages.MustMarshal(b))
+			f.append(session+".head", rawjson.MustMarshal(b))
 		},
 		"hostile subject": func(f *fleet, session string) { f.append(session+".a*b", []byte("{}")) },
 		"unknown tool":    func(f *fleet, session string) { f.submit(canonical(session, "head", call{"nope", ""})) },
@@ -351,7 +353,7 @@ func (f *fleet) record(address string, body []byte) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if _, err := f.conn.Append(ctx, messages.DefaultPrefix+"."+address, nil, body); err != nil {
+	if _, err := f.conn.Append(ctx, wire.DefaultPrefix+"."+address, nil, body); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -465,12 +467,12 @@ func TestBackPressureLosesNothing(t *testing.T) {
 					}
 					for {
 						reply, err := f.knock(ctx, b)
-						if err == nil && reply.Status == messages.Refused && reply.Error.Class == messages.Busy && reply.Error.RetryAfterMS > 0 {
+						if err == nil && reply.Status == messages.ReplyRefused && reply.Error.Class == messages.ClassBusy && reply.Error.RetryAfterMS > 0 {
 							busy.Add(1)
 							time.Sleep(time.Duration(reply.Error.RetryAfterMS) * time.Millisecond)
 							continue
 						}
-						if err != nil || reply.Status != messages.Completed || reply.Results[0].Status != messages.StatusOK {
+						if err != nil || reply.Status != messages.ReplyCompleted || reply.Results[0].Status != messages.StatusOK {
 							t.Errorf("%s of %s at the door: %+v, %v", b.ID, session, reply, err)
 						}
 						break
@@ -490,8 +492,8 @@ func TestBackPressureLosesNothing(t *testing.T) {
 // knock sends one request to the run handler, as a program without our client would.
 func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
 	b.V = messages.Version
-	subject := f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, b.Session, b.ID))
-	m, err := f.conn.Request(ctx, subject, nil, messages.MustMarshal(b))
+	subject := f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, b.Session, b.ID))
+	m, err := f.conn.Request(ctx, subject, nil, rawjson.MustMarshal(b))
 	if err == nil {
 		err = json.Unmarshal(m.Data, &reply)
 	}
@@ -614,7 +616,7 @@ func TestAFullLogKnowsItsBatches(t *testing.T) {
 		f.submit(runs)
 		f.until("it runs", func() bool { return l.ran("s") == 2 })
 		for _, b := range []messages.Batch{done, runs} {
-			if reply, err := f.knock(ctx, b); err != nil || reply.Status != messages.Completed || reply.Batch != b.ID {
+			if reply, err := f.knock(ctx, b); err != nil || reply.Status != messages.ReplyCompleted || reply.Batch != b.ID {
 				t.Errorf("batch %s while the log is full: %+v, %v", b.ID, reply, err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -22,7 +23,7 @@ import (
 // done and its worker alive: no other worker runs it again, and its outcome is not reported as
 // unknown.
 func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
-	for _, onCrash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+	for _, onCrash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 		t.Run(string(onCrash), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -97,7 +98,7 @@ func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		ctx := context.Background()
 		refused := make(chan bus.Msg, 1)
-		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(messages.VerbRefused), "", func(m bus.Msg) {
+		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(wire.VerbRefused), "", func(m bus.Msg) {
 			select {
 			case refused <- m:
 			default: // it may be published again

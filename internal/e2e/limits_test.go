@@ -16,6 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -26,10 +28,10 @@ import (
 // and put (a write that counts its runs and, if gate is not nil, waits for it).
 func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
-	f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
-	f.tool(schemas.Tool{Name: "blob", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
 		err := json.Unmarshal(c.Input, &in)
 		return tool.Text(strings.Repeat("x", in.N)), err
@@ -76,11 +78,11 @@ func TestAFullLogRefuses(t *testing.T) {
 			late := canonical("late", "b", wide)
 			late.V = messages.Version
 			var reply messages.Reply
-			m, err := f.conn.Request(t.Context(), f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, "late", "b")), nil, messages.MustMarshal(late))
+			m, err := f.conn.Request(t.Context(), f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, "late", "b")), nil, rawjson.MustMarshal(late))
 			if err == nil {
 				err = json.Unmarshal(m.Data, &reply)
 			}
-			if err != nil || reply.Status != messages.Refused || reply.Error.Class != messages.Busy || reply.Error.RetryAfterMS == 0 || m.Header.Get(bus.ServiceErrorCodeHeader) != "503" {
+			if err != nil || reply.Status != messages.ReplyRefused || reply.Error.Class != messages.ClassBusy || reply.Error.RetryAfterMS == 0 || m.Header.Get(bus.ServiceErrorCodeHeader) != "503" {
 				t.Errorf("at the run door: %s %v", m.Data, err)
 			}
 			close(gate)
@@ -90,7 +92,7 @@ func TestAFullLogRefuses(t *testing.T) {
 				}
 			}
 			// The client retries by itself.
-			if reply := f.run(late); reply.Status != messages.Completed || runs.Load() != 3 {
+			if reply := f.run(late); reply.Status != messages.ReplyCompleted || runs.Load() != 3 {
 				t.Errorf("when there is room: %s after %d writes", reply.Status, runs.Load())
 			}
 		})
@@ -133,7 +135,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 				f.submit(b)
 				time.Sleep(10 * time.Minute) // simulated
 				if reply, err := f.await(b, time.Minute); err == nil {
-					t.Fatalf("a reply while %s is full: %s", tt.stream, messages.MustMarshal(reply))
+					t.Fatalf("a reply while %s is full: %s", tt.stream, rawjson.MustMarshal(reply))
 				}
 				if n := runs.Load(); n != tt.writes {
 					t.Errorf("while %s was full the write began %d times, want %d", tt.stream, n, tt.writes)
@@ -145,7 +147,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 				}
 				for _, r := range reply.Results {
 					if r.Status != messages.StatusOK {
-						t.Errorf("with room again: %s", messages.MustMarshal(r))
+						t.Errorf("with room again: %s", rawjson.MustMarshal(r))
 					}
 				}
 				if n := runs.Load(); n != 1 {
@@ -164,7 +166,7 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 	bounded(f, bus.Provision{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
 	r := f.run(canonical("s", "b", call{"blob", `{"n":3000000}`}, call{"echo", `{"n":1}`}, call{"blob", `{"n":1000}`})).Results
 	if r[0].Err == nil || r[0].Err.Code != messages.CodeTooLarge {
-		t.Fatalf("a large output without room: %s", messages.MustMarshal(r[0]))
+		t.Fatalf("a large output without room: %s", rawjson.MustMarshal(r[0]))
 	}
 	says(t, "the error", r[0].Err.Message, "the store of large results is full", "The call itself was done")
 	if left, err := f.conn.LastOfEach(t.Context(), "OBJ_"+f.conn.Names().Stream(bus.Objects), "$O.>"); err != nil || len(left) > 0 {
@@ -172,7 +174,7 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 	}
 	for _, sibling := range r[1:] {
 		if sibling.Status != messages.StatusOK || sibling.Err != nil {
-			t.Errorf("beside it: %s", messages.MustMarshal(sibling))
+			t.Errorf("beside it: %s", rawjson.MustMarshal(sibling))
 		}
 	}
 }
@@ -210,25 +212,25 @@ func TestBatchesAroundTheLimit(t *testing.T) {
 	sized := func(size int) messages.Batch {
 		b := canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":""}`})
 		b.V = messages.Version
-		filler := size - len(messages.MustMarshal(b))
+		filler := size - len(rawjson.MustMarshal(b))
 		return canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":"` + strings.Repeat("x", filler) + `"}`})
 	}
 	for _, size := range []int{limit - 1, limit} {
 		b := sized(size)
 		b.V = messages.Version
-		if n := len(messages.MustMarshal(b)); n != size {
+		if n := len(rawjson.MustMarshal(b)); n != size {
 			t.Fatalf("made a batch of %d bytes for one of %d", n, size)
 		}
 		reply := f.run(b)
 		if want := bytes.Count(b.Message, []byte("x")); bytes.Count(reply.Reinjection, []byte("x")) != want {
-			t.Errorf("a batch of %d bytes: %d of %d came back, %s", size, bytes.Count(reply.Reinjection, []byte("x")), want, messages.MustMarshal(reply.Results))
+			t.Errorf("a batch of %d bytes: %d of %d came back, %s", size, bytes.Count(reply.Reinjection, []byte("x")), want, rawjson.MustMarshal(reply.Results))
 		}
 	}
 	over := sized(limit + 1)
 	over.V = messages.Version
 	_, err := f.client.Run(t.Context(), over, nil)
 	says(t, "the client", fmt.Sprint(err), fmt.Sprint(limit), fmt.Sprint(limit+1))
-	m, err := f.conn.Request(t.Context(), f.conn.Names().Of(messages.VerbRun, messages.KeyOf(messages.OneTenant, "s", over.ID)), nil, messages.MustMarshal(over))
+	m, err := f.conn.Request(t.Context(), f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, "s", over.ID)), nil, rawjson.MustMarshal(over))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func TestASilentLink(t *testing.T) {
 // The link of a worker that runs a write is silent: its tool is stopped before another worker may
 // run the call.
 func TestASilentLinkOfAWorker(t *testing.T) {
-	for _, crash := range []messages.OnCrash{messages.Once, messages.Idempotent} {
+	for _, crash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 		for how, silence := range silences {
 			t.Run(string(crash)+", "+how, func(t *testing.T) {
 				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -128,7 +128,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					// Lease, grace, and a poll. A call that runs again may first be delivered to
 					// the silent worker.
 					want, runs, within := "outcome_unknown", 1, 20*time.Second
-					if crash == messages.Idempotent {
+					if crash == messages.OnCrashIdempotent {
 						want, runs, within = "ok", 2, 45*time.Second
 					}
 					if took := time.Since(began); took > within {
@@ -145,7 +145,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 						t.Errorf("the first run ended at %v; runs %+v", ended[0], all)
 					}
 					again, err := f.client.GetFull(context.Background(), b.Session, b.ID)
-					if err != nil || crash == messages.Idempotent && again.Results[0].Worker != "heir" {
+					if err != nil || crash == messages.OnCrashIdempotent && again.Results[0].Worker != "heir" {
 						t.Errorf("later the result is %+v, %v", again.Results, err)
 					}
 					for n := range 4 { // both workers serve
@@ -344,7 +344,7 @@ func TestAClockThatIsWrong(t *testing.T) {
 					pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
 						return tool.Text("paid"), rest{40_000}.take(ctx)
 					})
-					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.Read, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
+					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
 						if n == 1 {
 							return busy("rate_limited")
 						}
@@ -485,7 +485,7 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]struct {
 		status string
 		runs   int
-	}{messages.Once: {"outcome_unknown", 1}, messages.Idempotent: {"ok", 2}, messages.Checkable: {"ok", 1}} {
+	}{messages.OnCrashOnce: {"outcome_unknown", 1}, messages.OnCrashIdempotent: {"ok", 2}, messages.OnCrashCheckable: {"ok", 1}} {
 		t.Run(string(crash), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -511,7 +511,7 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 				if runs := pay.all(); len(runs) != want.runs || want.runs == 2 && runs[0].key != runs[1].key {
 					t.Errorf("runs %+v, want %d", runs, want.runs)
 				}
-				if crash == messages.Once && hooked.Load() != 1 {
+				if crash == messages.OnCrashOnce && hooked.Load() != 1 {
 					t.Errorf("the hook ran %d times", hooked.Load())
 				}
 			})

@@ -21,6 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -188,7 +189,7 @@ func (f *observed) work() {
 	}
 	refused := canonical("refused", id)
 	refused.Message = json.RawMessage(`{"calls":[{"id":"same","name":"echo","input":{}},{"id":"same","name":"echo","input":{}}]}`)
-	if reply, err := f.agent.Run(f.t.Context(), refused, nil); err == nil || reply.Status != messages.Refused {
+	if reply, err := f.agent.Run(f.t.Context(), refused, nil); err == nil || reply.Status != messages.ReplyRefused {
 		f.t.Fatalf("two calls with one id: %+v, %v", reply, err)
 	}
 	asking := canonical("asking"+id, id, call{"refund", ""})
@@ -228,10 +229,10 @@ func (f *observed) answer(b messages.Batch) {
 	var q messages.Approval
 	f.until("the refund asks", func() (asks bool) {
 		var err error
-		q, err = f.agent.Show(f.t.Context(), messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+		q, err = f.agent.Show(f.t.Context(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
 		return err == nil
 	})
-	d := approval.Answer(q, messages.Approve, "alice")
+	d := approval.Answer(q, messages.VerdictApprove, "alice")
 	d.At = time.Now().UTC()
 	signed, err := f.people.keys["alice"].Sign(d)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -69,7 +70,7 @@ func (f *fleet) wantOffered(want string) {
 	f.t.Helper()
 	time.Sleep(time.Second) // simulated
 	var names []string
-	for _, tool := range schemas.Offered(f.announced(), values[messages.Presence](f, bus.BucketWorkers)) {
+	for _, tool := range schemas.Offered(f.announced(), values[wire.Presence](f, bus.BucketWorkers)) {
 		names = append(names, tool.Name)
 	}
 	if got := strings.Join(names, " "); got != want {
@@ -85,7 +86,7 @@ func values[T any](f *fleet, bucket string) []T {
 		f.t.Fatal(err)
 	}
 	all := make([]T, len(found))
-	for i, key := range messages.SortedKeys(found) {
+	for i, key := range rawjson.SortedKeys(found) {
 		if err := json.Unmarshal(found[key], &all[i]); err != nil {
 			f.t.Fatalf("%s in %s: %v", key, bucket, err)
 		}

@@ -28,7 +28,7 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	read := func(name string, run func(c tool.Call) (tool.Output, error)) {
-		f.tool(schemas.Tool{Name: name, Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) { return run(c) })
+		f.tool(schemas.Tool{Name: name, Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) { return run(c) })
 	}
 	fine := func(tool.Call) (tool.Output, error) { return tool.Text("done"), nil }
 	read("chosen", fine)

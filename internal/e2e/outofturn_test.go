@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -29,7 +30,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
 			time.Sleep(20 * time.Second) // simulated
 			return tool.Text("done"), nil
 		})
@@ -47,7 +48,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 		}
 		f.wantOnRecord(two, f.reply(two, time.Minute))
 		lines := f.onRecord(audit.Filter{Session: "s"})
-		if len(lines) != 4 || lines[1].Type != messages.AuditBatchRefused || lines[1].Refusal.Class != messages.BatchConflict {
+		if len(lines) != 4 || lines[1].Type != messages.AuditBatchRefused || lines[1].Refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("on record: %+v", lines)
 		}
 	})
@@ -56,7 +57,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 // slowAndFast registers two writes, one of which takes 20 seconds.
 func (f *fleet) slowAndFast() {
 	for name, wait := range map[string]time.Duration{"slow": 20 * time.Second, "put": 0} {
-		f.tool(schemas.Tool{Name: name, Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: name, Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
 			time.Sleep(wait) // simulated
 			return tool.Text("done"), nil
 		})
@@ -118,7 +119,7 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 || got[0].Batch != "m" {
 			t.Errorf("on record: %+v", got)
 		}
-		story, err := journal.New(f.conn).Story(context.Background(), messages.KeyOf("_", "s", "n"))
+		story, err := journal.New(f.conn).Story(context.Background(), wire.KeyOf("_", "s", "n"))
 		if err != nil || len(story.Lines.Lines) != 2 {
 			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
 		}
@@ -144,7 +145,7 @@ func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 		makeRoom()
 		f.wantOnRecord(n, f.reply(n, 5*time.Minute))
 		f.gone(n)
-		story, err := journal.New(f.conn).Story(context.Background(), messages.KeyOf("_", "s", "n"))
+		story, err := journal.New(f.conn).Story(context.Background(), wire.KeyOf("_", "s", "n"))
 		if err != nil || len(story.Lines.Lines) != 1 {
 			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
 		}
@@ -157,7 +158,7 @@ func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "put", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) {
+		f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
 			time.Sleep(7 * time.Second) // simulated
 			return tool.Text("done"), nil
 		})

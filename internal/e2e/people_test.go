@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -85,7 +86,7 @@ func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		var err error
-		q, err = f.client.Show(ctx, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
+		q, err = f.client.Show(ctx, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
 		return err == nil
 	})
 	return q
@@ -128,7 +129,7 @@ func (f *fleet) audited() map[string]int {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	msgs, err := f.conn.All(ctx, f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
+	msgs, err := f.conn.All(ctx, f.conn.Names().Stream(bus.Audit), f.conn.Names().All(wire.VerbAudit))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func (f *fleet) audited() map[string]int {
 
 // bank registers lookup, a read, and refund, a write whose runs are recorded.
 func (f *fleet) bank() *outside {
-	f.tool(schemas.Tool{Name: "lookup", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "lookup", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 	return f.kept(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
@@ -163,13 +164,13 @@ func refund(amount string) call { return call{"refund", `{"order":"A-1001","amou
 // approve approves a question as one person.
 func (f *fleet) approve(p people, name string, q messages.Approval) {
 	f.t.Helper()
-	if state, err := f.says(p, name, q, messages.Approve, nil); err != nil || state != messages.DecisionGranted {
+	if state, err := f.says(p, name, q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 		f.t.Fatalf("approved by %s: %s, %v", name, state, err)
 	}
 }
 
 // present returns the announcements of the present workers.
-func (f *fleet) present() (all []messages.Presence) {
+func (f *fleet) present() (all []wire.Presence) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -178,7 +179,7 @@ func (f *fleet) present() (all []messages.Presence) {
 		f.t.Fatalf("%d workers are there, err %v", len(values), err)
 	}
 	for _, body := range values {
-		var w messages.Presence
+		var w wire.Presence
 		if err := json.Unmarshal(body, &w); err != nil {
 			f.t.Fatal(err)
 		}

@@ -70,10 +70,10 @@ func TestPoison(t *testing.T) {
 		want  string
 		lost  int32
 	}{
-		{"read", schemas.Tool{Kind: messages.Read}, false, "error", 5},
-		{"idempotent write", schemas.Tool{Kind: messages.Write, OnCrash: messages.Idempotent}, false, "outcome_unknown", 5},
-		{"once write", schemas.Tool{Kind: messages.Write}, false, "outcome_unknown", 1},
-		{"write, before it is claimed", schemas.Tool{Kind: messages.Write}, true, "error", 5},
+		{"read", schemas.Tool{Kind: messages.KindRead}, false, "error", 5},
+		{"idempotent write", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, false, "outcome_unknown", 5},
+		{"once write", schemas.Tool{Kind: messages.KindWrite}, false, "outcome_unknown", 1},
+		{"write, before it is claimed", schemas.Tool{Kind: messages.KindWrite}, true, "error", 5},
 	} {
 		for _, bounced := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bounced %t", row.name, bounced), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPoison(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					var naps atomic.Int64
-					sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+					sleepTool(f, "nap", messages.KindRead, time.Minute, "", &naps)
 					row.tool.Name, row.tool.TimeoutMS = "bomb", 300_000
 					var lost atomic.Int32
 					for range 9 {
@@ -121,7 +121,7 @@ func TestABounceIsNoPoison(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var naps atomic.Int64
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &naps)
 		bare := &tool.Registry{}
 		nap, _ := f.tools.Lookup("nap")
 		if err := bare.Add(nap.Tool, nap.Runner); err != nil {
@@ -149,7 +149,7 @@ func TestABounceIsNoPoison(t *testing.T) {
 
 // Workers that restart one after another while they run a call do not make it poison either.
 func TestRollingRestartsAreNoPoison(t *testing.T) {
-	for _, promise := range []schemas.Tool{{Kind: messages.Read}, {Kind: messages.Write, OnCrash: messages.Idempotent}} {
+	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -74,7 +75,7 @@ func checkEffects(t *testing.T, ledger string, replies []messages.Reply) {
 				t.Errorf("call %d of batch %s of session %s is said to be done, and is in the ledger %d times", r.Index, reply.Batch, reply.Session, n)
 			}
 			if r.Status != messages.StatusOK && r.Status != messages.StatusOutcomeUnknown && r.Status != messages.StatusSkipped {
-				t.Errorf("batch %s of session %s: %s", reply.Batch, reply.Session, messages.MustMarshal(r))
+				t.Errorf("batch %s of session %s: %s", reply.Batch, reply.Session, rawjson.MustMarshal(r))
 			}
 		}
 	}

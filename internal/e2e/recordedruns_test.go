@@ -12,6 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -31,7 +33,7 @@ func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran s
 		t.Fatal(err)
 	}
 	if l.Status != status || l.ArgsHash != messages.Digest([]byte(ran))[:16] || string(l.Arguments["amount"]) != string(fields.Amount) || l.ToolDigest == "" {
-		t.Errorf("of a call that ran with %s the line has the status %s, the hash %q, %s and the tool %q", ran, l.Status, l.ArgsHash, messages.MustMarshal(l.Arguments), l.ToolDigest)
+		t.Errorf("of a call that ran with %s the line has the status %s, the hash %q, %s and the tool %q", ran, l.Status, l.ArgsHash, rawjson.MustMarshal(l.Arguments), l.ToolDigest)
 	}
 }
 
@@ -44,7 +46,7 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				f.tool(schemas.Tool{Name: "pay", Kind: messages.Write}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+				f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
 				cut := hook.Hook{Name: "cut", Match: "pay", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 					return hook.Verdict{Input: json.RawMessage(`{"amount":10}`)}, nil
 				}}
@@ -57,8 +59,8 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 				time.Sleep(3 * time.Second) // simulated: it runs
 				kill()
 				f.wantStatuses(f.reply(b, 5*time.Minute), "outcome_unknown")
-				ended, _, err := journal.New(f.conn).Newest(context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
-				if r, ran := ended.Record, messages.Digest([]byte(`{"amount":10}`)); err != nil || r.State != messages.Ended || r.ArgsHash != ran || r.ToolDigest == "" || r.Result.Trail == nil || r.Result.Trail.ArgsHash != ran {
+				ended, _, err := journal.New(f.conn).Newest(context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+				if r, ran := ended.Record, messages.Digest([]byte(`{"amount":10}`)); err != nil || r.State != wire.Ended || r.ArgsHash != ran || r.ToolDigest == "" || r.Result.Trail == nil || r.Result.Trail.ArgsHash != ran {
 					t.Errorf("the end of the call says too little: %+v, %v", r, err)
 				}
 				if anew {
@@ -80,13 +82,13 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.tool(schemas.Tool{Name: "pay", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
 			t.Fatal(err)
 		}
 		b := canonical("s", "b", call{"pay", `{"amount":1000}`}, call{"pay", `{"amount":2000}`})
 		f.submit(b)
-		ctx, key, log := context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
+		ctx, key, log := context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
 		must := func(err error) {
 			t.Helper()
 			if err != nil {
@@ -95,22 +97,22 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 		}
 		var results []messages.Result
 		for i, id := range []messages.CallID{"c0", "c1"} {
-			r := messages.Result{V: 1, Index: i, CallID: id, Tool: "pay", Kind: messages.Write, Status: messages.StatusOutcomeUnknown,
+			r := messages.Result{V: 1, Index: i, CallID: id, Tool: "pay", Kind: messages.KindWrite, Status: messages.StatusOutcomeUnknown,
 				Outcome: messages.Failed(messages.CodeOutcomeUnknown, "lost"), Attempt: 1, Worker: "w"}
-			claim := messages.CallRecord{V: 1, State: messages.Claimed, Nonce: "n", Attempt: 1, Worker: "w"}
+			claim := wire.CallRecord{V: 1, State: wire.Claimed, Nonce: "n", Attempt: 1, Worker: "w"}
 			if i == 0 {
 				claim.Input, claim.ToolDigest = json.RawMessage(`{"amount":10}`), "d"
 				claim.ArgsHash = messages.Digest(claim.Input)
 			}
 			seq, err := log.Write(ctx, key.Call(i), claim, 0)
 			must(err)
-			_, err = log.Write(ctx, key.Call(i), messages.CallRecord{V: 1, State: messages.Ended, Nonce: "m", Attempt: 1, Result: &r}, seq)
+			_, err = log.Write(ctx, key.Call(i), wire.CallRecord{V: 1, State: wire.Ended, Nonce: "m", Attempt: 1, Result: &r}, seq)
 			must(err)
 			results = append(results, r)
 		}
 		a, _, err := log.Open(ctx, key)
 		must(err)
-		_, err = log.WriteReply(ctx, a, messages.Reply{V: 1, Batch: "b", Session: "s", Provider: b.Provider, Status: messages.Completed,
+		_, err = log.WriteReply(ctx, a, messages.Reply{V: 1, Batch: "b", Session: "s", Provider: b.Provider, Status: messages.ReplyCompleted,
 			Digest: messages.Digest(a.Body), Reinjection: json.RawMessage("null"), Results: results})
 		must(err)
 		f.worker(worker.Config{})
@@ -122,7 +124,7 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 		}
 		wantRan(t, lines[0], messages.StatusOutcomeUnknown, `{"amount":10}`)
 		if l := lines[1]; l.ArgsHash != "" || l.Arguments != nil {
-			t.Errorf("what ran is not known, and the line shows %q and %s", l.ArgsHash, messages.MustMarshal(l.Arguments))
+			t.Errorf("what ran is not known, and the line shows %q and %s", l.ArgsHash, rawjson.MustMarshal(l.Arguments))
 		}
 	})
 }
@@ -140,16 +142,16 @@ func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
 		b.Provider = "of-another-version"
 		f.submit(b)
 		log := journal.New(f.conn)
-		a, _, err := log.Open(context.Background(), messages.KeyOf(messages.OneTenant, b.Session, b.ID))
+		a, _, err := log.Open(context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply := messages.Reply{V: 1, Batch: "b", Session: "s", Provider: b.Provider, Status: messages.Completed, Digest: messages.Digest(a.Body), Reinjection: json.RawMessage("null"),
-			Results: []messages.Result{{V: 1, Index: 0, CallID: "c0", Tool: "pay", Kind: messages.Write, Status: messages.StatusOK, Attempt: 1, Worker: "w"}}}
+		reply := messages.Reply{V: 1, Batch: "b", Session: "s", Provider: b.Provider, Status: messages.ReplyCompleted, Digest: messages.Digest(a.Body), Reinjection: json.RawMessage("null"),
+			Results: []messages.Result{{V: 1, Index: 0, CallID: "c0", Tool: "pay", Kind: messages.KindWrite, Status: messages.StatusOK, Attempt: 1, Worker: "w"}}}
 		if _, err := log.WriteReply(context.Background(), a, reply); err != nil {
 			t.Fatal(err)
 		}
-		f.tool(schemas.Tool{Name: "pay", Kind: messages.Write}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+		f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		f.wantOnRecord(b, reply)

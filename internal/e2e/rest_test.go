@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -22,7 +23,7 @@ const mayRest = 5*time.Minute + 10*time.Second
 
 // secret registers a read that needs approval and has no ledger.
 func (f *fleet) secret() {
-	f.tool(schemas.Tool{Name: "secret", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 }
@@ -31,12 +32,12 @@ func (f *fleet) secret() {
 // woken.
 func (f *fleet) grants(p people, name string, q messages.Approval) {
 	f.t.Helper()
-	ctx, j, key := context.Background(), journal.New(f.conn), messages.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
+	ctx, j, key := context.Background(), journal.New(f.conn), wire.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
 	entry, err := j.Question(ctx, key)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	d := approval.Answer(q, messages.Approve, name)
+	d := approval.Answer(q, messages.VerdictApprove, name)
 	d.At = time.Now().UTC()
 	if d, err = p.keys[name].Sign(d); err != nil {
 		f.t.Fatal(err)
@@ -46,7 +47,7 @@ func (f *fleet) grants(p people, name string, q messages.Approval) {
 		f.t.Fatalf("%s, %v", state, refused)
 	}
 	record := entry.Record
-	record.State, record.Nonce, record.Approval = messages.Granted, "granted", &granted
+	record.State, record.Nonce, record.Approval = wire.Granted, "granted", &granted
 	if _, err := j.Write(ctx, key, record, entry.Seq); err != nil {
 		f.t.Fatal(err)
 	}
@@ -135,8 +136,8 @@ func TestAParkedReadIsAborted(t *testing.T) {
 			time.Sleep(time.Duration(round) * time.Minute)
 			f.abort("s", string(b.ID))
 			f.wantStatuses(f.reply(b, 5*time.Second), "ok aborted ok aborted")
-			_, err := f.says(p, "alice", q, messages.Approve, nil)
-			wantRefused(t, "an approval of what was aborted", err, messages.NotPending)
+			_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+			wantRefused(t, "an approval of what was aborted", err, messages.ClassNotPending)
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 // quick registers a read rd and a write wr, which return their input at once.
 func quick(f *fleet) {
 	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
-	f.tool(schemas.Tool{Name: "rd", Kind: messages.Read}, echo)
+	f.tool(schemas.Tool{Name: "rd", Kind: messages.KindRead}, echo)
 	f.tool(schemas.Tool{Name: "wr"}, echo)
 }
 

@@ -108,12 +108,12 @@ func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				f.tool(schemas.Tool{Name: "echo", Kind: messages.Read}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+				f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 					return tool.Output{Value: c.Input}, nil
 				})
 				f.tool(schemas.Tool{Name: "count"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("counted"), nil })
-				openFirst, firstRuns := f.behindGate("first", messages.Write)
-				openLast, lastRuns := f.behindGate("last", messages.Write)
+				openFirst, firstRuns := f.behindGate("first", messages.KindWrite)
+				openLast, lastRuns := f.behindGate("last", messages.KindWrite)
 				f.worker(worker.Config{})
 				c := f.coordinator(coordinator.Config{})
 				f.run(canonical("s", "before", call{"echo", ""})) // is not told
@@ -310,7 +310,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 func TestWatchSince(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
-		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.Write) })
+		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		defer open()
 		var began time.Time
@@ -397,7 +397,7 @@ func batchNames(events []messages.Event) (names []string) {
 func TestTheBatchesOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
-		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.Write) })
+		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		defer open()
 		for i := range 100 {

@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -31,8 +32,8 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 		{name: "with an empty sig, as older versions sign", signed: strings.NewReplacer(`"tenant":`, `"sig":"","tenant":`)},
 		{name: "with an unknown member that is not signed", sent: strings.NewReplacer(unknown, `"amount_limit":50,`+unknown)},
 		{name: "with an unknown member that is signed", signed: strings.NewReplacer(unknown, `"amount_limit":50,`+unknown),
-			sent: strings.NewReplacer(unknown, `"amount_limit":50,`+unknown), want: messages.BadSignature},
-		{name: "with HTML escapes", signed: strings.NewReplacer("&", `\u0026`), want: messages.BadSignature},
+			sent: strings.NewReplacer(unknown, `"amount_limit":50,`+unknown), want: messages.ClassBadSignature},
+		{name: "with HTML escapes", signed: strings.NewReplacer("&", `\u0026`), want: messages.ClassBadSignature},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -91,7 +92,7 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 // template has its members in the right order.
 func (f *fleet) documented(b messages.Batch, key string) string {
 	f.t.Helper()
-	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(messages.VerbShow, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, nil)
+	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(wire.VerbShow, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func (f *fleet) documented(b messages.Batch, key string) string {
 
 func (f *fleet) decideRaw(b messages.Batch, body string) (answer messages.DecisionAnswer) {
 	f.t.Helper()
-	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(messages.VerbDecide, messages.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, []byte(body))
+	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(wire.VerbDecide, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, []byte(body))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -126,7 +127,7 @@ func (f *fleet) decideRaw(b messages.Batch, body string) (answer messages.Decisi
 // decided returns the first accepted decision in the audit log.
 func (f *fleet) decided() messages.Decision {
 	f.t.Helper()
-	lines, err := f.conn.All(f.t.Context(), f.conn.Names().Stream(bus.Audit), f.conn.Names().All(messages.VerbAudit))
+	lines, err := f.conn.All(f.t.Context(), f.conn.Names().Stream(bus.Audit), f.conn.Names().All(wire.VerbAudit))
 	if err != nil {
 		f.t.Fatal(err)
 	}

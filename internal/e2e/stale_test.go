@@ -194,21 +194,21 @@ func (p *processes) run(c *client.Client, b messages.Batch) messages.Result {
 	return p.result(c, b)
 }
 
-// wire is a TCP proxy that can be cut: both ends then get no data and no error.
-type wire struct {
+// cutProxy is a TCP proxy that can be cut: both ends then get no data and no error.
+type cutProxy struct {
 	addr string
 	mu   sync.Mutex
 	cut  bool // guarded by mu
 }
 
-func newWire(t *testing.T, to string) *wire {
+func newCutProxy(t *testing.T, to string) *cutProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	w := &wire{addr: l.Addr().String()}
+	w := &cutProxy{addr: l.Addr().String()}
 	go func() {
 		for {
 			near, err := l.Accept()
@@ -228,7 +228,7 @@ func newWire(t *testing.T, to string) *wire {
 	return w
 }
 
-func (w *wire) pass(from, to net.Conn) {
+func (w *cutProxy) pass(from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -252,13 +252,13 @@ func (w *wire) pass(from, to net.Conn) {
 	}
 }
 
-func (w *wire) isCut() bool {
+func (w *cutProxy) isCut() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cut
 }
 
-func (w *wire) setCut(cut bool) {
+func (w *cutProxy) setCut(cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = cut
@@ -273,7 +273,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			file, dir := p.effects()
 			p.ready("coordinator")
 			straight := p.url
-			w := newWire(t, strings.TrimPrefix(straight, "nats://"))
+			w := newCutProxy(t, strings.TrimPrefix(straight, "nats://"))
 			p.url = "nats://" + w.addr
 			p.worker(file, "cut off")
 			p.url = straight

@@ -14,6 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -33,7 +35,7 @@ func (f *fleet) wantSteering(r messages.Reply, want string) {
 	if string(r.Steering) != want {
 		f.t.Errorf("the reply of %s takes %.200s along, want %.200s", r.Batch, r.Steering, want)
 	}
-	wantValid(f.t, "reply", messages.MustMarshal(r))
+	wantValid(f.t, "reply", rawjson.MustMarshal(r))
 }
 
 // Running calls keep their real results, and skipped ones say by whom they were skipped. Two
@@ -52,7 +54,7 @@ func TestSteering(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+				look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.gated(schemas.Tool{Name: "pay"})
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				var calls []call
@@ -71,7 +73,7 @@ func TestSteering(t *testing.T) {
 				reply := f.reply(b, time.Minute)
 				f.wantStatuses(reply, row.want)
 				f.wantSteering(reply, `[{"role":"user","content":"stop"},"and wait"]`)
-				if reply.Status != messages.Completed {
+				if reply.Status != messages.ReplyCompleted {
 					t.Errorf("the reply is %s", reply.Status)
 				}
 				if strings.HasSuffix(row.want, "skipped") {
@@ -154,7 +156,7 @@ func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 		if err != nil || len(said) != 1 {
 			t.Fatalf("%d controls, err %v", len(said), err)
 		}
-		if err := j.TakeSteering(context.Background(), messages.KeyOf("_", "s", "b"), said[0].Seq); err != nil {
+		if err := j.TakeSteering(context.Background(), wire.KeyOf("_", "s", "b"), said[0].Seq); err != nil {
 			t.Fatal(err)
 		}
 		kill()
@@ -212,7 +214,7 @@ func TestTheTimeOfABatchIsUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.Read}), f.gated(schemas.Tool{Name: "pay"})
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.gated(schemas.Tool{Name: "pay"})
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		timed := func(id string, calls ...call) messages.Batch {
@@ -237,7 +239,7 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look := f.gated(schemas.Tool{Name: "look", Kind: messages.Read, TimeoutMS: 8000})
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead, TimeoutMS: 8000})
 		f.worker(worker.Config{Slots: 1})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, call{"look", ""}, call{"look", ""})
@@ -252,7 +254,7 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 
 // A coordinator that takes a batch over continues with the time that the newest plan record leaves.
 func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
-	for _, kind := range []messages.Kind{messages.Read, messages.Write} {
+	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) { timeSurvivesATakeover(t, kind) })
 	}
 }
@@ -291,7 +293,7 @@ func TestEachMessageComesOnce(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		var naps atomic.Int64
-		sleepTool(f, "nap", messages.Read, time.Minute, "", &naps)
+		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &naps)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		kill := f.mortal(coordinator.Config{})

@@ -16,6 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker"
 )
@@ -73,14 +75,14 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	p.until("the job is set aside", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "read.default") })
 
 	reply, err := p.client().Run(t.Context(), canonical("s", "after", call{"echo", `{"n":1}`}, call{"note", ""}), nil)
-	if err != nil || reply.Status != messages.Completed {
+	if err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("a batch after them: %s, %v", reply.Status, err)
 	}
 	var list struct {
 		Dead []struct {
 			Seq      uint64    `json:"seq"`
 			SetAside time.Time `json:"set_aside"`
-			messages.Buried
+			wire.DeadLetter
 		} `json:"dead"`
 	}
 	out, _, _ := p.tell("dead", "ls", "-o", "json")
@@ -136,7 +138,7 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")
 		})
 	}
-	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""}), nil); err != nil || reply.Status != messages.Completed {
+	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""}), nil); err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("a batch on a server that is accepted: %s, %v", reply.Status, err)
 	}
 	out, _, _ := p.tell("status")
@@ -153,7 +155,7 @@ func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[
 	t.Helper()
 	var raw []byte
 	if body != nil {
-		raw = messages.MustMarshal(body)
+		raw = rawjson.MustMarshal(body)
 	}
 	m, err := conn.Request(t.Context(), "$JS.API."+what, nil, raw)
 	if err == nil {
@@ -227,7 +229,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				close(gate)
 				// Without the log a running batch still ends, and its reply is stored.
 				if reply, err := f.await(b, 5*time.Minute); err == nil && (stream != bus.Batches || len(reply.Results) != 2) {
-					t.Errorf("a reply without %s: %s", name, messages.MustMarshal(reply))
+					t.Errorf("a reply without %s: %s", name, rawjson.MustMarshal(reply))
 				}
 				if _, err := f.conn.First(context.Background(), name, ">"); !errors.Is(err, bus.ErrNoStream) {
 					t.Errorf("%s was made anew: %v", name, err)
@@ -271,7 +273,7 @@ func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 				f.until("it is said", func() bool { return strings.Contains(log.String(), "no such consumer") })
 				reply, err := f.await(b, 5*time.Minute)
 				if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[1].Status != messages.StatusOK || runs.Load() != 1 {
-					t.Errorf("%s, %v, after %d runs of the write", messages.MustMarshal(reply), err, runs.Load())
+					t.Errorf("%s, %v, after %d runs of the write", rawjson.MustMarshal(reply), err, runs.Load())
 				}
 			})
 		})

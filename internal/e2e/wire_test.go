@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -20,16 +21,16 @@ import (
 )
 
 // schemaOf is the schema of the messages under each verb.
-var schemaOf = map[messages.Verb]string{
-	messages.VerbBatch: "batch", messages.VerbRun: "batch", messages.VerbReply: "reply", messages.VerbFinal: "reply",
-	messages.VerbRefused: "reply", messages.VerbEvent: "event", messages.VerbRead: "job", messages.VerbWrite: "job",
-	messages.VerbCall: "call-record", messages.VerbPlan: "plan-record", messages.VerbResult: "result",
-	messages.VerbNotify: "notice", messages.VerbGet: "get", messages.VerbControl: "control", messages.VerbCtl: "control-record",
-	messages.VerbStop: "stop", messages.VerbHand: "hand-back", messages.VerbAudit: "audit-record", auditEnded: "audit-lines",
+var schemaOf = map[wire.Verb]string{
+	wire.VerbBatch: "batch", wire.VerbRun: "batch", wire.VerbReply: "reply", wire.VerbFinal: "reply",
+	wire.VerbRefused: "reply", wire.VerbEvent: "event", wire.VerbRead: "job", wire.VerbWrite: "job",
+	wire.VerbCall: "call-record", wire.VerbPlan: "plan-record", wire.VerbResult: "result",
+	wire.VerbNotify: "notice", wire.VerbGet: "get", wire.VerbControl: "control", wire.VerbCtl: "control-record",
+	wire.VerbStop: "stop", wire.VerbHand: "hand-back", wire.VerbAudit: "audit-record", auditEnded: "audit-lines",
 }
 
 // auditEnded stands for the audit lines of a session's batches, which have a separate subject.
-const auditEnded messages.Verb = "audit.ended"
+const auditEnded wire.Verb = "audit.ended"
 
 // Every message on the wire is valid by its schema.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
@@ -56,8 +57,8 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 	if _, err := f.client.GetFull(t.Context(), "s", "mixed gemini"); err != nil {
 		t.Error(err)
 	}
-	sawAll(messages.VerbBatch, messages.VerbRun, messages.VerbReply, messages.VerbRefused, messages.VerbEvent, messages.VerbRead,
-		messages.VerbWrite, messages.VerbCall, messages.VerbPlan, messages.VerbResult, messages.VerbNotify, messages.VerbFinal)
+	sawAll(wire.VerbBatch, wire.VerbRun, wire.VerbReply, wire.VerbRefused, wire.VerbEvent, wire.VerbRead,
+		wire.VerbWrite, wire.VerbCall, wire.VerbPlan, wire.VerbResult, wire.VerbNotify, wire.VerbFinal)
 }
 
 // The same for controls, retries, and calls that are handed back.
@@ -65,18 +66,18 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	var hanging atomic.Bool
-	f.tool(schemas.Tool{Name: "hang", Kind: messages.Read, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "hang", Kind: messages.KindRead, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		hanging.Store(true)
 		<-ctx.Done()
 		return tool.Output{}, context.Cause(ctx)
 	})
-	f.tool(schemas.Tool{Name: "flaky", Kind: messages.Write, OnCrash: messages.Idempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 1}}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "flaky", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 1}}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		if c.Attempt == 1 {
 			return tool.Output{}, &messages.Error{Message: "busy", Retryable: true}
 		}
 		return tool.Text("done"), nil
 	})
-	f.tool(schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command", InputSchema: []byte(`{"type":"object"}`)}, func(context.Context, tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command", InputSchema: []byte(`{"type":"object"}`)}, func(context.Context, tool.Call) (tool.Output, error) {
 		return tool.Text("ran"), nil
 	})
 	rewrite := hook.Hook{Name: "rewrite", Match: "sh", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
@@ -99,7 +100,7 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	reply, err := f.client.Await(t.Context(), hung.Session, hung.ID)
-	if err != nil || reply.Status != messages.Aborted || string(reply.Steering) != `[{"role":"user","content":"hurry"}]` {
+	if err != nil || reply.Status != messages.ReplyAborted || string(reply.Steering) != `[{"role":"user","content":"hurry"}]` {
 		t.Errorf("the aborted batch: %s, steering %s, %v", reply.Status, reply.Steering, err)
 	}
 	for _, r := range f.run(canonical("s", "rare", call{"flaky", ""}, call{"sh", `{"command":"ls"}`})).Results {
@@ -107,22 +108,22 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	sawAll(messages.VerbControl, messages.VerbCtl, messages.VerbStop, messages.VerbHand, auditEnded)
+	sawAll(wire.VerbControl, wire.VerbCtl, wire.VerbStop, wire.VerbHand, auditEnded)
 }
 
 // everyMessageFits checks every published message against its schema. It returns a function that
 // waits until messages of all the given verbs were seen.
-func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
+func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 	t.Helper()
 	watcher := f.connect("watcher")
 	t.Cleanup(watcher.Close)
 	var mu sync.Mutex
-	seen := map[messages.Verb]int{}
+	seen := map[wire.Verb]int{}
 	_, err := watcher.Subscribe("toolfleet.>", "", func(m bus.Msg) {
 		mu.Lock()
 		defer mu.Unlock()
-		verb := messages.Verb(strings.Split(m.Subject, ".")[1])
-		if verb == messages.VerbAudit && (strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside")) {
+		verb := wire.Verb(strings.Split(m.Subject, ".")[1])
+		if verb == wire.VerbAudit && (strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside")) {
 			verb = auditEnded
 		}
 		seen[verb]++
@@ -131,7 +132,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
 			t.Errorf("nobody knows what travels on %s", m.Subject)
 			return
 		}
-		if len(m.Data) == 0 && verb == messages.VerbGet {
+		if len(m.Data) == 0 && verb == wire.VerbGet {
 			return
 		}
 		schema, err := schemas.For(name)
@@ -149,7 +150,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...messages.Verb)) {
 	if err := watcher.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return func(verbs ...messages.Verb) {
+	return func(verbs ...wire.Verb) {
 		t.Helper()
 		for _, verb := range verbs {
 			f.until("a "+string(verb)+" message was seen", func() bool { mu.Lock(); defer mu.Unlock(); return seen[verb] > 0 })

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -18,7 +20,7 @@ import (
 // NoQuestion means that a call does not wait for a person: it has no question, or its question is
 // answered.
 type NoQuestion struct {
-	Key    messages.CallKey
+	Key    wire.CallKey
 	Newest CallEntry // newest record of the call; Seq is 0 when it has none
 }
 
@@ -28,12 +30,12 @@ func (n *NoQuestion) Error() string {
 
 // Question returns the record of a call that waits for a person, from the stream's leader, so that
 // a decision can be written behind it. The error is a *NoQuestion when the call does not wait.
-func (j *Journal) Question(ctx context.Context, key messages.CallKey) (CallEntry, error) {
+func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
 	if err != nil {
 		return CallEntry{}, err
 	}
-	if !found || entry.Record.State != messages.Parked || entry.Record.Approval == nil {
+	if !found || entry.Record.State != wire.Parked || entry.Record.Approval == nil {
 		return CallEntry{}, &NoQuestion{Key: key, Newest: entry}
 	}
 	return entry, nil
@@ -41,13 +43,13 @@ func (j *Journal) Question(ctx context.Context, key messages.CallKey) (CallEntry
 
 // Ask puts a question into the index, or updates its entry. fresh reports that the question is new
 // there; when several coordinators ask at the same time, it is true for one of them.
-func (j *Journal) Ask(ctx context.Context, key messages.CallKey, question messages.Approval) (fresh bool, err error) {
-	entry := messages.MustMarshal(question.Pending())
+func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.Approval) (fresh bool, err error) {
+	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
 	if err != nil {
 		return false, fmt.Errorf("list the question of call %s: %w", key, err)
 	}
-	if found && slices.Equal(messages.MustMarshal(listed), entry) {
+	if found && slices.Equal(rawjson.MustMarshal(listed), entry) {
 		return false, nil
 	}
 	_, err = j.conn.CompareAndSet(ctx, j.listing(key.String()), nil, entry, last)
@@ -62,7 +64,7 @@ func (j *Journal) Ask(ctx context.Context, key messages.CallKey, question messag
 }
 
 // Forget takes the question of a call off the index. found reports whether this call removed it.
-func (j *Journal) Forget(ctx context.Context, key messages.CallKey) (was messages.Pending, found bool, err error) {
+func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
 		return was, false, fmt.Errorf("take the question of call %s off the list: %w", key, err)
@@ -98,7 +100,7 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 }
 
 // listed returns the index entry of a call, and the sequence behind which to write the next one.
-func (j *Journal) listed(ctx context.Context, key messages.CallKey) (entry messages.Pending, found bool, last uint64, err error) {
+func (j *Journal) listed(ctx context.Context, key wire.CallKey) (entry messages.Pending, found bool, last uint64, err error) {
 	msg, err := j.conn.Last(ctx, j.index(), j.listing(key.String()))
 	if errors.Is(err, bus.ErrNotFound) {
 		return entry, false, 0, nil

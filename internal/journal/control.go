@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -15,13 +17,13 @@ import (
 type ControlEntry struct {
 	Seq    uint64
 	Stored time.Time
-	Record messages.ControlRecord
+	Record wire.ControlRecord
 }
 
 // Controls returns the control records of a session, in order. It leaves out those that cannot be
 // read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
-	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(messages.VerbCtl, tenant, session)
+	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(wire.VerbCtl, tenant, session)
 	// Most sessions have no controls, and this request is the cheaper one.
 	_, err := j.conn.Last(ctx, stream, subject)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -47,14 +49,14 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 // WriteControl stores a control of a session. It applies to the batches that are in the log at this
 // moment; an abort by id also applies to a batch that comes later.
 func (j *Journal) WriteControl(ctx context.Context, tenant, session string, control messages.Control) (seq uint64, err error) {
-	record := messages.ControlRecord{Control: control}
+	record := wire.ControlRecord{Control: control}
 	record.V = messages.Version
-	newest, err := j.conn.Last(ctx, j.names.Stream(bus.Batches), j.names.OfSession(messages.VerbBatch, tenant, session)+".*")
+	newest, err := j.conn.Last(ctx, j.names.Stream(bus.Batches), j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
 	if err != nil && !errors.Is(err, bus.ErrNotFound) {
 		return 0, fmt.Errorf("read the log of session %s: %w", session, err)
 	}
 	record.UpTo = newest.Seq
-	seq, err = j.conn.Append(ctx, j.names.OfSession(messages.VerbCtl, tenant, session), nil, messages.MustMarshal(record))
+	seq, err = j.conn.Append(ctx, j.names.OfSession(wire.VerbCtl, tenant, session), nil, rawjson.MustMarshal(record))
 	if err != nil {
 		return 0, fmt.Errorf("store a control of session %s: %w", session, err)
 	}
@@ -63,9 +65,9 @@ func (j *Journal) WriteControl(ctx context.Context, tenant, session string, cont
 
 // TakeSteering marks every steering message of the session up to the record at sequence last as
 // taken by the reply of a batch. bus.ErrConflict means that newer controls were stored meanwhile.
-func (j *Journal) TakeSteering(ctx context.Context, key messages.BatchKey, last uint64) error {
-	record := messages.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
-	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(messages.VerbCtl, key.Tenant, key.Session), nil, messages.MustMarshal(record), last)
+func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint64) error {
+	record := wire.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
+	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil, rawjson.MustMarshal(record), last)
 	if err != nil {
 		return fmt.Errorf("take the steering of session %s along: %w", key.Session, err)
 	}

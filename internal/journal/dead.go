@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// DeadEntry is a dead letter. A message that is no [messages.Buried], because another program wrote
+// DeadEntry is a dead letter. A message that is no [wire.DeadLetter], because another program wrote
 // it, keeps its own subject and body; its Reason says why it cannot be read.
 type DeadEntry struct {
 	Seq    uint64
 	Stored time.Time // when it was dead-lettered
-	Buried messages.Buried
+	Buried wire.DeadLetter
 }
 
 // Dead returns the newest dead letters, newest first, at most as many as most, without their
@@ -55,7 +55,7 @@ func (j *Journal) DeadAt(ctx context.Context, seq uint64) (DeadEntry, error) {
 	}
 	e := DeadEntry{Seq: msg.Seq, Stored: msg.Time}
 	if err := json.Unmarshal(msg.Data, &e.Buried); err != nil {
-		e.Buried = messages.Buried{
+		e.Buried = wire.DeadLetter{
 			Subject: msg.Subject, Reason: "not set aside by toolfleet: " + err.Error(), Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -17,7 +18,7 @@ import (
 
 // StuckHead is the head of a session that has not moved, although nothing explains it.
 type StuckHead struct {
-	Key     messages.BatchKey
+	Key     wire.BatchKey
 	Session messages.SessionID // the token of the key, where the batch cannot be read
 	Batch   messages.BatchID   // the same
 	Seq     uint64             // in the log
@@ -46,7 +47,7 @@ type HeadSweep struct {
 	seen     map[string]bool // sessions whose head was looked at
 	// asked is the batches with a question in the index of open questions, as it was when the first old head was seen; nil
 	// before. It spares a look at most heads that wait for a person.
-	asked map[messages.BatchKey]bool
+	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
 
@@ -98,7 +99,7 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	return done, nil
 }
 
-func sessionOf(key messages.BatchKey) string { return key.Tenant + "." + key.Session }
+func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
 // heads is the heads in the next part of the log of sessions that were not seen before, the place behind that part, and
 // whether everything behind it is too young to be stuck.
@@ -106,7 +107,7 @@ func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted,
 	next, done = s.next, true
 	here := map[string]bool{}
 	messagesLeft, bytesLeft := stepMessages, stepBytes
-	filter := s.j.names.EveryBatch(messages.VerbBatch)
+	filter := s.j.names.EveryBatch(wire.VerbBatch)
 	err = s.j.conn.Scan(ctx, s.j.names.Stream(bus.Batches), filter, bus.From{Seq: s.next}, func(msg bus.Msg) bool {
 		if now.Sub(msg.Time) < removal {
 			return false
@@ -139,7 +140,7 @@ func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Acce
 	finals := make([]string, len(heads))
 	old := false
 	for i, h := range heads {
-		finals[i] = s.j.names.Of(messages.VerbFinal, h.Key)
+		finals[i] = s.j.names.Of(wire.VerbFinal, h.Key)
 		old = old || now.Sub(h.Stored) >= s.patience
 	}
 	replies, err := s.j.conn.Glance(ctx, s.j.names.Stream(bus.Replies), finals...)
@@ -155,9 +156,9 @@ func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Acce
 		if err != nil {
 			return nil, err
 		}
-		s.asked = map[messages.BatchKey]bool{}
+		s.asked = map[wire.BatchKey]bool{}
 		for _, q := range open {
-			s.asked[messages.KeyOf(string(q.Tenant), q.Session, q.Batch)] = true
+			s.asked[wire.KeyOf(string(q.Tenant), q.Session, q.Batch)] = true
 		}
 	}
 	for i, h := range heads {
@@ -199,20 +200,20 @@ func (s *HeadSweep) look(ctx context.Context, now time.Time, q quietHead) (head 
 		return head, false, err
 	}
 	head = StuckHead{Key: q.Key, Session: messages.SessionID(q.Key.Session), Batch: messages.BatchID(q.Key.Batch), Seq: q.Seq, Since: since, Replied: q.replied}
-	if b, _ := messages.DecodeBatch(q.Body); messages.KeyOf(q.Key.Tenant, b.Session, b.ID) == q.Key {
+	if b, _ := messages.DecodeBatch(q.Body); wire.KeyOf(q.Key.Tenant, b.Session, b.ID) == q.Key {
 		head.Session, head.Batch = b.Session, b.ID
 	}
 	return head, true, nil
 }
 
 // lastSign is when the newest record of a batch was stored, if that was after since.
-func (s *HeadSweep) lastSign(ctx context.Context, key messages.BatchKey, since time.Time) (time.Time, error) {
+func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.Time) (time.Time, error) {
 	calls, results := s.j.names.Stream(bus.Calls), s.j.names.Stream(bus.Results)
 	for _, at := range []struct{ stream, subject string }{
-		{calls, s.j.names.Of(messages.VerbCall, key) + ".*"},
-		{calls, s.j.names.Of(messages.VerbPlan, key)},
-		{calls, s.j.names.Of(messages.VerbHand, key) + ".*"},
-		{results, s.j.names.Of(messages.VerbResult, key) + ".*"},
+		{calls, s.j.names.Of(wire.VerbCall, key) + ".*"},
+		{calls, s.j.names.Of(wire.VerbPlan, key)},
+		{calls, s.j.names.Of(wire.VerbHand, key) + ".*"},
+		{results, s.j.names.Of(wire.VerbResult, key) + ".*"},
 	} {
 		msg, err := s.j.conn.Last(ctx, at.stream, at.subject)
 		if err != nil && !errors.Is(err, bus.ErrNotFound) {
@@ -227,13 +228,13 @@ func (s *HeadSweep) lastSign(ctx context.Context, key messages.BatchKey, since t
 
 // explainedUntil is until when a batch without a reply may stand still: a call of it is queued or with a worker, is
 // claimed, is to be tried again, or waits for a person.
-func (s *HeadSweep) explainedUntil(ctx context.Context, key messages.BatchKey) (until time.Time, err error) {
+func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {
 			until = t
 		}
 	}
-	for _, lane := range []messages.Verb{messages.VerbRead, messages.VerbWrite} { // of any pool
+	for _, lane := range []wire.Verb{wire.VerbRead, wire.VerbWrite} { // of any pool
 		msg, err := s.j.conn.Last(ctx, s.j.names.Stream(bus.Jobs), s.j.names.Of(lane+".*", key)+".*")
 		if errors.Is(err, bus.ErrNotFound) {
 			continue
@@ -242,7 +243,7 @@ func (s *HeadSweep) explainedUntil(ctx context.Context, key messages.BatchKey) (
 			return until, err
 		}
 		later(msg.Time)
-		var job messages.Job
+		var job wire.Job
 		if json.Unmarshal(msg.Data, &job) == nil {
 			later(job.NotAfter)
 		}
@@ -250,13 +251,13 @@ func (s *HeadSweep) explainedUntil(ctx context.Context, key messages.BatchKey) (
 	known, err := s.j.Calls(ctx, key)
 	for _, e := range known.Records {
 		switch e.Record.State {
-		case messages.Parked:
+		case wire.Parked:
 			if e.Record.Approval != nil {
 				later(e.Record.Approval.Expires)
 			}
-		case messages.Claimed, messages.Renewed:
+		case wire.Claimed, wire.Renewed:
 			later(e.Stored.Add(time.Duration(e.Record.LeaseMS) * time.Millisecond))
-		case messages.Released:
+		case wire.Released:
 			later(e.Stored.Add(time.Duration(e.Record.RetryAfterMS) * time.Millisecond))
 		}
 	}

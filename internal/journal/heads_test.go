@@ -13,6 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -48,8 +50,8 @@ func (x *fixture) must(err error) {
 func (x *fixture) submit(session, id string) journal.Accepted {
 	x.t.Helper()
 	b := messages.Batch{V: 1, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}
-	key := messages.KeyOf(messages.OneTenant, b.Session, b.ID)
-	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Of(messages.VerbBatch, key), nil, messages.MustMarshal(b))
+	key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 	x.must(err)
 	a, found, err := x.journal.Open(x.t.Context(), key)
 	x.must(err)
@@ -61,15 +63,15 @@ func (x *fixture) submit(session, id string) journal.Accepted {
 
 func (x *fixture) reply(a journal.Accepted) {
 	x.t.Helper()
-	_, err := x.journal.WriteReply(x.t.Context(), a, messages.Reply{V: 1, Status: messages.Completed})
+	_, err := x.journal.WriteReply(x.t.Context(), a, messages.Reply{V: 1, Status: messages.ReplyCompleted})
 	x.must(err)
 }
 
-func (x *fixture) record(a journal.Accepted, state messages.CallState, f func(*messages.CallRecord)) {
+func (x *fixture) record(a journal.Accepted, state wire.CallState, f func(*wire.CallRecord)) {
 	x.t.Helper()
 	newest, _, err := x.journal.Newest(x.t.Context(), a.Key.Call(0))
 	x.must(err)
-	record := messages.CallRecord{State: state, Nonce: fmt.Sprint(state, newest.Seq)}
+	record := wire.CallRecord{State: state, Nonce: fmt.Sprint(state, newest.Seq)}
 	if f != nil {
 		f(&record)
 	}
@@ -79,7 +81,7 @@ func (x *fixture) record(a journal.Accepted, state messages.CallState, f func(*m
 
 func (x *fixture) job(a journal.Accepted, notAfter time.Time) {
 	x.t.Helper()
-	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Lane(false, "p", a.Key.Call(0)), nil, messages.MustMarshal(messages.Job{NotAfter: notAfter}))
+	_, err := x.conn.Append(x.t.Context(), x.conn.Names().Lane(false, "p", a.Key.Call(0)), nil, rawjson.MustMarshal(wire.Job{NotAfter: notAfter}))
 	x.must(err)
 }
 
@@ -120,15 +122,15 @@ func TestStuckHeads(t *testing.T) {
 		"its reply is stored":   {(*fixture).reply, time.Minute, "replied"},
 		"a plan":                {func(x *fixture, a journal.Accepted) { x.plan(a) }, patience, "idle"},
 		"a result":              {func(x *fixture, a journal.Accepted) { x.result(a) }, patience, "idle"},
-		"a call that has ended": {func(x *fixture, a journal.Accepted) { x.record(a, messages.Ended, nil) }, patience, "idle"},
+		"a call that has ended": {func(x *fixture, a journal.Accepted) { x.record(a, wire.Ended, nil) }, patience, "idle"},
 		"a claim": {func(x *fixture, a journal.Accepted) {
-			x.record(a, messages.Claimed, func(r *messages.CallRecord) { r.LeaseMS = 3_600_000 })
+			x.record(a, wire.Claimed, func(r *wire.CallRecord) { r.LeaseMS = 3_600_000 })
 		}, time.Hour + patience, "idle"},
 		"a pause between two attempts": {func(x *fixture, a journal.Accepted) {
-			x.record(a, messages.Released, func(r *messages.CallRecord) { r.RetryAfterMS = 1_800_000 })
+			x.record(a, wire.Released, func(r *wire.CallRecord) { r.RetryAfterMS = 1_800_000 })
 		}, 30*time.Minute + patience, "idle"},
 		"a question that is not listed": {func(x *fixture, a journal.Accepted) {
-			x.record(a, messages.Parked, func(r *messages.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
+			x.record(a, wire.Parked, func(r *wire.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
 		}, time.Hour + patience, "idle"},
 		"a question that is listed": {func(x *fixture, a journal.Accepted) {
 			q := messages.Approval{Tenant: messages.OneTenant, Session: "s", Batch: "b", ID: "q", Expires: time.Now().Add(time.Hour)}
@@ -136,8 +138,8 @@ func TestStuckHeads(t *testing.T) {
 			x.must(err)
 		}, time.Hour, "idle"},
 		"a question that was answered": {func(x *fixture, a journal.Accepted) {
-			x.record(a, messages.Parked, func(r *messages.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
-			x.record(a, messages.Granted, nil)
+			x.record(a, wire.Parked, func(r *wire.CallRecord) { r.Approval = &messages.Approval{Expires: time.Now().Add(time.Hour)} })
+			x.record(a, wire.Granted, nil)
 		}, patience, "idle"},
 		"a job": {func(x *fixture, a journal.Accepted) { x.job(a, time.Now().Add(time.Hour)) }, time.Hour + patience, "idle"},
 		"the batch before it has ended": {func(x *fixture, a journal.Accepted) {
@@ -169,7 +171,7 @@ func TestStuckHeads(t *testing.T) {
 
 func (x *fixture) plan(a journal.Accepted) {
 	x.t.Helper()
-	_, err := x.journal.WritePlan(x.t.Context(), a.Key, messages.PlanRecord{V: 1}, 0)
+	_, err := x.journal.WritePlan(x.t.Context(), a.Key, wire.PlanRecord{V: 1}, 0)
 	x.must(err)
 }
 

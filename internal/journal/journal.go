@@ -37,13 +37,15 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal/outcome"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // Journal reads and writes the records over one connection. It has no state of its own.
 type Journal struct {
 	conn  *bus.Conn
-	names messages.Names
+	names wire.Names
 }
 
 // New returns the journal behind a connection.
@@ -51,20 +53,20 @@ func New(conn *bus.Conn) *Journal { return &Journal{conn, conn.Names()} }
 
 // CallEntry is a stored record of a call.
 type CallEntry struct {
-	Key    messages.CallKey
+	Key    wire.CallKey
 	Seq    uint64 // for a claim: the fencing token
 	Stored time.Time
-	Record messages.CallRecord
+	Record wire.CallRecord
 }
 
 // PlanEntry is a stored plan record.
 type PlanEntry struct {
 	Seq    uint64
-	Record messages.PlanRecord
+	Record wire.PlanRecord
 }
 
 // Unreadable is the state of a record that cannot be read. No record is stored with it.
-const Unreadable messages.CallState = "unreadable"
+const Unreadable wire.CallState = "unreadable"
 
 // Lost means that another writer's record is the newest of the call.
 type Lost struct{ Newest CallEntry }
@@ -75,10 +77,10 @@ func (l *Lost) Error() string {
 
 // Write appends a record to a call's journal behind the record at sequence last (0: as the first),
 // and returns its sequence. The error is a *Lost when another writer was faster.
-func (j *Journal) Write(ctx context.Context, key messages.CallKey, rec messages.CallRecord, last uint64) (seq uint64, err error) {
+func (j *Journal) Write(ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64) (seq uint64, err error) {
 	rec.V = messages.Version
 	began := time.Now()
-	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbCall, key), nil, messages.MustMarshal(rec), last)
+	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbCall, key), nil, rawjson.MustMarshal(rec), last)
 	answer := answerTo(err)
 	if answer.Final() {
 		return seq, err
@@ -127,7 +129,7 @@ func afterwards(ctx context.Context, took time.Duration) (context.Context, conte
 
 // Newest returns the newest record of a call, from the stream's leader. A record that cannot be
 // read is an error.
-func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
+func (j *Journal) Newest(ctx context.Context, key wire.CallKey) (CallEntry, bool, error) {
 	entry, found, err := j.newest(ctx, key)
 	if err == nil && entry.Record.State == Unreadable {
 		return CallEntry{}, false, fmt.Errorf("record %d of call %s cannot be read", entry.Seq, key)
@@ -136,8 +138,8 @@ func (j *Journal) Newest(ctx context.Context, key messages.CallKey) (CallEntry, 
 }
 
 // newest is Newest, but returns a record that cannot be read as [Unreadable].
-func (j *Journal) newest(ctx context.Context, key messages.CallKey) (CallEntry, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
+func (j *Journal) newest(ctx context.Context, key wire.CallKey) (CallEntry, bool, error) {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(wire.VerbCall, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return CallEntry{}, false, nil
 	}
@@ -165,9 +167,9 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 
 // WriteResult stores the result of a call that does not claim, and returns the stored result: the
 // given one, or that of the writer that was first.
-func (j *Journal) WriteResult(ctx context.Context, key messages.CallKey, result messages.Result) (messages.Result, error) {
-	subject := j.names.OfCall(messages.VerbResult, key)
-	_, err := j.conn.CompareAndSet(ctx, subject, nil, messages.MustMarshal(result), 0)
+func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
+	subject := j.names.OfCall(wire.VerbResult, key)
+	_, err := j.conn.CompareAndSet(ctx, subject, nil, rawjson.MustMarshal(result), 0)
 	answer := answerTo(err)
 	if answer == outcome.Stored {
 		return result, nil
@@ -190,8 +192,8 @@ func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 }
 
 // Result returns the stored result of a call that does not claim.
-func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Result, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Results), j.names.OfCall(messages.VerbResult, key))
+func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result, bool, error) {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Results), j.names.OfCall(wire.VerbResult, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return messages.Result{}, false, nil
 	}
@@ -207,11 +209,11 @@ func (j *Journal) Result(ctx context.Context, key messages.CallKey) (messages.Re
 
 // WritePlan appends a plan record behind the record at sequence last. It returns every plan record
 // of the batch after last: the given one, or those of a coordinator that was faster.
-func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec messages.PlanRecord, last uint64) ([]PlanEntry, error) {
+func (j *Journal) WritePlan(ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64) ([]PlanEntry, error) {
 	if err := j.shrinkPlan(ctx, &rec); err != nil {
 		return nil, err
 	}
-	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbPlan, key), nil, messages.MustMarshal(rec), last)
+	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbPlan, key), nil, rawjson.MustMarshal(rec), last)
 	answer := answerTo(err)
 	if answer == outcome.Stored {
 		return []PlanEntry{{seq, rec}}, nil
@@ -230,8 +232,8 @@ func (j *Journal) WritePlan(ctx context.Context, key messages.BatchKey, rec mess
 }
 
 // Plans returns every plan record of a batch, in order.
-func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry, error) {
-	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbPlan, key))
+func (j *Journal) Plans(ctx context.Context, key wire.BatchKey) ([]PlanEntry, error) {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))
 	if err != nil {
 		return nil, fmt.Errorf("read plan of batch %s: %w", key, err)
 	}
@@ -250,7 +252,7 @@ func (j *Journal) Plans(ctx context.Context, key messages.BatchKey) ([]PlanEntry
 
 // ResultEntry is the stored result of a call that does not claim.
 type ResultEntry struct {
-	Key    messages.CallKey
+	Key    wire.CallKey
 	Result messages.Result
 }
 
@@ -260,14 +262,14 @@ type ResultEntry struct {
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
-	Hands   []messages.CallKey
+	Hands   []wire.CallKey
 	Unread  []error
 }
 
 // Calls returns what the journal holds about all calls of a batch, or about those at the given
 // indices. With indices it may be behind.
-func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...int) (Known, error) {
-	filters := func(verbs ...messages.Verb) []string {
+func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) (Known, error) {
+	filters := func(verbs ...wire.Verb) []string {
 		var filters []string
 		for _, v := range verbs {
 			if len(indices) == 0 {
@@ -285,11 +287,11 @@ func (j *Journal) Calls(ctx context.Context, key messages.BatchKey, indices ...i
 		each = j.conn.Glance
 	}
 	var known Known
-	calls, err := each(ctx, j.names.Stream(bus.Calls), filters(messages.VerbCall, messages.VerbHand)...)
+	calls, err := each(ctx, j.names.Stream(bus.Calls), filters(wire.VerbCall, wire.VerbHand)...)
 	if err != nil {
 		return known, fmt.Errorf("read the journal of batch %s: %w", key, err)
 	}
-	results, err := each(ctx, j.names.Stream(bus.Results), filters(messages.VerbResult)...)
+	results, err := each(ctx, j.names.Stream(bus.Results), filters(wire.VerbResult)...)
 	if err != nil {
 		return known, fmt.Errorf("read the results of batch %s: %w", key, err)
 	}
@@ -308,9 +310,9 @@ func (j *Journal) know(known *Known, msg bus.Msg) error {
 		return err
 	}
 	switch verb {
-	case messages.VerbHand:
+	case wire.VerbHand:
 		known.Hands = append(known.Hands, key)
-	case messages.VerbResult:
+	case wire.VerbResult:
 		var result messages.Result
 		if err := json.Unmarshal(msg.Data, &result); err != nil {
 			return fmt.Errorf("result at %.200s: %w", msg.Subject, err)
@@ -328,15 +330,15 @@ func (j *Journal) know(known *Known, msg bus.Msg) error {
 	return nil
 }
 
-func unreadable(key messages.CallKey, msg bus.Msg) CallEntry {
-	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: messages.CallRecord{State: Unreadable}}
+func unreadable(key wire.CallKey, msg bus.Msg) CallEntry {
+	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: wire.CallRecord{State: Unreadable}}
 }
 
 // WriteHandBack records that the frozen input of a call is stricter than its plan. The first record
 // counts.
-func (j *Journal) WriteHandBack(ctx context.Context, key messages.CallKey, back messages.HandBack) error {
+func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire.HandBack) error {
 	back.V = messages.Version
-	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(messages.VerbHand, key), nil, messages.MustMarshal(back), 0)
+	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbHand, key), nil, rawjson.MustMarshal(back), 0)
 	if err != nil && !errors.Is(err, bus.ErrConflict) {
 		return fmt.Errorf("hand back call %s: %w", key, err)
 	}
@@ -371,17 +373,17 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 // first. The server itself publishes them on the reply subject. A reply that is too large for a
 // message goes to the object store, and the stored reply refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
-	key, body := a.Key, messages.MustMarshal(reply)
+	key, body := a.Key, rawjson.MustMarshal(reply)
 	if len(body) > j.inline() {
 		ref, err := j.conn.PutObject(ctx, body)
 		if err != nil {
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
-		body = messages.MustMarshal(reply)
+		body = rawjson.MustMarshal(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
-	_, err := j.conn.CompareAndSet(ctx, j.names.Of(messages.VerbFinal, key), header, body, 0)
+	_, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbFinal, key), header, body, 0)
 	answer := answerTo(err)
 	if answer == outcome.Stored {
 		return body, nil
@@ -395,7 +397,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 
 // Reply returns the stored reply of a batch as it was published. A large reply has only a ref to
 // its body.
-func (j *Journal) Reply(ctx context.Context, key messages.BatchKey) ([]byte, bool, error) {
+func (j *Journal) Reply(ctx context.Context, key wire.BatchKey) ([]byte, bool, error) {
 	stored, found, err := j.replyTo(ctx, key)
 	return stored.Data, found, err
 }
@@ -413,8 +415,8 @@ func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (reply StoredReply, f
 	return StoredReply{msg.Data, msg.Time, found && msg.Header.Get(acceptedHeader) == a.mark()}, found, err
 }
 
-func (j *Journal) replyTo(ctx context.Context, key messages.BatchKey) (bus.Msg, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool, error) {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return bus.Msg{}, false, nil
 	}
@@ -435,7 +437,7 @@ func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) 
 
 // Accepted is a batch in the log.
 type Accepted struct {
-	Key    messages.BatchKey
+	Key    wire.BatchKey
 	Seq    uint64
 	Stored time.Time
 	Header bus.Header
@@ -444,12 +446,12 @@ type Accepted struct {
 
 // Head returns the oldest unfinished batch of a session, the only one that may be driven.
 func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
-	return j.first(ctx, j.names.OfSession(messages.VerbBatch, tenant, session)+".*")
+	return j.first(ctx, j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
 }
 
 // Open returns a batch while it is not finished.
-func (j *Journal) Open(ctx context.Context, key messages.BatchKey) (Accepted, bool, error) {
-	return j.first(ctx, j.names.Of(messages.VerbBatch, key))
+func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, error) {
+	return j.first(ctx, j.names.Of(wire.VerbBatch, key))
 }
 
 // first returns the oldest batch in the log that matches filter.
@@ -481,7 +483,7 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	if err != nil {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
 	}
-	if there.Subject != j.names.Of(messages.VerbBatch, a.Key) || !there.Time.Equal(a.Stored) {
+	if there.Subject != j.names.Of(wire.VerbBatch, a.Key) || !there.Time.Equal(a.Stored) {
 		return nil // it has left the log already
 	}
 	if err := j.conn.Delete(ctx, j.names.Stream(bus.Batches), a.Seq); err != nil {
@@ -493,13 +495,13 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 // Bury dead-letters a message that cannot be processed, with the reason. The dead letter keeps as
 // much of the message as fits, for people to inspect.
 func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
-	buried := messages.Buried{
+	buried := wire.DeadLetter{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
 	}
-	body := messages.MustMarshal(buried)
+	body := rawjson.MustMarshal(buried)
 	if len(body) > j.inline() {
 		buried.Header, buried.Body = nil, msg.Data[:min(len(msg.Data), j.inline()/2)]
-		body = messages.MustMarshal(buried)
+		body = rawjson.MustMarshal(buried)
 	}
 	if _, err := j.conn.Append(ctx, j.names.Dead(), nil, body); err != nil {
 		return fmt.Errorf("set aside message of %.200s: %w", msg.Subject, err)
@@ -509,8 +511,8 @@ func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
 
 // Records returns every record of a call, the oldest first. A record that cannot be read is
 // [Unreadable].
-func (j *Journal) Records(ctx context.Context, key messages.CallKey) ([]CallEntry, error) {
-	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(messages.VerbCall, key))
+func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, error) {
+	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(wire.VerbCall, key))
 	if err != nil {
 		return nil, fmt.Errorf("read the records of call %s: %w", key, err)
 	}
@@ -525,7 +527,7 @@ func (j *Journal) Records(ctx context.Context, key messages.CallKey) ([]CallEntr
 
 // Input returns the arguments with this hash from the records of a call, which hold them if they
 // differ from those that were sent. It returns nil when no record holds them.
-func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash string) (json.RawMessage, error) {
+func (j *Journal) Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {
 		inputs := []json.RawMessage{entry.Record.Input}
@@ -533,7 +535,7 @@ func (j *Journal) Input(ctx context.Context, key messages.CallKey, argsHash stri
 			inputs = append(inputs, q.Input)
 		}
 		for _, input := range inputs {
-			if canonical, err := messages.CanonicalJSON(input); err == nil && messages.Digest(canonical) == argsHash {
+			if canonical, err := rawjson.Canonical(input); err == nil && messages.Digest(canonical) == argsHash {
 				return input, nil
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -47,13 +48,13 @@ func connect(t *testing.T, srv *devserver.Server, user string) *bus.Conn {
 	return conn
 }
 
-var key = messages.BatchKey{Tenant: "_", Session: "s", Batch: "b"}
+var key = wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}
 
 // eachWrite holds each kind of write that package outcome decides, as the first record of its
 // subject.
 var eachWrite = map[string]func(context.Context, *journal.Journal, string) error{
 	"call record": func(ctx context.Context, j *journal.Journal, nonce string) error {
-		_, err := j.Write(ctx, key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: nonce}, 0)
+		_, err := j.Write(ctx, key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: nonce}, 0)
 		return err
 	},
 	"result": func(ctx context.Context, j *journal.Journal, nonce string) error {
@@ -61,7 +62,7 @@ var eachWrite = map[string]func(context.Context, *journal.Journal, string) error
 		return err
 	},
 	"plan": func(ctx context.Context, j *journal.Journal, nonce string) error {
-		_, err := j.WritePlan(ctx, key, messages.PlanRecord{V: 1, Nonce: nonce}, 0)
+		_, err := j.WritePlan(ctx, key, wire.PlanRecord{V: 1, Nonce: nonce}, 0)
 		return err
 	},
 	"reply": func(ctx context.Context, j *journal.Journal, nonce string) error {
@@ -109,7 +110,7 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 		}
 		j := journal.New(conn)
 		claim := func(nonce string, last uint64) (uint64, error) {
-			return j.Write(ctx, key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: nonce}, last)
+			return j.Write(ctx, key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: nonce}, last)
 		}
 		seq, err := claim("first", 0)
 		if err != nil {
@@ -128,10 +129,10 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 		if stored, err := j.WriteResult(ctx, key.Call(1), messages.Result{V: 1, Index: 1, Worker: "second"}); err != nil || stored.Worker != "first" {
 			t.Errorf("second result: %+v, %v; want the first", stored, err)
 		}
-		if plans, err := j.WritePlan(ctx, key, messages.PlanRecord{V: 1, Nonce: "first"}, 0); err != nil || len(plans) != 1 {
+		if plans, err := j.WritePlan(ctx, key, wire.PlanRecord{V: 1, Nonce: "first"}, 0); err != nil || len(plans) != 1 {
 			t.Fatalf("plan: %+v, %v", plans, err)
 		}
-		if plans, err := j.WritePlan(ctx, key, messages.PlanRecord{V: 1, Nonce: "second"}, 0); err != nil || len(plans) != 1 || plans[0].Record.Nonce != "first" {
+		if plans, err := j.WritePlan(ctx, key, wire.PlanRecord{V: 1, Nonce: "second"}, 0); err != nil || len(plans) != 1 || plans[0].Record.Nonce != "first" {
 			t.Errorf("second plan: %+v, %v; want the first", plans, err)
 		}
 	}, withUsers(t))
@@ -144,11 +145,11 @@ func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 		if err := conn.Provision(ctx, bus.Provision{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Append(ctx, conn.Names().OfCall(messages.VerbCall, key.Call(0)), nil, []byte("no json")); err != nil {
+		if _, err := conn.Append(ctx, conn.Names().OfCall(wire.VerbCall, key.Call(0)), nil, []byte("no json")); err != nil {
 			t.Fatal(err)
 		}
 		var lost *journal.Lost
-		_, err := journal.New(conn).Write(ctx, key.Call(0), messages.CallRecord{State: messages.Claimed, Nonce: "own"}, 0)
+		_, err := journal.New(conn).Write(ctx, key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: "own"}, 0)
 		if !errors.As(err, &lost) || lost.Newest.Record.State != journal.Unreadable {
 			t.Errorf("told %v; want the record that cannot be read", err)
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -23,7 +25,7 @@ func (j *Journal) inline() int { return j.conn.MaxPayload() - headroom }
 // Offload moves an outcome that is too large for a record to the object store, and leaves its ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	limit := min(MaxInline, j.inline())
-	if len(result.Output) <= limit && len(messages.MustMarshal(result.Outcome)) <= limit {
+	if len(result.Output) <= limit && len(rawjson.MustMarshal(result.Outcome)) <= limit {
 		return nil
 	}
 	return j.offload(ctx, result)
@@ -31,7 +33,7 @@ func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 
 // offload moves an outcome to the object store, whatever its size.
 func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
-	ref, err := j.conn.PutObject(ctx, messages.MustMarshal(result.Outcome))
+	ref, err := j.conn.PutObject(ctx, rawjson.MustMarshal(result.Outcome))
 	if err != nil {
 		return fmt.Errorf("store the large outcome of call %d: %w", result.Index, err)
 	}
@@ -61,9 +63,9 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 
 // shrinkPlan offloads the planned calls if they need more than half of a message, and then outcomes
 // until the plan record fits.
-func (j *Journal) shrinkPlan(ctx context.Context, rec *messages.PlanRecord) error {
-	size := func() int { return len(messages.MustMarshal(rec)) }
-	if calls := messages.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
+func (j *Journal) shrinkPlan(ctx context.Context, rec *wire.PlanRecord) error {
+	size := func() int { return len(rawjson.MustMarshal(rec)) }
+	if calls := rawjson.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
 		ref, err := j.conn.PutObject(ctx, calls)
 		if err != nil {
 			return fmt.Errorf("store the calls of a large plan: %w", err)
@@ -74,7 +76,7 @@ func (j *Journal) shrinkPlan(ctx context.Context, rec *messages.PlanRecord) erro
 }
 
 // wholePlan loads planned calls that were offloaded.
-func (j *Journal) wholePlan(ctx context.Context, rec *messages.PlanRecord) error {
+func (j *Journal) wholePlan(ctx context.Context, rec *wire.PlanRecord) error {
 	if rec.CallsRef == nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -17,7 +18,7 @@ import (
 
 // Replied is a batch that has ended, with what its stored reply tells without the results.
 type Replied struct {
-	Key    messages.BatchKey
+	Key    wire.BatchKey
 	Place  uint64 // sequence among all replies
 	Stored time.Time
 	Size   int              // bytes that were read for it
@@ -27,7 +28,7 @@ type Replied struct {
 
 // LastReplied returns the batch of a session that has ended last and whose reply is still kept.
 func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Replied, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.OfSession(messages.VerbFinal, tenant, session)+".*")
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.OfSession(wire.VerbFinal, tenant, session)+".*")
 	if errors.Is(err, bus.ErrNotFound) {
 		return Replied{}, false, nil
 	}
@@ -41,7 +42,7 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 // oldest first, until each returns false. It holds a page of replies at a time. The server that
 // answers may be behind, so the newest replies may be missing.
 func (j *Journal) EachReplied(ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool)) error {
-	filter := j.names.OfSession(messages.VerbFinal, tenant, session) + ".*"
+	filter := j.names.OfSession(wire.VerbFinal, tenant, session) + ".*"
 	return j.conn.Scan(ctx, j.names.Stream(bus.Replies), filter, from, func(msg bus.Msg) bool { return each(j.readReplied(msg)) })
 }
 

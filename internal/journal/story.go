@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -16,11 +17,11 @@ import (
 type Story struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
-	Records  []CallEntry         // every record of every call, the oldest first
-	Results  []StoredResult      // of calls that do not claim, unless the reply holds them
-	Reply    *messages.Reply     // without its reinjection; nil: there is no reply
-	Replied  time.Time           // when the reply was stored
-	Lines    messages.AuditLines // the lines about the calls in the audit log
+	Records  []CallEntry     // every record of every call, the oldest first
+	Results  []StoredResult  // of calls that do not claim, unless the reply holds them
+	Reply    *messages.Reply // without its reinjection; nil: there is no reply
+	Replied  time.Time       // when the reply was stored
+	Lines    wire.AuditLines // the lines about the calls in the audit log
 
 	// The log entry that the reply answers: only its sequence and time are set.
 	answers Accepted
@@ -28,14 +29,14 @@ type Story struct {
 
 // StoredResult is the result of a call that does not claim.
 type StoredResult struct {
-	Key    messages.CallKey
+	Key    wire.CallKey
 	Stored time.Time
 	Result messages.Result
 }
 
 // Story returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves out
 // call records and results that cannot be read.
-func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, err error) {
+func (j *Journal) Story(ctx context.Context, key wire.BatchKey) (s Story, err error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.
 	accepted, open, err := j.Open(ctx, key)
@@ -59,7 +60,7 @@ func (j *Journal) Story(ctx context.Context, key messages.BatchKey) (s Story, er
 			lighten(&p.Record.Results[i])
 		}
 	}
-	records, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(messages.VerbCall, key)+".*")
+	records, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbCall, key)+".*")
 	if err != nil {
 		return s, fmt.Errorf("read the records of batch %s: %w", key, err)
 	}
@@ -92,8 +93,8 @@ func lighten(r *messages.Result) {
 }
 
 // storyResults adds the stored results of the calls that do not claim.
-func (j *Journal) storyResults(ctx context.Context, key messages.BatchKey, s *Story) error {
-	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(messages.VerbResult, key)+".*")
+func (j *Journal) storyResults(ctx context.Context, key wire.BatchKey, s *Story) error {
+	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(wire.VerbResult, key)+".*")
 	if err != nil {
 		return fmt.Errorf("read the results of batch %s: %w", key, err)
 	}
@@ -115,8 +116,8 @@ func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
 // storyReply adds the reply, if there is one. If the object with its results cannot be read, the
 // reply is added without them.
-func (j *Journal) storyReply(ctx context.Context, key messages.BatchKey, s *Story) error {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(messages.VerbFinal, key))
+func (j *Journal) storyReply(ctx context.Context, key wire.BatchKey, s *Story) error {
+	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil
 	}
@@ -146,7 +147,7 @@ const clocks = time.Minute
 // storyLines adds the audit lines about the batch that the stored reply answers. It looks among the
 // lines of the session and then at the aside subject. All of them were stored after the batch was
 // accepted, however long before the reply.
-func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Story) error {
+func (j *Journal) storyLines(ctx context.Context, key wire.BatchKey, s *Story) error {
 	if s.answers.Seq == 0 {
 		return nil
 	}
@@ -157,7 +158,7 @@ func (j *Journal) storyLines(ctx context.Context, key messages.BatchKey, s *Stor
 		}
 		since := bus.From{Time: s.answers.Stored.Add(-clocks)}
 		err := j.conn.Scan(ctx, j.names.Stream(bus.Audit), subject, since, func(msg bus.Msg) bool {
-			var part messages.AuditLines
+			var part wire.AuditLines
 			if json.Unmarshal(msg.Data, &part) != nil || part.Seq != s.answers.Seq || !part.About.Accepted.Equal(s.answers.Stored) {
 				return true
 			}

@@ -4,15 +4,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // agreements is the ledger's page about people: what each has said, what they were told of it, and what then ran.
 type agreements struct {
-	yes      map[words]map[string]bool     // who has signed for exactly this
-	settled  map[askedAt]int               // how often somebody was told that a question has its answer by them
-	chain    map[messages.CallKey][]stored // every record of a call
-	jobs     map[messages.CallKey]time.Time
+	yes      map[words]map[string]bool // who has signed for exactly this
+	settled  map[askedAt]int           // how often somebody was told that a question has its answer by them
+	chain    map[wire.CallKey][]stored // every record of a call
+	jobs     map[wire.CallKey]time.Time
 	aborts   map[string]time.Time // of whole sessions, by session
 	slowest  time.Duration        // from a grant to its job
 	nextLook time.Time
@@ -20,36 +21,36 @@ type agreements struct {
 
 // words is what somebody agrees to: these arguments of this call, under this policy.
 type words struct {
-	key              messages.CallKey
+	key              wire.CallKey
 	argsHash, policy string
 }
 
 type askedAt struct {
-	key messages.CallKey
+	key wire.CallKey
 	at  time.Time
 }
 
 type stored struct {
-	record messages.CallRecord
+	record wire.CallRecord
 	seq    uint64
 	at     time.Time
 }
 
 func newAgreements() *agreements {
 	return &agreements{
-		yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[messages.CallKey][]stored{},
-		jobs: map[messages.CallKey]time.Time{}, aborts: map[string]time.Time{},
+		yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[wire.CallKey][]stored{},
+		jobs: map[wire.CallKey]time.Time{}, aborts: map[string]time.Time{},
 	}
 }
 
 // said is told what a person has signed.
-func (l *ledger) said(key messages.CallKey, d messages.Decision) {
+func (l *ledger) said(key wire.CallKey, d messages.Decision) {
 	hash := d.ArgsHash
 	l.fleet.logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
 	switch d.Verdict {
-	case messages.Deny:
+	case messages.VerdictDeny:
 		return
-	case messages.Edit:
+	case messages.VerdictEdit:
 		hash = hashOf(d.Input)
 	}
 	w := words{key, hash, d.Policy}
@@ -60,7 +61,7 @@ func (l *ledger) said(key messages.CallKey, d messages.Decision) {
 }
 
 // told is told what a person was answered. Of one question one decision at most is the last one, and it stands in the journal.
-func (l *ledger) told(key messages.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
+func (l *ledger) told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.fleet.tally["decisions refused: "+string(answer.Error.Class)]++
 		return
@@ -73,7 +74,7 @@ func (l *ledger) told(key messages.CallKey, q messages.Approval, d messages.Deci
 	if l.settled[at]++; l.settled[at] > 1 {
 		l.fail("two people were told that the question about call %s has its answer by them", key)
 	}
-	want := map[messages.DecisionState]messages.CallState{messages.DecisionGranted: messages.Granted, messages.DecisionDenied: messages.Ended}[answer.State]
+	want := map[messages.DecisionState]wire.CallState{messages.DecisionGranted: wire.Granted, messages.DecisionDenied: wire.Ended}[answer.State]
 	for _, s := range l.chain[key] {
 		if a := s.record.Approval; s.record.State == want && a != nil && a.Asked.Equal(q.Asked) && len(a.Decisions) > 0 && a.Decisions[len(a.Decisions)-1].Nonce == d.Nonce {
 			return
@@ -83,9 +84,9 @@ func (l *ledger) told(key messages.CallKey, q messages.Approval, d messages.Deci
 }
 
 // follows holds each record of a call to what stands before it.
-func (l *ledger) follows(key messages.CallKey, next messages.CallRecord, seq uint64) {
+func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	chain, now := l.chain[key], l.fleet.Now
-	var last messages.CallRecord
+	var last wire.CallRecord
 	if len(chain) > 0 {
 		last = chain[len(chain)-1].record
 	}
@@ -93,25 +94,25 @@ func (l *ledger) follows(key messages.CallKey, next messages.CallRecord, seq uin
 	if r := next.Result; r != nil && r.Err != nil {
 		code = r.Err.Code
 	}
-	open := last.State == messages.Parked
+	open := last.State == wire.Parked
 	switch {
-	case last.State == messages.Ended:
+	case last.State == wire.Ended:
 		l.fail("call %s has ended, and %s follows", key, next.State)
-	case open && next.State != messages.Parked && next.State != messages.Granted && next.State != messages.Ended:
+	case open && next.State != wire.Parked && next.State != wire.Granted && next.State != wire.Ended:
 		l.fail("call %s waits for a person, and %s follows", key, next.State)
-	case !open && (next.State == messages.Granted || code == messages.CodeDeniedByUser):
+	case !open && (next.State == wire.Granted || code == messages.CodeDeniedByUser):
 		l.fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
 	case open && code == messages.CodeApprovalExpired && now.Before(last.Approval.Expires):
 		l.fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
-	case next.State == messages.Parked && !open && next.Approval.Policy == grantedUnder(chain):
+	case next.State == wire.Parked && !open && next.Approval.Policy == grantedUnder(chain):
 		l.fail("people have agreed to call %s, and are asked again under the same policy", key)
-	case open && (next.State == messages.Granted || code == messages.CodeDeniedByUser) && !l.fleet.decidedAt[next.Nonce].Before(last.Approval.Expires):
+	case open && (next.State == wire.Granted || code == messages.CodeDeniedByUser) && !l.fleet.decidedAt[next.Nonce].Before(last.Approval.Expires):
 		l.fail("the question about call %s had expired when it was answered", key)
-	case next.State == messages.Granted && next.Approval.Asked != last.Approval.Asked:
+	case next.State == wire.Granted && next.Approval.Asked != last.Approval.Asked:
 		l.fail("call %s is granted by the answer to another question", key)
 	}
 	l.chain[key] = append(chain, stored{next, seq, now})
-	if next.State == messages.Parked { // for the first time, or since another person has to agree too
+	if next.State == wire.Parked { // for the first time, or since another person has to agree too
 		l.fleet.tally["questions"]++
 		l.fleet.asked(key, *next.Approval)
 	}
@@ -123,7 +124,7 @@ func (f *Fleet) Slowest() time.Duration { return f.slowest }
 // grantedUnder is the policy of the newest grant; "" when there is none.
 func grantedUnder(chain []stored) string {
 	for _, s := range slices.Backward(chain) {
-		if s.record.State == messages.Granted {
+		if s.record.State == wire.Granted {
 			return s.record.Approval.Policy
 		}
 	}
@@ -131,20 +132,20 @@ func grantedUnder(chain []stored) string {
 }
 
 // published is told of every job.
-func (l *ledger) published(key messages.CallKey, job messages.Job) {
+func (l *ledger) published(key wire.CallKey, job wire.Job) {
 	l.jobs[key] = l.fleet.Now
 	s, waits := l.waits(key)
 	switch {
 	case !waits:
-	case s.record.State == messages.Granted:
+	case s.record.State == wire.Granted:
 		l.slowest = max(l.slowest, l.fleet.Now.Sub(s.at))
-	case s.record.State == messages.Parked && job.TakeOver == s.seq:
+	case s.record.State == wire.Parked && job.TakeOver == s.seq:
 		l.fail("call %s waits for a person, and its job is published", key)
 	}
 }
 
 // waits is the newest record of a call, and whether it has one.
-func (l *ledger) waits(key messages.CallKey) (stored, bool) {
+func (l *ledger) waits(key wire.CallKey) (stored, bool) {
 	chain := l.chain[key]
 	if len(chain) == 0 {
 		return stored{}, false
@@ -165,9 +166,9 @@ func (l *ledger) mayStart(a *attempt) {
 	granted := false
 	for _, s := range l.chain[a.key] {
 		switch r := s.record; {
-		case r.State == messages.Parked:
+		case r.State == wire.Parked:
 			granted = false
-		case r.State == messages.Granted:
+		case r.State == wire.Granted:
 			granted = r.Approval.ArgsHash == a.argsHash && r.Approval.Policy == a.worker.policy.version
 		case r.Result != nil && r.Result.Err != nil && (r.Result.Err.Code == messages.CodeDeniedByUser || r.Result.Err.Code == messages.CodeApprovalExpired):
 			l.fail("call %s runs, and has ended as %s", a.key, r.Result.Err.Code)
@@ -219,8 +220,8 @@ func (l *ledger) headsMove() {
 			continue
 		}
 		replies := l.fleet.Stream(repliesStream)
-		replied := replies.Last(names.Of(messages.VerbFinal, head.Body.(*Submission).Key))
-		if waits := replies.Last(names.Of(messages.VerbFinal, key)) == nil; waits && replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
+		replied := replies.Last(names.Of(wire.VerbFinal, head.Body.(*Submission).Key))
+		if waits := replies.Last(names.Of(wire.VerbFinal, key)) == nil; waits && replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
 			l.fail("%s was answered %v ago, is still in the log, and %s waits for it", head.Body.(*Submission).Key, l.fleet.Now.Sub(replied.Time), key)
 		}
 	}
@@ -240,12 +241,12 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 			return since, false
 		}
 		switch age := l.calm(s.at); {
-		case s.record.State == messages.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
+		case s.record.State == wire.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
 			l.fail("call %s was granted %v ago, and no job was published since", key, age)
-		case s.record.State == messages.Parked && l.calm(s.record.Approval.Expires) > slack:
+		case s.record.State == wire.Parked && l.calm(s.record.Approval.Expires) > slack:
 			l.fail("the question about call %s has expired %v ago, and the call has not ended", key, l.fleet.Now.Sub(s.record.Approval.Expires))
 		}
-		if s.record.State != messages.Parked {
+		if s.record.State != wire.Parked {
 			return since, false
 		}
 		if s.at.After(since) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -46,7 +48,7 @@ func (a *attempt) freeze() {
 }
 
 func hashOf(input json.RawMessage) string {
-	canonical, err := messages.CanonicalJSON(input)
+	canonical, err := rawjson.Canonical(input)
 	if err != nil {
 		panic(err)
 	}
@@ -68,7 +70,7 @@ func (a *attempt) allowed() bool {
 	switch {
 	case void == nil:
 		return true
-	case errors.As(void, &why) && why.Class == messages.ApprovalExpired:
+	case errors.As(void, &why) && why.Class == messages.ClassApprovalExpired:
 		a.endUnrun(messages.StatusExpired, messages.CodeApprovalExpired)
 	case a.unsure(): // nobody can agree any more to what may have been done
 		a.endUnrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)
@@ -90,7 +92,7 @@ func (a *attempt) void(people int) error {
 }
 
 // unsure reports whether an attempt before this one may have changed the world.
-func (a *attempt) unsure() bool { return a.job.Kind == messages.Write && a.record.Unsure() }
+func (a *attempt) unsure() bool { return a.job.Kind == messages.KindWrite && a.record.Unsure() }
 
 // endUnrun ends a call that this attempt has not run.
 func (a *attempt) endUnrun(status messages.Status, code messages.Code) {
@@ -106,10 +108,10 @@ func (a *attempt) question(people int) messages.Approval {
 	q := messages.Approval{
 		V: messages.Version, Tenant: messages.OneTenant, Session: a.job.Session, Batch: a.job.Batch, Index: a.key.Index, CallID: a.job.CallID,
 		Tool: a.job.Tool, Kind: a.job.Kind, ToolDigest: "d", Input: a.input, ArgsHash: a.argsHash, Requester: messages.OneTenant,
-		Tier: messages.High, Approvers: people, Policy: a.worker.policy.version, Asked: a.Now, Expires: a.Now.Add(a.worker.fleet.shape.AskFor),
+		Tier: messages.TierHigh, Approvers: people, Policy: a.worker.policy.version, Asked: a.Now, Expires: a.Now.Add(a.worker.fleet.shape.AskFor),
 	}
 	if people > 1 {
-		q.Tier, q.Ticket = messages.Critical, true
+		q.Tier, q.Ticket = messages.TierCritical, true
 	}
 	if before := a.record.Approval; before != nil {
 		q.Original = before.Original
@@ -121,8 +123,8 @@ func (a *attempt) question(people int) messages.Approval {
 // park puts the question into the journal and gives the job up.
 func (a *attempt) park(people int) {
 	q := a.question(people)
-	record := messages.CallRecord{
-		State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: a.record.Attempt, Lapsed: a.record.Lapsed, Worker: a.name,
+	record := wire.CallRecord{
+		State: wire.Parked, Nonce: a.nonce + "-parked", Attempt: a.record.Attempt, Lapsed: a.record.Lapsed, Worker: a.name,
 		ArgsHash: a.argsHash, Approval: &q,
 	}
 	_ = a.insist(func() error {
@@ -132,7 +134,7 @@ func (a *attempt) park(people int) {
 		case err == nil:
 			a.ack()
 			a.say(recorded(a.key.Index, entry{seq, record}))
-		case other && lost.newest.record.State == messages.Ended:
+		case other && lost.newest.record.State == wire.Ended:
 			a.say(ended(a.key.Index, lost.newest))
 			a.ack()
 			return nil
@@ -167,18 +169,18 @@ var (
 )
 
 // asked has everybody think about a question. Who thinks does not need the fleet for it.
-func (f *Fleet) asked(key messages.CallKey, q messages.Approval) {
-	for _, name := range messages.SortedKeys(keys) {
+func (f *Fleet) asked(key wire.CallKey, q messages.Approval) {
+	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.spawn(name, func(t *task) { f.answer(t, name, key, q) })
 	}
 }
 
 // answer is one person's: yes, no, something else, nothing, too late, or the same to two coordinators at once.
-func (f *Fleet) answer(t *task, name string, key messages.CallKey, q messages.Approval) {
-	verdict, wait := []messages.Verdict{messages.Approve, messages.Approve, messages.Approve, messages.Edit, messages.Deny}[f.rng.IntN(5)], 30*time.Second
+func (f *Fleet) answer(t *task, name string, key wire.CallKey, q messages.Approval) {
+	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.rng.IntN(5)], 30*time.Second
 	switch r := f.rng.IntN(10); {
 	case f.shape.Prompt:
-		verdict = messages.Approve
+		verdict = messages.VerdictApprove
 	case r < 5:
 		return
 	case r < 7:
@@ -192,7 +194,7 @@ func (f *Fleet) answer(t *task, name string, key messages.CallKey, q messages.Ap
 	t.sleep(time.Duration(f.rng.Int64N(int64(wait))))
 	d := approval.Answer(q, verdict, name)
 	d.Ticket, d.At = "T-1", t.Now
-	if verdict == messages.Edit {
+	if verdict == messages.VerdictEdit {
 		d.Input = json.RawMessage(fmt.Sprintf(`{"edited":%q}`, t.nonce()))
 	}
 	d, err := keys[name].Sign(d)
@@ -207,10 +209,10 @@ func (f *Fleet) answer(t *task, name string, key messages.CallKey, q messages.Ap
 }
 
 // decide sends a decision until somebody answers.
-func (f *Fleet) decide(t *task, key messages.CallKey, q messages.Approval, d messages.Decision) {
+func (f *Fleet) decide(t *task, key wire.CallKey, q messages.Approval, d messages.Decision) {
 	for range 5 {
 		answer, ok := f.request(t, decision{key, d})
-		if !ok || answer.(messages.DecisionAnswer).Error != nil && answer.(messages.DecisionAnswer).Error.Class == messages.Busy {
+		if !ok || answer.(messages.DecisionAnswer).Error != nil && answer.(messages.DecisionAnswer).Error.Class == messages.ClassBusy {
 			continue
 		}
 		f.ledger.told(key, q, d, answer.(messages.DecisionAnswer))

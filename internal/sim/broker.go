@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // What a command is answered with when it was refused. They mean what the errors of the same name in
@@ -70,19 +70,19 @@ type removed struct {
 const unwritten = 2 * time.Second
 
 // Streams is the table of DESIGN part 3, as far as batches and calls go.
-func Streams(n messages.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
-	all := func(verbs ...messages.Verb) (filters []string) {
+func Streams(n wire.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
+	all := func(verbs ...wire.Verb) (filters []string) {
 		for _, v := range verbs {
 			filters = append(filters, n.All(v))
 		}
 		return filters
 	}
 	return []StreamConfig{
-		{Name: n.Stream("BATCHES"), Subjects: []string{n.EveryBatch(messages.VerbBatch)}, Queue: true},
-		{Name: n.Stream("JOBS"), Subjects: all(messages.VerbRead, messages.VerbWrite), Queue: true, Async: true},
-		{Name: n.Stream("CALLS"), Subjects: append(all(messages.VerbCall, messages.VerbPlan, messages.VerbHand), n.OfSession(messages.VerbCtl, "*", "*")), MaxAge: 3 * batchTTL},
-		{Name: n.Stream("RESULTS"), Subjects: all(messages.VerbResult), Async: true, MaxAge: 3 * batchTTL},
-		{Name: n.Stream("REPLIES"), Subjects: all(messages.VerbFinal), MaxAge: replyTTL},
+		{Name: n.Stream("BATCHES"), Subjects: []string{n.EveryBatch(wire.VerbBatch)}, Queue: true},
+		{Name: n.Stream("JOBS"), Subjects: all(wire.VerbRead, wire.VerbWrite), Queue: true, Async: true},
+		{Name: n.Stream("CALLS"), Subjects: append(all(wire.VerbCall, wire.VerbPlan, wire.VerbHand), n.OfSession(wire.VerbCtl, "*", "*")), MaxAge: 3 * batchTTL},
+		{Name: n.Stream("RESULTS"), Subjects: all(wire.VerbResult), Async: true, MaxAge: 3 * batchTTL},
+		{Name: n.Stream("REPLIES"), Subjects: all(wire.VerbFinal), MaxAge: replyTTL},
 	}
 }
 

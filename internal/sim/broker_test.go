@@ -15,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -64,7 +65,7 @@ func compare(t *testing.T, srv *devserver.Server, seed uint64, list []command) {
 // runBoth gives the server's answers up to the first one that differs, and how that differs.
 func runBoth(t *testing.T, srv *devserver.Server, list []command) (log, diff string) {
 	fleets++
-	names := messages.Names{Prefix: fmt.Sprint("h", fleets)}
+	names := wire.Names{Prefix: fmt.Sprint("h", fleets)}
 	real, model := newReal(t, srv, names), newModel(names)
 	defer real.conn.Close()
 	for n, c := range list {
@@ -112,7 +113,7 @@ type server interface {
 	settle(held int, how string, delay time.Duration) string
 	wait(d time.Duration)
 	restart()
-	name() messages.Names
+	name() wire.Names
 }
 
 func commands(seed uint64) []command {
@@ -135,27 +136,27 @@ func commands(seed uint64) []command {
 // run carries the command out and gives all that there is to see of it.
 func (c command) run(s server) string {
 	n := s.name()
-	key := messages.KeyOf(messages.OneTenant, messages.SessionID(fmt.Sprint("s", c.a%2)), messages.BatchID(fmt.Sprint("b", c.a/2%3)))
+	key := wire.KeyOf(messages.OneTenant, messages.SessionID(fmt.Sprint("s", c.a%2)), messages.BatchID(fmt.Sprint("b", c.a/2%3)))
 	call := key.Call(c.b % 3)
 	switch c.verb {
 	case "batch":
-		return outcome(s.append(n.Of(messages.VerbBatch, key)))
+		return outcome(s.append(n.Of(wire.VerbBatch, key)))
 	case "job":
 		return outcome(s.append(n.Lane(c.b%2 == 0, "default", call)))
 	case "claim":
-		return outcome(s.compareAndSet(n.OfCall(messages.VerbCall, call), uint64(c.b/3*(c.a%3))))
+		return outcome(s.compareAndSet(n.OfCall(wire.VerbCall, call), uint64(c.b/3*(c.a%3))))
 	case "result":
-		return outcome(s.compareAndSet(n.OfCall(messages.VerbResult, call), 0))
+		return outcome(s.compareAndSet(n.OfCall(wire.VerbResult, call), 0))
 	case "delete":
 		s.delete(n.Stream(bus.Batches), uint64(1+c.a%6))
 	case "last":
-		return s.last(n.Stream(bus.Calls), n.OfCall(messages.VerbCall, call))
+		return s.last(n.Stream(bus.Calls), n.OfCall(wire.VerbCall, call))
 	case "first":
-		return s.first(n.Stream(bus.Batches), n.OfSession(messages.VerbBatch, key.Tenant, key.Session)+".*")
+		return s.first(n.Stream(bus.Batches), n.OfSession(wire.VerbBatch, key.Tenant, key.Session)+".*")
 	case "all":
-		return s.all(n.Stream(bus.Calls), n.OfCall(messages.VerbCall, call))
+		return s.all(n.Stream(bus.Calls), n.OfCall(wire.VerbCall, call))
 	case "each":
-		return s.lastOfEach(n.Stream(bus.Calls), n.Of(messages.VerbCall, key)+".*", n.Of(messages.VerbPlan, key))
+		return s.lastOfEach(n.Stream(bus.Calls), n.Of(wire.VerbCall, key)+".*", n.Of(wire.VerbPlan, key))
 	case "pull":
 		return s.pull(c.b % 2)
 	case "ack", "acksync", "term", "progress", "nak":

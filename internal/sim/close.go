@@ -2,6 +2,7 @@ package sim
 
 import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -51,7 +52,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 			result = stored
 		}
 		record := e.record
-		record.State, record.Nonce, record.Result = messages.Ended, d.nonce(), &result
+		record.State, record.Nonce, record.Result = wire.Ended, d.nonce(), &result
 		if _, err := d.write(key, record, e.seq, never); err == nil {
 			results[i] = result
 		} else {
@@ -90,13 +91,13 @@ func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error
 	}
 	newest = map[int]entry{}
 	for _, m := range known.records {
-		e := entry{m.Seq, m.Body.(messages.CallRecord)}
-		if newest[indexOf(m)] = e; e.record.State == messages.Ended {
+		e := entry{m.Seq, m.Body.(wire.CallRecord)}
+		if newest[indexOf(m)] = e; e.record.State == wire.Ended {
 			ended(indexOf(m), *e.record.Result)
 		}
 	}
 	for _, m := range plans {
-		for _, r := range m.Body.(messages.PlanRecord).Results {
+		for _, r := range m.Body.(wire.PlanRecord).Results {
 			ended(r.Index, r)
 		}
 	}

@@ -5,17 +5,18 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
 type coordinator struct {
 	*process
-	live map[messages.BatchKey]*drive
+	live map[wire.BatchKey]*drive
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{process: f.start("c", f.startCoordinator), live: map[messages.BatchKey]*drive{}}
+	c := &coordinator{process: f.start("c", f.startCoordinator), live: map[wire.BatchKey]*drive{}}
 	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.name)
 	c.Subscribe(inbox)
@@ -42,7 +43,7 @@ func (f *Fleet) startCoordinator() {
 
 // notice is a worker's word about a call.
 type notice struct {
-	key  messages.CallKey
+	key  wire.CallKey
 	said batch.Event
 	job  uint64 // that the coordinator is to take out of the queue; 0: none
 }
@@ -184,16 +185,16 @@ func (d *drive) letGo(t *task) {
 }
 
 // settledHead is nextHead, where a head whose reply is new is left to its driver.
-func (c *coordinator) settledHead(t *task, key messages.BatchKey) (*Message, error) {
+func (c *coordinator) settledHead(t *task, key wire.BatchKey) (*Message, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
 // nextHead is the oldest batch of the session that has no reply yet.
-func (c *coordinator) nextHead(t *task, key messages.BatchKey) (*Message, error) {
+func (c *coordinator) nextHead(t *task, key wire.BatchKey) (*Message, error) {
 	return c.headAfter(t, key, 0)
 }
 
-func (c *coordinator) headAfter(t *task, key messages.BatchKey, settled time.Duration) (*Message, error) {
+func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duration) (*Message, error) {
 	for {
 		next, err := journal{t}.head(key)
 		if err != nil || next == nil {
@@ -203,7 +204,7 @@ func (c *coordinator) headAfter(t *task, key messages.BatchKey, settled time.Dur
 		if err != nil || !replied {
 			return next, err
 		}
-		if last := t.Stream(repliesStream).Last(names.Of(messages.VerbFinal, next.Body.(*Submission).Key)); settled > 0 &&
+		if last := t.Stream(repliesStream).Last(names.Of(wire.VerbFinal, next.Body.(*Submission).Key)); settled > 0 &&
 			(c.live[next.Body.(*Submission).Key] != nil || t.Now.Sub(last.Time) < settled) {
 			return next, nil
 		}
@@ -316,7 +317,7 @@ func (d *drive) recall() (found bool, err error) {
 		return false, err
 	}
 	for _, m := range plans {
-		d.machine.Step(d.accepted.Time, batch.Planned{Record: m.Body.(messages.PlanRecord), Seq: m.Seq})
+		d.machine.Step(d.accepted.Time, batch.Planned{Record: m.Body.(wire.PlanRecord), Seq: m.Seq})
 	}
 	events := d.events(calls)
 	for _, e := range events {
@@ -332,7 +333,7 @@ func (d *drive) controls() (events []batch.Event, err error) {
 		return nil, err
 	}
 	for _, m := range all {
-		record := m.Body.(messages.ControlRecord)
+		record := m.Body.(wire.ControlRecord)
 		if record.Aborts(m.Time, d.sub.Key.Batch, d.accepted.Seq, d.accepted.Time, BatchTTL) {
 			events = append(events, batch.Aborted{})
 		}
@@ -354,7 +355,7 @@ func (d *drive) events(k known) []batch.Event {
 	has := map[int]bool{}
 	for _, m := range k.records {
 		has[indexOf(m)] = true
-		events = append(events, recorded(indexOf(m), entry{m.Seq, m.Body.(messages.CallRecord)}))
+		events = append(events, recorded(indexOf(m), entry{m.Seq, m.Body.(wire.CallRecord)}))
 	}
 	for _, m := range k.results {
 		if i := indexOf(m); !has[i] && !d.claims(i) {
@@ -426,7 +427,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 func (d *drive) dispatch(want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	subject := names.Lane(want.Exclusive, call.Pool, d.sub.Key.Call(want.Index))
-	job := messages.Job{
+	job := wire.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
 		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Time.Add(BatchTTL + d.machine.Waits()),
@@ -438,7 +439,7 @@ func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
 	err := d.insist(func() error {
 		stored, err := d.writePlan(d.sub.Key, want.Record, want.Expect)
 		for _, m := range stored {
-			events = append(events, batch.Planned{Record: m.Body.(messages.PlanRecord), Seq: m.Seq})
+			events = append(events, batch.Planned{Record: m.Body.(wire.PlanRecord), Seq: m.Seq})
 		}
 		return err
 	})
@@ -455,7 +456,7 @@ func (d *drive) end(want batch.End) []batch.Event {
 		}
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
-	record := messages.CallRecord{State: messages.Ended, Nonce: d.nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
+	record := wire.CallRecord{State: wire.Ended, Nonce: d.nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
 	if q, _ := d.machine.Question(want.Index); q != nil {
 		record.ArgsHash, record.Approval = q.ArgsHash, q
 	}

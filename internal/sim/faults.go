@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Calm is a world in which nothing goes wrong.
@@ -136,7 +136,7 @@ func (h Hit) OfMessage() bool {
 // Hits lists everything that can go wrong at a command of a fleet with so many coordinators and workers.
 func Hits(command, parties int) []Hit {
 	var all []Hit
-	for _, what := range messages.SortedKeys(hits) {
+	for _, what := range rawjson.SortedKeys(hits) {
 		all = append(all, Hit{command, what, 0})
 		if what == "dies meanwhile" || what == "pauses" {
 			for whom := 1; whom < parties; whom++ {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -62,16 +63,16 @@ type Fleet struct {
 var catalog = func() schemas.Catalog {
 	alone, safe := false, true
 	c, err := schemas.NewCatalog(
-		schemas.Tool{Name: "read", Kind: messages.Read}, schemas.Tool{Name: "sum", Kind: messages.Compute},
-		schemas.Tool{Name: "alone", Kind: messages.Read, ConcurrencySafe: &alone},
-		schemas.Tool{Name: "shell", Kind: messages.Write, ConcurrencySafe: &safe},
-		schemas.Tool{Name: "stern", Kind: messages.Read}, schemas.Tool{Name: "sternshell", Kind: messages.Write, ConcurrencySafe: &safe},
-		schemas.Tool{Name: "once", Kind: messages.Write, OnCrash: messages.Once},
-		schemas.Tool{Name: "again", Kind: messages.Write, OnCrash: messages.Idempotent},
-		schemas.Tool{Name: "askread", Kind: messages.Read}, schemas.Tool{Name: "sternask", Kind: messages.Read},
-		schemas.Tool{Name: "askonce", Kind: messages.Write, OnCrash: messages.Once},
-		schemas.Tool{Name: "askagain", Kind: messages.Write, OnCrash: messages.Idempotent},
-		schemas.Tool{Name: "askboth", Kind: messages.Write, OnCrash: messages.Once},
+		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "sum", Kind: messages.KindCompute},
+		schemas.Tool{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &alone},
+		schemas.Tool{Name: "shell", Kind: messages.KindWrite, ConcurrencySafe: &safe},
+		schemas.Tool{Name: "stern", Kind: messages.KindRead}, schemas.Tool{Name: "sternshell", Kind: messages.KindWrite, ConcurrencySafe: &safe},
+		schemas.Tool{Name: "once", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+		schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+		schemas.Tool{Name: "askread", Kind: messages.KindRead}, schemas.Tool{Name: "sternask", Kind: messages.KindRead},
+		schemas.Tool{Name: "askonce", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+		schemas.Tool{Name: "askagain", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+		schemas.Tool{Name: "askboth", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
 	)
 	if err != nil {
 		panic(err)
@@ -100,7 +101,7 @@ func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 		}
 	}
 	for range shape.Says {
-		f.startSpeaker(messages.BatchKey{Tenant: messages.OneTenant, Session: fmt.Sprint("s", rng.IntN(len(shape.Sessions)))})
+		f.startSpeaker(wire.BatchKey{Tenant: messages.OneTenant, Session: fmt.Sprint("s", rng.IntN(len(shape.Sessions)))})
 	}
 	for range shape.Reforms {
 		f.startReform()
@@ -112,7 +113,7 @@ func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
 func (f *Fleet) handsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
 
 // startSpeaker says one thing to a session at some time.
-func (f *Fleet) startSpeaker(key messages.BatchKey) {
+func (f *Fleet) startSpeaker(key wire.BatchKey) {
 	control := []messages.Control{
 		{Abort: []byte(`"b0"`)}, {Abort: []byte("true")}, {When: messages.SteerBetweenGroups}, {When: messages.SteerImmediate},
 	}[f.rng.IntN(4)]
@@ -130,7 +131,7 @@ func (f *Fleet) startSpeaker(key messages.BatchKey) {
 }
 
 // stopCall tells every worker that a call should stop.
-func (w *World) stopCall(key messages.CallKey) {
+func (w *World) stopCall(key wire.CallKey) {
 	for _, p := range w.processes {
 		if p.told != nil {
 			p.told(key)
@@ -139,7 +140,7 @@ func (w *World) stopCall(key messages.CallKey) {
 }
 
 func submission(session, id string, tools []string) *Submission {
-	sub := &Submission{Key: messages.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(id))}
+	sub := &Submission{Key: wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(id))}
 	if slices.Equal(tools, []string{"?"}) {
 		sub.Refused = true
 		return sub
@@ -164,9 +165,9 @@ func (f *Fleet) startAgent(sub *Submission) {
 	p := f.start("a", nil)
 	p.spawn("submit", func(t *task) {
 		t.sleep(time.Duration(f.rng.IntN(3)) * time.Second)
-		final := names.Of(messages.VerbFinal, sub.Key)
+		final := names.Of(wire.VerbFinal, sub.Key)
 		for again := true; again; again = f.rng.IntN(8) == 0 {
-			subject := names.Of(messages.VerbBatch, sub.Key)
+			subject := names.Of(wire.VerbBatch, sub.Key)
 			_ = t.insist(func() error {
 				err := t.ask("submit", subject, func() error {
 					_, err := f.Append(subject, sub)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sim"
-	"github.com/toolfleet/toolfleet/messages"
 )
 
 var (
@@ -39,7 +39,7 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds, %.0f a second", *seeds, float64(*seeds)/time.Since(start).Seconds())
-	for _, what := range messages.SortedKeys(seen) {
+	for _, what := range rawjson.SortedKeys(seen) {
 		t.Logf("%9d %s", seen[what], what)
 	}
 }

@@ -8,10 +8,11 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/journal/outcome"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-var names = messages.Names{}
+var names = wire.Names{}
 
 // The streams by their roles.
 var (
@@ -24,7 +25,7 @@ var (
 
 // Submission is what an agent publishes: a Batch, decoded and planned beforehand, since neither is what is tried here.
 type Submission struct {
-	Key  messages.BatchKey
+	Key  wire.BatchKey
 	Plan plan.Plan
 	// Refused cannot be decoded.
 	Refused bool
@@ -44,7 +45,7 @@ type journal struct{ *task }
 // entry is a stored record of a call.
 type entry struct {
 	seq    uint64 // 0: there is none
-	record messages.CallRecord
+	record wire.CallRecord
 }
 
 // lostTo says that another writer's record is the newest.
@@ -54,8 +55,8 @@ func (l *lostTo) Error() string {
 	return fmt.Sprintf("%s at %d is newer", l.newest.record.State, l.newest.seq)
 }
 
-func (j journal) write(key messages.CallKey, record messages.CallRecord, last uint64, deadline time.Time) (seq uint64, err error) {
-	subject := names.OfCall(messages.VerbCall, key)
+func (j journal) write(key wire.CallKey, record wire.CallRecord, last uint64, deadline time.Time) (seq uint64, err error) {
+	subject := names.OfCall(wire.VerbCall, key)
 	began := j.Now
 	err = j.askUntil(deadline, string(record.State), subject, func() error {
 		stored, err := j.CompareAndSet(subject, record, last)
@@ -109,21 +110,21 @@ func first(err error, found bool, readErr error) error {
 	return ErrUnknown
 }
 
-func (j journal) newest(key messages.CallKey) (entry, error) { return j.newestBy(never, key) }
+func (j journal) newest(key wire.CallKey) (entry, error) { return j.newestBy(never, key) }
 
-func (j journal) newestBy(deadline time.Time, key messages.CallKey) (e entry, err error) {
-	subject := names.OfCall(messages.VerbCall, key)
+func (j journal) newestBy(deadline time.Time, key wire.CallKey) (e entry, err error) {
+	subject := names.OfCall(wire.VerbCall, key)
 	err = j.readUntil(deadline, "newest", subject, func() error {
 		if m := j.Stream(callsStream).Last(subject); m != nil {
-			e = entry{m.Seq, m.Body.(messages.CallRecord)}
+			e = entry{m.Seq, m.Body.(wire.CallRecord)}
 		}
 		return nil
 	})
 	return e, err
 }
 
-func (j journal) writeResult(key messages.CallKey, result messages.Result) (messages.Result, error) {
-	subject := names.OfCall(messages.VerbResult, key)
+func (j journal) writeResult(key wire.CallKey, result messages.Result) (messages.Result, error) {
+	subject := names.OfCall(wire.VerbResult, key)
 	err := j.ask("result", subject, func() error {
 		_, err := j.CompareAndSet(subject, result, 0)
 		return err
@@ -135,8 +136,8 @@ func (j journal) writeResult(key messages.CallKey, result messages.Result) (mess
 	return stored, first(err, found, readErr)
 }
 
-func (j journal) result(key messages.CallKey) (r messages.Result, found bool, err error) {
-	subject := names.OfCall(messages.VerbResult, key)
+func (j journal) result(key wire.CallKey) (r messages.Result, found bool, err error) {
+	subject := names.OfCall(wire.VerbResult, key)
 	err = j.read("result?", subject, func() error {
 		if m := j.Stream(resultsStream).Last(subject); m != nil {
 			r, found = m.Body.(messages.Result), true
@@ -146,10 +147,10 @@ func (j journal) result(key messages.CallKey) (r messages.Result, found bool, er
 	return r, found, err
 }
 
-func (j journal) handBack(key messages.CallKey) error {
-	subject := names.OfCall(messages.VerbHand, key)
+func (j journal) handBack(key wire.CallKey) error {
+	subject := names.OfCall(wire.VerbHand, key)
 	err := j.ask("hand back", subject, func() error {
-		_, err := j.CompareAndSet(subject, messages.HandBack{}, 0)
+		_, err := j.CompareAndSet(subject, wire.HandBack{}, 0)
 		return err
 	})
 	if errors.Is(err, ErrConflict) {
@@ -159,8 +160,8 @@ func (j journal) handBack(key messages.CallKey) error {
 }
 
 // writePlan gives every record that the batch then has after last.
-func (j journal) writePlan(key messages.BatchKey, record messages.PlanRecord, last uint64) ([]*Message, error) {
-	subject := names.Of(messages.VerbPlan, key)
+func (j journal) writePlan(key wire.BatchKey, record wire.PlanRecord, last uint64) ([]*Message, error) {
+	subject := names.Of(wire.VerbPlan, key)
 	var stored []*Message
 	err := j.ask("plan", subject, func() error {
 		seq, err := j.CompareAndSet(subject, record, last)
@@ -185,8 +186,8 @@ func (j journal) writePlan(key messages.BatchKey, record messages.PlanRecord, la
 	return nil, ErrUnknown
 }
 
-func (j journal) plans(key messages.BatchKey) (all []*Message, err error) {
-	subject := names.Of(messages.VerbPlan, key)
+func (j journal) plans(key wire.BatchKey) (all []*Message, err error) {
+	subject := names.Of(wire.VerbPlan, key)
 	err = j.read("plans?", subject, func() error {
 		all = j.Stream(callsStream).All(subject)
 		return nil
@@ -197,16 +198,16 @@ func (j journal) plans(key messages.BatchKey) (all []*Message, err error) {
 // known is what the journal holds about the calls of a batch.
 type known struct{ hands, records, results []*Message }
 
-func (j journal) calls(key messages.BatchKey) (k known, err error) {
-	all := func(v messages.Verb) string { return names.Of(v, key) + ".*" }
+func (j journal) calls(key wire.BatchKey) (k known, err error) {
+	all := func(v wire.Verb) string { return names.Of(v, key) + ".*" }
 	for _, read := range []struct {
 		stream string
-		verb   messages.Verb
+		verb   wire.Verb
 		into   *[]*Message
 	}{
-		{callsStream, messages.VerbHand, &k.hands},
-		{callsStream, messages.VerbCall, &k.records},
-		{resultsStream, messages.VerbResult, &k.results},
+		{callsStream, wire.VerbHand, &k.hands},
+		{callsStream, wire.VerbCall, &k.records},
+		{resultsStream, wire.VerbResult, &k.results},
 	} {
 		if err := j.read("look", all(read.verb), func() error {
 			*read.into = j.Stream(read.stream).LastOfEach(all(read.verb))
@@ -218,8 +219,8 @@ func (j journal) calls(key messages.BatchKey) (k known, err error) {
 	return k, nil
 }
 
-func (j journal) writeReply(key messages.BatchKey, r reply) error {
-	subject := names.Of(messages.VerbFinal, key)
+func (j journal) writeReply(key wire.BatchKey, r reply) error {
+	subject := names.Of(wire.VerbFinal, key)
 	err := j.ask("reply", subject, func() error {
 		_, err := j.CompareAndSet(subject, r, 0)
 		return err
@@ -231,8 +232,8 @@ func (j journal) writeReply(key messages.BatchKey, r reply) error {
 	return first(err, replied, readErr)
 }
 
-func (j journal) replied(key messages.BatchKey) (found bool, err error) {
-	subject := names.Of(messages.VerbFinal, key)
+func (j journal) replied(key wire.BatchKey) (found bool, err error) {
+	subject := names.Of(wire.VerbFinal, key)
 	err = j.read("reply?", subject, func() error {
 		found = j.Stream(repliesStream).Last(subject) != nil
 		return nil
@@ -241,19 +242,19 @@ func (j journal) replied(key messages.BatchKey) (found bool, err error) {
 }
 
 // control stores what somebody has to say to a session, for the batches that it has now.
-func (j journal) control(key messages.BatchKey, control messages.Control) error {
-	return j.ask("control", names.OfSession(messages.VerbCtl, key.Tenant, key.Session), func() error {
-		record := messages.ControlRecord{Control: control}
-		for _, m := range j.Stream(logStream).All(names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*") {
+func (j journal) control(key wire.BatchKey, control messages.Control) error {
+	return j.ask("control", names.OfSession(wire.VerbCtl, key.Tenant, key.Session), func() error {
+		record := wire.ControlRecord{Control: control}
+		for _, m := range j.Stream(logStream).All(names.OfSession(wire.VerbBatch, key.Tenant, key.Session) + ".*") {
 			record.UpTo = m.Seq
 		}
-		_, err := j.Append(names.OfSession(messages.VerbCtl, key.Tenant, key.Session), record)
+		_, err := j.Append(names.OfSession(wire.VerbCtl, key.Tenant, key.Session), record)
 		return err
 	})
 }
 
-func (j journal) controls(key messages.BatchKey) (all []*Message, err error) {
-	subject := names.OfSession(messages.VerbCtl, key.Tenant, key.Session)
+func (j journal) controls(key wire.BatchKey) (all []*Message, err error) {
+	subject := names.OfSession(wire.VerbCtl, key.Tenant, key.Session)
 	err = j.read("controls?", subject, func() error {
 		all = j.Stream(callsStream).All(subject)
 		return nil
@@ -262,8 +263,8 @@ func (j journal) controls(key messages.BatchKey) (all []*Message, err error) {
 }
 
 // head is the oldest unfinished batch of a session.
-func (j journal) head(key messages.BatchKey) (m *Message, err error) {
-	filter := names.OfSession(messages.VerbBatch, key.Tenant, key.Session) + ".*"
+func (j journal) head(key wire.BatchKey) (m *Message, err error) {
+	filter := names.OfSession(wire.VerbBatch, key.Tenant, key.Session) + ".*"
 	err = j.read("head?", filter, func() error {
 		m = j.Stream(logStream).First(filter)
 		return nil
@@ -293,7 +294,7 @@ func (j journal) remove(m *Message) error {
 // open is the batches in the log that are at least so old, the oldest first.
 func (j journal) open(age time.Duration) (all []*Message, err error) {
 	err = j.read("sweep", logStream, func() error {
-		for _, m := range j.Stream(logStream).All(names.EveryBatch(messages.VerbBatch)) {
+		for _, m := range j.Stream(logStream).All(names.EveryBatch(wire.VerbBatch)) {
 			if j.Now.Sub(m.Time) >= age {
 				all = append(all, m)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -12,9 +13,9 @@ import (
 type ledger struct {
 	*agreements
 	fleet   *Fleet
-	batches map[messages.BatchKey]*account
-	order   []*account                      // as accepted
-	aborted map[messages.BatchKey]time.Time // when the newest abort of a batch by its id was stored
+	batches map[wire.BatchKey]*account
+	order   []*account                  // as accepted
+	aborted map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
 }
 
 // account is what happened to one batch.
@@ -51,7 +52,7 @@ type violation string
 func (v violation) Error() string { return string(v) }
 
 func newLedger(f *Fleet) *ledger {
-	return &ledger{agreements: newAgreements(), fleet: f, batches: map[messages.BatchKey]*account{}, aborted: map[messages.BatchKey]time.Time{}}
+	return &ledger{agreements: newAgreements(), fleet: f, batches: map[wire.BatchKey]*account{}, aborted: map[wire.BatchKey]time.Time{}}
 }
 
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
@@ -70,28 +71,28 @@ func (l *ledger) stored(m *Message) {
 			l.batches[body.Key] = a
 			l.order = append(l.order, a)
 		}
-	case messages.Job:
-		l.published(messages.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
-	case messages.ControlRecord:
+	case wire.Job:
+		l.published(wire.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
+	case wire.ControlRecord:
 		tenant, session, err := names.Session(m.Subject)
 		id, all := body.Batch()
 		if all && err == nil && body.UpTo > 0 {
 			l.aborts[session] = m.Time
 		}
 		if id != "" && err == nil {
-			l.aborted[messages.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
+			l.aborted[wire.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
 		}
-	case messages.CallRecord:
+	case wire.CallRecord:
 		a, i := l.call(m.Subject)
 		l.follows(a.sub.Key.Call(i), body, m.Seq)
-		a.claimed[i] = a.claimed[i] || body.State == messages.Claimed
-		if body.State == messages.Ended {
+		a.claimed[i] = a.claimed[i] || body.State == wire.Claimed
+		if body.State == wire.Ended {
 			a.ended[i], a.durable[i] = true, true
 		}
 	case messages.Result:
 		a, i := l.call(m.Subject)
 		a.ended[i] = true
-	case messages.PlanRecord:
+	case wire.PlanRecord:
 		for _, r := range body.Results {
 			a := l.batch(m.Subject)
 			a.ended[r.Index], a.durable[r.Index] = true, true
@@ -171,8 +172,8 @@ func (l *ledger) takes(write bool) time.Duration {
 // over is told of every run that ends, however it does: at the end of its lease at the latest, unless its worker slept.
 func (l *ledger) over(a *attempt) {
 	until := a.run.started
-	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.key)) {
-		if record := m.Body.(messages.CallRecord); record.Attempt == a.run.attempt && record.State != messages.Ended {
+	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.key)) {
+		if record := m.Body.(wire.CallRecord); record.Attempt == a.run.attempt && record.State != wire.Ended {
 			until = m.Time.Add(Lease)
 		}
 	}
@@ -240,15 +241,15 @@ func (l *ledger) mayRepeat(a *attempt, before *run) {
 		return // nothing was applied
 	}
 	l.fleet.tally["takeovers"]++
-	if a.job.Kind == messages.Write && l.fleet.tool(a.job.Tool).OnCrash != messages.Idempotent {
+	if a.job.Kind == messages.KindWrite && l.fleet.tool(a.job.Tool).OnCrash != messages.OnCrashIdempotent {
 		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
 	}
 	if before.done || before.dead || !l.alive(before.worker) {
 		return
 	}
 	var newest time.Time
-	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.key)) {
-		if m.Body.(messages.CallRecord).Attempt != before.attempt {
+	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.key)) {
+		if m.Body.(wire.CallRecord).Attempt != before.attempt {
 			continue
 		}
 		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
@@ -296,8 +297,8 @@ func (l *ledger) isOver(a *account) {
 		}
 		for _, r := range a.runs[i] {
 			lapses := r.worker.slept
-			for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(messages.VerbCall, a.sub.Key.Call(i))) {
-				if record := m.Body.(messages.CallRecord); record.Attempt == r.attempt && (record.State == messages.Claimed || record.State == messages.Renewed) {
+			for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.sub.Key.Call(i))) {
+				if record := m.Body.(wire.CallRecord); record.Attempt == r.attempt && (record.State == wire.Claimed || record.State == wire.Renewed) {
 					lapses = m.Time.Add(Lease)
 				}
 			}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // QueueConfig is what matters to us of a durable pull consumer's settings.
@@ -236,11 +236,11 @@ func (b *Broker) PowerLoss(lose func(stored int) int) {
 }
 
 // Queues is the consumers of the log and of the default pool.
-func Queues(n messages.Names, ackWait time.Duration, maxInFlight int) []QueueConfig {
-	of := func(v messages.Verb) string { return strings.TrimSuffix(n.All(v), ">") + "default.>" }
+func Queues(n wire.Names, ackWait time.Duration, maxInFlight int) []QueueConfig {
+	of := func(v wire.Verb) string { return strings.TrimSuffix(n.All(v), ">") + "default.>" }
 	return []QueueConfig{
 		{Stream: n.Stream("BATCHES"), AckWait: ackWait},
-		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: []string{of(messages.VerbRead), of(messages.VerbWrite)}},
+		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: []string{of(wire.VerbRead), of(wire.VerbWrite)}},
 	}
 }
 

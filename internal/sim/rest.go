@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,12 +21,12 @@ type request struct {
 }
 
 type decision struct {
-	key messages.CallKey
+	key wire.CallKey
 	messages.Decision
 }
 
 type speech struct {
-	key messages.BatchKey
+	key wire.BatchKey
 	messages.Control
 }
 
@@ -66,14 +67,14 @@ func (c *coordinator) serve(t *task, r request) {
 // decide stores what a decision makes of the question that is open now.
 func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *messages.Refusal) {
 	const tries = 10
-	busy := &messages.Refusal{Class: messages.Busy}
+	busy := &messages.Refusal{Class: messages.ClassBusy}
 	for range tries {
 		newest, err := journal{t}.newest(asked.key)
 		switch {
 		case err != nil:
 			return "", busy
-		case newest.record.State != messages.Parked:
-			return "", &messages.Refusal{Class: messages.NotPending}
+		case newest.record.State != wire.Parked:
+			return "", &messages.Refusal{Class: messages.ClassNotPending}
 		}
 		q, state, refused := approvers.Take(*newest.record.Approval, asked.Decision, t.Now)
 		if refused != nil {
@@ -92,15 +93,15 @@ func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *
 }
 
 // answered is the record that follows a parked one.
-func answered(t *task, parked messages.CallRecord, q messages.Approval, state messages.DecisionState) messages.CallRecord {
+func answered(t *task, parked wire.CallRecord, q messages.Approval, state messages.DecisionState) wire.CallRecord {
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = t.nonce(), &q, q.ArgsHash, ""
 	t.decidedAt[next.Nonce] = t.Now
 	switch state {
 	case messages.DecisionGranted:
-		next.State = messages.Granted
+		next.State = wire.Granted
 	case messages.DecisionDenied:
-		next.State, next.Result = messages.Ended, &messages.Result{
+		next.State, next.Result = wire.Ended, &messages.Result{
 			Index: q.Index, CallID: q.CallID, Tool: q.Tool, Attempt: parked.Attempt, Status: messages.StatusDenied,
 			Outcome: messages.Failed(messages.CodeDeniedByUser, "no"),
 		}
@@ -109,7 +110,7 @@ func answered(t *task, parked messages.CallRecord, q messages.Approval, state me
 }
 
 // wake has the head of a session driven, where it is due (nil: it is).
-func (c *coordinator) wake(t *task, lane messages.BatchKey, due func(*task, messages.BatchKey) (bool, error)) {
+func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		head, err := c.nextHead(t, lane)
@@ -131,10 +132,10 @@ func (c *coordinator) wake(t *task, lane messages.BatchKey, due func(*task, mess
 }
 
 // waitsForPeople reports whether a batch may rest.
-func (c *coordinator) waitsForPeople(t *task, key messages.BatchKey) (bool, error) {
+func (c *coordinator) waitsForPeople(t *task, key wire.BatchKey) (bool, error) {
 	known, err := journal{t}.calls(key)
 	for _, m := range known.records {
-		if s := m.Body.(messages.CallRecord).State; s == messages.Parked || s == messages.Granted {
+		if s := m.Body.(wire.CallRecord).State; s == wire.Parked || s == wire.Granted {
 			return true, err
 		}
 	}
@@ -188,7 +189,7 @@ func (d *drive) look() {
 // recorded is the record of a call as an event.
 func recorded(index int, e entry) batch.Recorded {
 	event := batch.Recorded{Index: index, Record: e.record, Seq: e.seq}
-	if e.record.State == messages.Parked {
+	if e.record.State == wire.Parked {
 		event.Expires = e.record.Approval.Expires
 	}
 	return event

@@ -13,18 +13,18 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/sim"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // modelServer runs commands on the model.
 type modelServer struct {
-	names  messages.Names
+	names  wire.Names
 	b      *sim.Broker
 	queues []*sim.Queue
 	held   []*sim.Delivery
 }
 
-func newModel(names messages.Names) *modelServer {
+func newModel(names wire.Names) *modelServer {
 	m := &modelServer{names: names, b: sim.NewBroker(epoch, sim.Streams(names, time.Hour, 24*time.Hour)...)}
 	for _, q := range sim.Queues(names, ackWait, 3) {
 		m.queues = append(m.queues, m.b.Queue(q))
@@ -32,7 +32,7 @@ func newModel(names messages.Names) *modelServer {
 	return m
 }
 
-func (m *modelServer) name() messages.Names                  { return m.names }
+func (m *modelServer) name() wire.Names                      { return m.names }
 func (m *modelServer) append(subject string) (uint64, error) { return m.b.Append(subject, nil) }
 func (m *modelServer) compareAndSet(subject string, last uint64) (uint64, error) {
 	return m.b.CompareAndSet(subject, nil, last)
@@ -115,7 +115,7 @@ type realServer struct {
 	held   []bus.Msg
 }
 
-func newReal(t *testing.T, srv *devserver.Server, names messages.Names) *realServer {
+func newReal(t *testing.T, srv *devserver.Server, names wire.Names) *realServer {
 	conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv, Prefix: names.Prefix})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func (r *realServer) align() {
 	synctest.Wait()
 }
 
-func (r *realServer) name() messages.Names { return r.conn.Names() }
+func (r *realServer) name() wire.Names { return r.conn.Names() }
 func (r *realServer) append(subject string) (uint64, error) {
 	defer synctest.Wait()
 	return r.conn.Append(r.t.Context(), subject, nil, nil)

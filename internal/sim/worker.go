@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -21,7 +22,7 @@ type worker struct {
 func (f *Fleet) startWorker() {
 	w := &worker{process: f.start("w", f.startWorker), fleet: f, policy: f.policy}
 	f.workers = append(f.workers, w)
-	w.told = func(key messages.CallKey) {
+	w.told = func(key wire.CallKey) {
 		for _, a := range w.inHand {
 			if a.key == key {
 				a.stopped = true
@@ -42,14 +43,14 @@ func (f *Fleet) startWorker() {
 type attempt struct {
 	journal
 	worker   *worker
-	job      messages.Job
-	key      messages.CallKey
+	job      wire.Job
+	key      wire.CallKey
 	delivery *Delivery // the newest of the job
 	nonce    string
-	last     uint64              // the newest record that is ours or that we claim behind
-	record   messages.CallRecord // that record
-	input    json.RawMessage     // frozen
-	argsHash string              // of input
+	last     uint64          // the newest record that is ours or that we claim behind
+	record   wire.CallRecord // that record
+	input    json.RawMessage // frozen
+	argsHash string          // of input
 	claimed  bool
 	run      *run      // of the tool; nil before it starts
 	stopped  bool      // nobody wants the run any more
@@ -59,8 +60,8 @@ type attempt struct {
 
 // take has a delivery in hand, unless it is one more of a job that is.
 func (w *worker) take(d *Delivery) {
-	job := d.Body.(messages.Job)
-	key := messages.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
+	job := d.Body.(wire.Job)
+	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
 	for _, a := range w.inHand {
 		if a.key == key && a.job.TakeOver == job.TakeOver && a.job.ConcurrencySafe == job.ConcurrencySafe {
 			a.delivery = d
@@ -111,7 +112,7 @@ func (a *attempt) handle() {
 	a.work()
 }
 
-func (a *attempt) claims() bool { return a.job.Kind == messages.Write || a.job.TakeOver > 0 }
+func (a *attempt) claims() bool { return a.job.Kind == messages.KindWrite || a.job.TakeOver > 0 }
 
 // settled looks into the journal, and settles the delivery where that says that there is nothing to do here.
 func (a *attempt) settled() (bool, error) {
@@ -139,7 +140,7 @@ func (a *attempt) settled() (bool, error) {
 		a.ack()
 		return true, nil
 	case lane.Leave:
-		if newest.record.State == messages.Parked { // whoever parked it may not have told this coordinator
+		if newest.record.State == wire.Parked { // whoever parked it may not have told this coordinator
 			a.say(recorded(a.key.Index, newest))
 		}
 		a.term()
@@ -161,18 +162,18 @@ func (a *attempt) giveBack() {
 
 // claim marks in the journal that the call is now started. It reports whether the call is ours.
 func (a *attempt) claim() (mine bool, err error) {
-	record := messages.CallRecord{
-		State: messages.Claimed, Nonce: a.nonce, Attempt: a.record.Attempt + 1, Worker: a.name,
+	record := wire.CallRecord{
+		State: wire.Claimed, Nonce: a.nonce, Attempt: a.record.Attempt + 1, Worker: a.name,
 		OnCrash: a.worker.fleet.tool(a.job.Tool).OnCrash, LeaseMS: Lease.Milliseconds(), Lapsed: a.record.Lapsed,
 		ArgsHash: a.argsHash, Input: a.input, Approval: a.record.Approval,
 	}
-	if a.job.Kind != messages.Write { // nothing is changed by another run
-		record.OnCrash = messages.Idempotent
+	if a.job.Kind != messages.KindWrite { // nothing is changed by another run
+		record.OnCrash = messages.OnCrashIdempotent
 	}
 	if q := record.Approval; q != nil && q.ArgsHash == a.argsHash { // the question holds the input
 		record.Input = nil
 	}
-	if before := a.record; before.State == messages.Claimed || before.State == messages.Renewed {
+	if before := a.record; before.State == wire.Claimed || before.State == wire.Renewed {
 		record.Lapsed++
 	}
 	asked := a.Now
@@ -204,7 +205,7 @@ func (a *attempt) claim() (mine bool, err error) {
 	return true, nil
 }
 
-func (a *attempt) claimBehind(record messages.CallRecord) (uint64, error) {
+func (a *attempt) claimBehind(record wire.CallRecord) (uint64, error) {
 	seq, err := a.write(a.key, record, a.last, never)
 	if err != nil {
 		return a.last, err
@@ -263,7 +264,7 @@ func (a *attempt) renew(deadline time.Time) error { return a.renewBy(a.journal, 
 func (a *attempt) renewBy(j journal, deadline time.Time) error {
 	for {
 		record := a.record
-		record.State, record.Nonce = messages.Renewed, j.nonce()
+		record.State, record.Nonce = wire.Renewed, j.nonce()
 		seq, err := j.write(a.key, record, a.last, deadline)
 		if lost, ok := err.(*lostTo); ok && a.isOurs(lost.newest) { // stored after all, at a time that nobody here knows
 			a.last, a.record = lost.newest.seq, lost.newest.record
@@ -278,7 +279,7 @@ func (a *attempt) renewBy(j journal, deadline time.Time) error {
 
 // isOurs reports whether a record continues our claim.
 func (a *attempt) isOurs(e entry) bool {
-	return e.record.State == messages.Renewed && e.record.Fence == a.record.Fence && a.record.Fence != 0
+	return e.record.State == wire.Renewed && e.record.Fence == a.record.Fence && a.record.Fence != 0
 }
 
 // work runs the tool, and stores what became of it.
@@ -324,14 +325,14 @@ func (a *attempt) release(why *messages.Error) {
 		return
 	}
 	record := a.record
-	record.State, record.Nonce, record.RetryAfterMS, record.Error = messages.Released, a.nonce+"-released", after.Milliseconds(), why
+	record.State, record.Nonce, record.RetryAfterMS, record.Error = wire.Released, a.nonce+"-released", after.Milliseconds(), why
 	_ = a.insist(func() error {
 		seq, err := a.close(record)
 		switch lost, ok := err.(*lostTo); {
 		case err == nil:
 			a.ack()
 			a.say(batch.Recorded{Index: a.key.Index, Record: record, Seq: seq})
-		case ok && lost.newest.record.State == messages.Ended:
+		case ok && lost.newest.record.State == wire.Ended:
 			a.ack()
 			return nil
 		case ok:
@@ -346,7 +347,7 @@ func (a *attempt) finish(result messages.Result) {
 	_ = a.insist(func() error {
 		stored, err := a.store(result)
 		if lost, ok := err.(*lostTo); ok {
-			if lost.newest.record.State == messages.Ended {
+			if lost.newest.record.State == wire.Ended {
 				a.ack()
 			}
 			return nil
@@ -364,13 +365,13 @@ func (a *attempt) store(result messages.Result) (messages.Result, error) {
 		return a.writeResult(a.key, result)
 	}
 	record := a.record
-	record.State, record.Nonce, record.Result = messages.Ended, a.nonce+"-end", &result
+	record.State, record.Nonce, record.Result = wire.Ended, a.nonce+"-end", &result
 	_, err := a.close(record)
 	return result, err
 }
 
 // close writes the record that ends our claim, or the call, behind our newest one.
-func (a *attempt) close(record messages.CallRecord) (uint64, error) {
+func (a *attempt) close(record wire.CallRecord) (uint64, error) {
 	for {
 		seq, err := a.write(a.key, record, a.last, never)
 		lost, ok := err.(*lostTo)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // World is parties that act one at a time, and the clock. It chooses who is next.
@@ -44,7 +44,7 @@ type process struct {
 	again  func()    // starts another of its kind, under a new name
 	bye    func()    // what the others notice of its end
 	// told is what it does when it hears that a call should stop; nil: nothing.
-	told func(messages.CallKey)
+	told func(wire.CallKey)
 }
 
 // task is one thing that a process does.

@@ -21,7 +21,7 @@ func mustCompile(t testing.TB, source string, want Type) *Program {
 }
 
 func subject(input string) *Subject {
-	return NewSubject(Call{Tool: "refund", Kind: messages.Write, Pool: "payments", Input: json.RawMessage(input), Session: "s-1", Principal: "support"})
+	return NewSubject(Call{Tool: "refund", Kind: messages.KindWrite, Pool: "payments", Input: json.RawMessage(input), Session: "s-1", Principal: "support"})
 }
 
 func TestBool(t *testing.T) {

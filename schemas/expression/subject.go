@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"strconv"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -36,7 +37,7 @@ func NewSubject(c Call) *Subject {
 }
 
 func members(raw json.RawMessage) (map[string]any, error) {
-	if messages.Check(raw) != nil {
+	if rawjson.Check(raw) != nil {
 		return nil, errInput
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))

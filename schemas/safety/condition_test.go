@@ -13,11 +13,11 @@ import (
 func TestCondition(t *testing.T) {
 	no := false
 	on := func(when string) schemas.Tool {
-		return schemas.Tool{Name: "deploy", Kind: messages.Write, Pool: "ops", SafeWhen: when}
+		return schemas.Tool{Name: "deploy", Kind: messages.KindWrite, Pool: "ops", SafeWhen: when}
 	}
-	shell := schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command", SafeWhen: `!has(input.cwd) || input.cwd != "/"`}
+	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command", SafeWhen: `!has(input.cwd) || input.cwd != "/"`}
 	read := on(`input.dry_run`)
-	read.Kind = messages.Read
+	read.Kind = messages.KindRead
 	declared := on(`true`)
 	declared.ConcurrencySafe = &no
 	for _, tt := range []struct {

@@ -23,6 +23,7 @@ package safety
 import (
 	"encoding/json"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -48,14 +49,14 @@ func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) 
 		return true, reason
 	case t.ConcurrencySafe != nil:
 		return true, "declared concurrency_safe"
-	case t.Kind == messages.Read || t.Kind == messages.Compute:
+	case t.Kind == messages.KindRead || t.Kind == messages.KindCompute:
 		return true, "kind " + string(t.Kind)
 	}
 	return false, "kind write runs alone"
 }
 
 func classifyShell(property string, input json.RawMessage) (safe bool, reason string) {
-	members, err := messages.Object(input)
+	members, err := rawjson.Object(input)
 	if err != nil {
 		return false, "shell: the input is no object"
 	}

@@ -10,6 +10,7 @@ import (
 
 	"mvdan.cc/sh/v3/syntax"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -33,10 +34,10 @@ func lines(file string) []string {
 	return commands[:len(commands)-1] // the last one is empty: it follows the last line end
 }
 
-var shellTool = schemas.Tool{Name: "Bash", Kind: messages.Write, ShellCommand: "command"}
+var shellTool = schemas.Tool{Name: "Bash", Kind: messages.KindWrite, ShellCommand: "command"}
 
 func classify(command string) (bool, string) {
-	return Classify(shellTool, messages.MustMarshal(map[string]string{"command": command}))
+	return Classify(shellTool, rawjson.MustMarshal(map[string]string{"command": command}))
 }
 
 func TestShellCommands(t *testing.T) {
@@ -91,16 +92,16 @@ func TestClassifyByPromise(t *testing.T) {
 		safe   bool
 		reason string
 	}{
-		{schemas.Tool{Kind: messages.Read}, `{}`, true, "kind read"},
-		{schemas.Tool{Kind: messages.Compute}, `{}`, true, "kind compute"},
-		{schemas.Tool{Kind: messages.Write}, `{}`, false, "kind write runs alone"},
+		{schemas.Tool{Kind: messages.KindRead}, `{}`, true, "kind read"},
+		{schemas.Tool{Kind: messages.KindCompute}, `{}`, true, "kind compute"},
+		{schemas.Tool{Kind: messages.KindWrite}, `{}`, false, "kind write runs alone"},
 		{schemas.Tool{}, `{}`, false, "kind write runs alone"},
-		{schemas.Tool{Kind: messages.Write, ConcurrencySafe: &yes}, `{}`, true, "declared concurrency_safe"},
-		{schemas.Tool{Kind: messages.Read, ConcurrencySafe: &no}, `{}`, false, "declared not concurrency_safe"},
+		{schemas.Tool{Kind: messages.KindWrite, ConcurrencySafe: &yes}, `{}`, true, "declared concurrency_safe"},
+		{schemas.Tool{Kind: messages.KindRead, ConcurrencySafe: &no}, `{}`, false, "declared not concurrency_safe"},
 		{schemas.Tool{ShellCommand: "sh", ConcurrencySafe: &yes}, `{"sh":"rm x"}`, false, "shell: rm can change things"},
 		{schemas.Tool{ShellCommand: "sh", ConcurrencySafe: &no}, `{"sh":"ls"}`, false, "declared not concurrency_safe"},
 		{schemas.Tool{ShellCommand: "sh"}, `{"sh":"ls"}`, true, "read-only shell command"},
-		{schemas.Tool{ShellCommand: "sh", Kind: messages.Read}, `{"SH":"ls"}`, false, "shell: the input has no command"},
+		{schemas.Tool{ShellCommand: "sh", Kind: messages.KindRead}, `{"SH":"ls"}`, false, "shell: the input has no command"},
 		{schemas.Tool{ShellCommand: "sh"}, `{"sh":null}`, false, "shell: the input has no command"},
 		{schemas.Tool{ShellCommand: "sh"}, `{"sh":["ls"]}`, false, "shell: the input has no command"},
 		{schemas.Tool{ShellCommand: "sh"}, `[]`, false, "shell: the input is no object"},

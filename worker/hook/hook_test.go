@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-var aCall = Call{Tool: "mcp__mail", Kind: messages.Write, Input: json.RawMessage(`{"n":1}`)}
+var aCall = Call{Tool: "mcp__mail", Kind: messages.KindWrite, Input: json.RawMessage(`{"n":1}`)}
 
 func before(name string, priority int, v Verdict) Hook {
 	return Hook{Name: name, Priority: priority, Before: func(context.Context, Call) (Verdict, error) { return v, nil }}

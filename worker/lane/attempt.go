@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,8 +21,8 @@ type attempt struct {
 	*Consumer
 	log     *slog.Logger
 	pool    string // the pool that the job came from
-	job     messages.Job
-	key     messages.CallKey
+	job     wire.Job
+	key     wire.CallKey
 	service Service
 	nonce   string
 	runs    int           // runs of a call that does not claim, this one included
@@ -51,8 +52,8 @@ type attempt struct {
 	counter int           // number of events so far; guarded by mu
 	// last is the sequence of our newest record, or of the one we claim behind; guarded by mu.
 	last    uint64
-	record  messages.CallRecord // that record; guarded by mu
-	claimed bool                // we hold a claim; guarded by mu
+	record  wire.CallRecord // that record; guarded by mu
+	claimed bool            // we hold a claim; guarded by mu
 }
 
 // settlement is how a delivery is settled in the end. Nil means that nothing is known to be stored,
@@ -71,7 +72,7 @@ func term(reason string) settlement {
 func (a *attempt) letGo(reason string, after time.Duration, failed int) settlement {
 	return func(d *bus.Delivery) error {
 		err := d.Term(reason)
-		a.tell(messages.Notice{LetGo: &messages.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}})
+		a.tell(wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}})
 		return err
 	}
 }
@@ -84,7 +85,7 @@ func (a *attempt) letGo(reason string, after time.Duration, failed int) settleme
 func (a *attempt) retryLater(after time.Duration) settlement {
 	return func(d *bus.Delivery) error {
 		err := d.Nak(after + a.cfg.AckWait/3)
-		a.tell(messages.Notice{LetGo: &messages.LetGo{AfterMS: after.Milliseconds(), Attempt: a.runs, Job: d.Seq}})
+		a.tell(wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: a.runs, Job: d.Seq}})
 		return err
 	}
 }
@@ -195,7 +196,7 @@ func (a *attempt) lost() messages.Result {
 }
 
 // prior returns the record that the job takes over from, or nil when there is none.
-func (a *attempt) prior() *messages.CallRecord {
+func (a *attempt) prior() *wire.CallRecord {
 	if record, last := a.mine(); last > 0 {
 		return &record
 	}
@@ -250,7 +251,7 @@ func (a *attempt) settled(ctx context.Context) (settlement, error) {
 			return nil, err
 		}
 		if found {
-			a.tell(messages.Notice{Result: &result})
+			a.tell(wire.Notice{Result: &result})
 			return ack, nil
 		}
 		// No worker had it before that could have parked it.
@@ -270,12 +271,12 @@ func (a *attempt) settled(ctx context.Context) (settlement, error) {
 func (a *attempt) settledBy(newest journal.CallEntry) settlement {
 	switch Decide(a.job.TakeOver, newest.Record, newest.Seq) {
 	case Tell:
-		a.tell(messages.Notice{Result: newest.Record.Result})
+		a.tell(wire.Notice{Result: newest.Record.Result})
 		return ack
 	case Leave:
 		// The worker that parked it may not have notified this coordinator.
-		if newest.Record.State == messages.Parked {
-			a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
+		if newest.Record.State == wire.Parked {
+			a.tell(wire.Notice{Record: &newest.Record, Seq: newest.Seq})
 			return term("it waits for a person")
 		}
 		if lapsed(newest.Record) {
@@ -311,7 +312,7 @@ func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
 // handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
 // of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
 func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, error) {
-	note := messages.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
+	note := wire.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
 	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
 		return nil, err
 	}
@@ -319,7 +320,7 @@ func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, err
 	a.log.Info("handed back: its input must run alone", "reason", back.Reason)
 	return func(d *bus.Delivery) error {
 		err := d.Term("handed back")
-		a.tell(messages.Notice{Hand: &note})
+		a.tell(wire.Notice{Hand: &note})
 		return err
 	}, nil
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -50,8 +52,8 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	if unsure && before.ArgsHash != want.ArgsHash {
 		return Held{}, errOtherInput
 	}
-	record := messages.CallRecord{
-		V: messages.Version, State: messages.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
+	record := wire.CallRecord{
+		V: messages.Version, State: wire.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
 		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input, Hooks: want.Hooks, Approval: before.Approval,
 		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: a.parent,
 		Permission: want.Permission, Started: a.began,
@@ -64,8 +66,8 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 		record.Input = nil
 	}
 	// All of this is in every record from now on, so it has to fit beside the headroom.
-	heavy := messages.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
-	if size := len(messages.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
+	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
+	if size := len(rawjson.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
 		return Held{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
 	}
 	asked := time.Now()
@@ -92,12 +94,12 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 		}
 	}
 	a.keeper.Go(func() { a.keep(asked) })
-	return Held{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.Checkable}, nil
+	return Held{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.OnCrashCheckable}, nil
 }
 
 // insist writes a record until it is stored, or lost to another writer, or ctx ends. The record has
 // a nonce, so a repeated write cannot store it twice.
-func (a *attempt) insist(ctx context.Context, record messages.CallRecord, last uint64) (seq uint64, err error) {
+func (a *attempt) insist(ctx context.Context, record wire.CallRecord, last uint64) (seq uint64, err error) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		seq, err = a.journal.Write(ctx, a.key, record, last)
 		var lost *journal.Lost
@@ -158,7 +160,7 @@ func (a *attempt) keep(since time.Time) {
 func (a *attempt) renew(ctx context.Context) error {
 	for {
 		record, last := a.mine()
-		record.State, record.Nonce = messages.Renewed, rand.Text()
+		record.State, record.Nonce = wire.Renewed, rand.Text()
 		seq, err := a.journal.Write(ctx, a.key, record, last)
 		var lost *journal.Lost
 		late := errors.As(err, &lost) && a.isOurs(lost.Newest)
@@ -178,7 +180,7 @@ func (a *attempt) renew(ctx context.Context) error {
 
 // close writes the record that ends our claim, or the call, behind our newest one. A *journal.Lost
 // error names the record of the writer that came first.
-func (a *attempt) close(ctx context.Context, record messages.CallRecord) (seq uint64, err error) {
+func (a *attempt) close(ctx context.Context, record wire.CallRecord) (seq uint64, err error) {
 	for {
 		_, last := a.mine()
 		seq, err = a.journal.Write(ctx, a.key, record, last)
@@ -193,7 +195,7 @@ func (a *attempt) close(ctx context.Context, record messages.CallRecord) (seq ui
 }
 
 // mine returns our newest record, or the record that we claim behind, with its sequence.
-func (a *attempt) mine() (messages.CallRecord, uint64) {
+func (a *attempt) mine() (wire.CallRecord, uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.record, a.last
@@ -209,5 +211,5 @@ func (a *attempt) holds() bool {
 // isOurs reports whether a record is a renewal of our claim.
 func (a *attempt) isOurs(e journal.CallEntry) bool {
 	record, _ := a.mine()
-	return e.Record.State == messages.Renewed && e.Record.Fence == record.Fence && record.Fence != 0
+	return e.Record.State == wire.Renewed && e.Record.Fence == record.Fence && record.Fence != 0
 }

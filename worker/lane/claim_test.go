@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -20,12 +21,12 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 	// was refused.
 	claims := func(y *yard, bytes int) (size int) {
 		input := json.RawMessage(fmt.Sprintf(`{"x":%q}`, strings.Repeat("x", bytes-len(`{"x":""}`))))
-		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
-			held, err := claim(ctx, lane.Want{ArgsHash: messages.Digest(input), Input: input, OnCrash: messages.Idempotent, Deadline: time.Minute})
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+			held, err := claim(ctx, lane.Want{ArgsHash: messages.Digest(input), Input: input, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 			if err != nil {
 				return messages.Result{}, err
 			}
-			stored, err := y.conn.Last(ctx, y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(messages.VerbCall, key))
+			stored, err := y.conn.Last(ctx, y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(wire.VerbCall, key))
 			if err != nil {
 				y.Error(err)
 			}
@@ -42,7 +43,7 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 		n := y.notice()
 		y.noJobs()
 		switch newest, _ := y.newest(); {
-		case size > 0 && (n.Record == nil || newest.Record.State != messages.Released):
+		case size > 0 && (n.Record == nil || newest.Record.State != wire.Released):
 			y.Errorf("a claim of %d bytes less than a message was not given up: the newest record is %s", y.conn.MaxPayload()-size, newest.Record.State)
 		case size == 0 && (n.Result == nil || n.Result.Err == nil || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run")):
 			y.Errorf("told %.300v", n.Result)
@@ -79,8 +80,8 @@ func TestLostAttemptThatCannotBeClaimedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inYard(t, func(y *yard) {
-				seq := y.write(messages.CallRecord{State: messages.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: messages.Digest(small), OnCrash: messages.Idempotent, Worker: "w0"}, 0)
-				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				seq := y.write(wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: messages.Digest(small), OnCrash: messages.OnCrashIdempotent, Worker: "w0"}, 0)
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					held, err := claim(ctx, want)
 					return done(job, held), err
 				})

@@ -1,6 +1,6 @@
 package lane
 
-import "github.com/toolfleet/toolfleet/messages"
+import "github.com/toolfleet/toolfleet/internal/wire"
 
 // Next is what to do with a delivered job, as far as the call's journal says.
 type Next int
@@ -24,14 +24,14 @@ const (
 //
 // Only the coordinator decides that a claim has lapsed. A worker that finds another worker's claim
 // leaves it alone, however old it is.
-func Decide(takeOver uint64, newest messages.CallRecord, seq uint64) Next {
+func Decide(takeOver uint64, newest wire.CallRecord, seq uint64) Next {
 	switch {
 	case seq == 0:
 		return Run
-	case newest.State == messages.Ended:
+	case newest.State == wire.Ended:
 		return Tell
 	// Only an answer, never the question itself, is claimed behind.
-	case seq == takeOver && newest.State != messages.Parked:
+	case seq == takeOver && newest.State != wire.Parked:
 		return TakeOver
 	}
 	return Leave
@@ -39,6 +39,6 @@ func Decide(takeOver uint64, newest messages.CallRecord, seq uint64) Next {
 
 // lapsed reports whether a record is a claim. When the coordinator wants such a record taken over,
 // its holder was lost, with or without the effect.
-func lapsed(before messages.CallRecord) bool {
-	return before.State == messages.Claimed || before.State == messages.Renewed
+func lapsed(before wire.CallRecord) bool {
+	return before.State == wire.Claimed || before.State == wire.Renewed
 }

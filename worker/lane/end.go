@@ -10,6 +10,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -37,7 +38,7 @@ func (a *attempt) finish(ctx context.Context, result messages.Result) (settlemen
 		var lost *journal.Lost
 		switch {
 		case err == nil:
-			a.tell(messages.Notice{Result: &stored})
+			a.tell(wire.Notice{Result: &stored})
 			a.became = string(stored.Status)
 			a.logFailure("call failed", stored)
 			a.cfg.Observe(ctx, a.pool, stored)
@@ -76,7 +77,7 @@ func (a *attempt) logFailure(what string, r messages.Result) {
 // overtaken settles the job of a call that is not ours any more. If the call has ended, the job is
 // done. If the call runs elsewhere, its job is not ours to settle.
 func overtaken(lost *journal.Lost) settlement {
-	if lost.Newest.Record.State == messages.Ended {
+	if lost.Newest.Record.State == wire.Ended {
 		return ack
 	}
 	return nil
@@ -109,7 +110,7 @@ func (a *attempt) store(ctx context.Context, result *messages.Result) (messages.
 		return a.journal.WriteResult(ctx, a.key, *result)
 	}
 	record, _ := a.mine()
-	record.State, record.Result, record.Worker, record.Span = messages.Ended, result, a.cfg.Worker, a.parent
+	record.State, record.Result, record.Worker, record.Span = wire.Ended, result, a.cfg.Worker, a.parent
 	record.ToolDigest = a.job.ToolDigest
 	record.Nonce = a.nonce + "-end"
 	_, err := a.close(ctx, record)
@@ -134,7 +135,7 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 	ctx, done := a.lastWords(ctx)
 	defer done()
 	record, _ := a.mine()
-	record.State, record.Error, record.RetryAfterMS = messages.Released, why, wait.Milliseconds()
+	record.State, record.Error, record.RetryAfterMS = wire.Released, why, wait.Milliseconds()
 	record.Nonce = a.nonce + "-released"
 	var seq uint64
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -161,7 +162,7 @@ func (a *attempt) release(ctx context.Context, why *messages.Error, wait time.Du
 	record = light(record)
 	return func(d *bus.Delivery) error {
 		err := d.Ack()
-		a.tell(messages.Notice{Record: &record, Seq: seq})
+		a.tell(wire.Notice{Record: &record, Seq: seq})
 		return err
 	}, nil
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -45,17 +46,17 @@ import (
 type Tools interface {
 	// Serves returns how the job's tool is served here. ok is false when it is not served, or not
 	// under the exact definition that the job was planned with.
-	Serves(job messages.Job) (service Service, ok bool)
+	Serves(job wire.Job) (service Service, ok bool)
 	// Run takes the call through its phases. prior is the record that the job takes over from, and
 	// nil for a call that begins; a frozen input in it stays as it is. Run calls claim once, right
 	// before the tool is started, and returns its error. It returns a *HandBack for a call that was
 	// planned to run beside others and must run alone, and an *Ask for a call that a person has to
 	// allow first. tell receives events and fills in their ids.
 	//
-	// When ctx ends with a *messages.Stop as its cause, the call ends as stopped, with a result.
+	// When ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result.
 	// With any other cause the worker shuts down or has lost its claim: Run then returns an error
 	// if the call may run again or never started.
-	Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error)
+	Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
@@ -222,7 +223,7 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 		cancel(ErrDraining)
 	})
 	defer stop()
-	unsubscribe, err := c.conn.Subscribe(c.conn.Names().All(messages.VerbStop), "", c.stop)
+	unsubscribe, err := c.conn.Subscribe(c.conn.Names().All(wire.VerbStop), "", c.stop)
 	if err != nil {
 		return err
 	}
@@ -297,12 +298,12 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 }
 
 // read returns the job in a delivery. The job's ids must be those of its subject.
-func (c *Consumer) read(d *bus.Delivery) (job messages.Job, key messages.CallKey, err error) {
+func (c *Consumer) read(d *bus.Delivery) (job wire.Job, key wire.CallKey, err error) {
 	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
 	}
-	if err == nil && key != messages.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
+	if err == nil && key != wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
 		err = errors.New("its ids are not those of its subject")
 	}
 	return job, key, err
@@ -336,7 +337,7 @@ func (c *Consumer) leave(a *attempt) *bus.Delivery {
 
 // stop ends the runs of a call that is no longer wanted.
 func (c *Consumer) stop(m bus.Msg) {
-	why := &messages.Stop{}
+	why := &wire.Stop{}
 	_, key, err := c.conn.Names().Call(m.Subject)
 	if err == nil {
 		err = json.Unmarshal(m.Data, why)

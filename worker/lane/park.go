@@ -10,7 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -31,13 +33,13 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	q.Asked = a.conn.Now(ctx).UTC()
 	q.Expires = q.Asked.Add(a.cfg.ApprovalTTL)
 	q.ID = approval.ID(q)
-	record := messages.CallRecord{
-		V: messages.Version, State: messages.Parked, Nonce: a.nonce + "-parked", Attempt: before.Attempt, Lapsed: before.Lapsed, Worker: a.cfg.Worker,
+	record := wire.CallRecord{
+		V: messages.Version, State: wire.Parked, Nonce: a.nonce + "-parked", Attempt: before.Attempt, Lapsed: before.Lapsed, Worker: a.cfg.Worker,
 		ArgsHash: ask.ArgsHash, ToolDigest: a.job.ToolDigest, Hooks: ask.Hooks, Approval: &q, Span: a.parent,
 	}
 	var seq uint64
 	err := bus.ErrTooLarge
-	if len(messages.MustMarshal(record)) <= a.conn.MaxPayload()-room-answers {
+	if len(rawjson.MustMarshal(record)) <= a.conn.MaxPayload()-room-answers {
 		seq, err = a.insist(ctx, record, last)
 	}
 	var other *journal.Lost
@@ -57,7 +59,7 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 	a.log.Info("parked: a person has to allow it", "rule", q.Rule, "tier", q.Tier, "approval", q.ID, "expires", q.Expires)
 	return func(d *bus.Delivery) error {
 		err := d.Ack()
-		a.tell(messages.Notice{Record: &record, Seq: seq})
+		a.tell(wire.Notice{Record: &record, Seq: seq})
 		return err
 	}, nil
 }
@@ -66,10 +68,10 @@ func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
 // record on to the coordinator.
 func (a *attempt) lostTo(newest journal.CallEntry) settlement {
 	a.log.Info("not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
-	if newest.Record.State == messages.Ended {
-		a.tell(messages.Notice{Result: newest.Record.Result})
+	if newest.Record.State == wire.Ended {
+		a.tell(wire.Notice{Result: newest.Record.Result})
 		return ack
 	}
-	a.tell(messages.Notice{Record: &newest.Record, Seq: newest.Seq})
+	a.tell(wire.Notice{Record: &newest.Record, Seq: newest.Seq})
 	return term("another record came first")
 }

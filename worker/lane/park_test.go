@@ -18,7 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -32,7 +34,7 @@ type yard struct {
 	srv     *devserver.Server
 	conn    *bus.Conn
 	journal *journal.Journal
-	notices chan messages.Notice // without signs of life
+	notices chan wire.Notice // without signs of life
 	spans   *tracetest.SpanRecorder
 	log     lines
 
@@ -42,7 +44,7 @@ type yard struct {
 
 func inYard(t *testing.T, test func(*yard)) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		y := &yard{T: t, srv: srv, notices: make(chan messages.Notice, 100), spans: tracetest.NewSpanRecorder(), counts: map[lane.Count]int{}}
+		y := &yard{T: t, srv: srv, notices: make(chan wire.Notice, 100), spans: tracetest.NewSpanRecorder(), counts: map[lane.Count]int{}}
 		t.Cleanup(y.nothingLeft)
 		y.conn = y.connect()
 		if err := y.conn.Provision(t.Context(), bus.Provision{}); err != nil {
@@ -57,7 +59,7 @@ func inYard(t *testing.T, test func(*yard)) {
 		}
 		y.journal = journal.New(y.conn)
 		if _, err := y.conn.Subscribe(y.conn.Names().Notify("co"), "", func(m bus.Msg) {
-			var n messages.Notice
+			var n wire.Notice
 			if err := json.Unmarshal(m.Data, &n); err != nil {
 				t.Error(err)
 			}
@@ -82,7 +84,7 @@ func (y *yard) connect() *bus.Conn {
 }
 
 // runs is what a test does with a call.
-type runs func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error)
+type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error)
 
 // tools is the tools of a worker. Their calls claim or do not.
 type tools struct {
@@ -90,9 +92,9 @@ type tools struct {
 	run     runs
 }
 
-func (t tools) Serves(messages.Job) (lane.Service, bool) { return t.service, true }
+func (t tools) Serves(wire.Job) (lane.Service, bool) { return t.service, true }
 
-func (t tools) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim, _ func(messages.Event)) (messages.Result, error) {
+func (t tools) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim, _ func(messages.Event)) (messages.Result, error) {
 	return t.run(ctx, job, prior, claim)
 }
 
@@ -115,44 +117,44 @@ func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
 	return stop
 }
 
-var key = messages.KeyOf(string(messages.OneTenant), "s", "b").Call(0)
+var key = wire.KeyOf(string(messages.OneTenant), "s", "b").Call(0)
 
-func (y *yard) job(claims bool) messages.Job {
-	kind := messages.Read
+func (y *yard) job(claims bool) wire.Job {
+	kind := messages.KindRead
 	if claims {
-		kind = messages.Write
+		kind = messages.KindWrite
 	}
 	now := y.conn.Now(y.Context())
-	return messages.Job{
+	return wire.Job{
 		V: 1, Tenant: messages.OneTenant, Session: "s", Batch: "b", CallID: "c", Tool: "t", ToolDigest: "d", Kind: kind, ConcurrencySafe: !claims,
 		Input: json.RawMessage(`{"n":1}`), Notify: "co", QueuedAt: now, NotAfter: now.Add(time.Hour),
 	}
 }
 
-func (y *yard) publish(job messages.Job) {
+func (y *yard) publish(job wire.Job) {
 	y.Helper()
 	y.send(y.Context(), job)
 }
 
 // send publishes a job as part of the trace of ctx.
-func (y *yard) send(ctx context.Context, job messages.Job) {
+func (y *yard) send(ctx context.Context, job wire.Job) {
 	y.Helper()
 	header := bus.Header{}
 	tracing.Inject(ctx, header)
 	subject := y.conn.Names().Lane(!job.ConcurrencySafe, "default", key)
-	if _, err := y.conn.Append(y.Context(), subject, header, messages.MustMarshal(job)); err != nil {
+	if _, err := y.conn.Append(y.Context(), subject, header, rawjson.MustMarshal(job)); err != nil {
 		y.Fatal(err)
 	}
 }
 
-func (y *yard) notice() messages.Notice {
+func (y *yard) notice() wire.Notice {
 	y.Helper()
 	select {
 	case n := <-y.notices:
 		return n
 	case <-time.After(patience):
 		y.Fatal("no notice")
-		return messages.Notice{}
+		return wire.Notice{}
 	}
 }
 
@@ -163,7 +165,7 @@ func (y *yard) newest() (journal.CallEntry, int) {
 	if err != nil {
 		y.Fatal(err)
 	}
-	all, err := y.conn.All(y.Context(), y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(messages.VerbCall, key))
+	all, err := y.conn.All(y.Context(), y.conn.Names().Stream(bus.Calls), y.conn.Names().OfCall(wire.VerbCall, key))
 	if err != nil {
 		y.Fatal(err)
 	}
@@ -185,7 +187,7 @@ func (y *yard) noJobs() {
 	y.Fatal("a job is left in the queue")
 }
 
-func (y *yard) write(record messages.CallRecord, last uint64) uint64 {
+func (y *yard) write(record wire.CallRecord, last uint64) uint64 {
 	y.Helper()
 	seq, err := y.journal.Write(y.Context(), key, record, last)
 	if err != nil {
@@ -196,15 +198,15 @@ func (y *yard) write(record messages.CallRecord, last uint64) uint64 {
 
 // question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's
 // input.
-func question(job messages.Job) *lane.Ask {
+func question(job wire.Job) *lane.Ask {
 	input := json.RawMessage(`{"n":2}`)
 	return &lane.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
 		V: 1, Tenant: job.Tenant, Session: job.Session, Batch: job.Batch, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, ToolDigest: "d",
-		Input: input, ArgsHash: messages.Digest(input), Line: "t n=2", Requester: string(job.Tenant), Rule: "r", Tier: messages.High, Approvers: 1, Policy: "v1",
+		Input: input, ArgsHash: messages.Digest(input), Line: "t n=2", Requester: string(job.Tenant), Rule: "r", Tier: messages.TierHigh, Approvers: 1, Policy: "v1",
 	}}
 }
 
-func done(job messages.Job, held lane.Held) messages.Result {
+func done(job wire.Job, held lane.Held) messages.Result {
 	return messages.Result{
 		V: 1, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: held.Attempt, Outcome: messages.Text("done"), Started: time.Now(),
 	}
@@ -217,20 +219,20 @@ func TestParkedCall(t *testing.T) {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
 			inYard(t, func(y *yard) {
 				asked, ran := 0, 0
-				y.worker("w", claims, func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", claims, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					if prior == nil {
 						asked++
 						return messages.Result{}, question(job)
 					}
-					if prior.State != messages.Granted || prior.Approval == nil || prior.Hooks == nil {
+					if prior.State != wire.Granted || prior.Approval == nil || prior.Hooks == nil {
 						y.Errorf("it goes on from %+v", prior)
 					}
-					held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.Idempotent, Deadline: time.Minute})
+					held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 					if err != nil {
 						return messages.Result{}, err
 					}
 					newest, _ := y.newest()
-					if r := newest.Record; r.State != messages.Claimed || r.Approval == nil || r.Approval.Input == nil || r.Input != nil || r.Hooks == nil || newest.Seq != held.Fence {
+					if r := newest.Record; r.State != wire.Claimed || r.Approval == nil || r.Approval.Input == nil || r.Input != nil || r.Hooks == nil || newest.Seq != held.Fence {
 						y.Errorf("claimed with %+v, fence %d", r, held.Fence)
 					}
 					ran++
@@ -241,7 +243,7 @@ func TestParkedCall(t *testing.T) {
 				n := y.notice()
 				y.noJobs()
 				parked, records := y.newest()
-				if n.Record == nil || n.Record.State != messages.Parked || n.Seq != parked.Seq || records != 1 {
+				if n.Record == nil || n.Record.State != wire.Parked || n.Seq != parked.Seq || records != 1 {
 					y.Fatalf("told %+v, %d records", n, records)
 				}
 				r, want := parked.Record, question(job)
@@ -273,7 +275,7 @@ func TestParkedCall(t *testing.T) {
 				}
 
 				granted := parked.Record
-				granted.State, granted.Nonce = messages.Granted, "granted"
+				granted.State, granted.Nonce = wire.Granted, "granted"
 				job.TakeOver = y.write(granted, parked.Seq)
 				y.publish(job)
 				if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || n.Result.Attempt != 1 {
@@ -281,7 +283,7 @@ func TestParkedCall(t *testing.T) {
 				}
 				y.noJobs()
 				newest, _ := y.newest()
-				if newest.Record.State != messages.Ended || newest.Record.Result == nil || newest.Record.Approval == nil || ran != 1 {
+				if newest.Record.State != wire.Ended || newest.Record.Result == nil || newest.Record.Approval == nil || ran != 1 {
 					y.Errorf("it ended as %+v after %d runs", newest.Record, ran)
 				}
 				if _, found, err := y.journal.Result(y.Context(), key); found || err != nil {
@@ -307,7 +309,7 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var both sync.WaitGroup
 		both.Add(2)
-		run := func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+		run := func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
 			both.Done()
 			both.Wait()
 			return messages.Result{}, question(job)
@@ -321,7 +323,7 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 		one, two := y.notice(), y.notice()
 		y.noJobs()
 		newest, records := y.newest()
-		if records != 1 || newest.Record.State != messages.Parked || one.Seq != newest.Seq || two.Seq != newest.Seq {
+		if records != 1 || newest.Record.State != wire.Parked || one.Seq != newest.Seq || two.Seq != newest.Seq {
 			y.Errorf("%d records, the newest %s at %d; told of %d and %d", records, newest.Record.State, newest.Seq, one.Seq, two.Seq)
 		}
 	})
@@ -330,9 +332,9 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 // A call that has ended meanwhile is not parked, and its job is settled by what is stored.
 func TestEndedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
 			aborted := messages.Result{V: 1, Status: messages.StatusAborted, Outcome: messages.Failed(messages.CodeAborted, "aborted")}
-			y.write(messages.CallRecord{State: messages.Ended, Nonce: "co", Result: &aborted}, 0)
+			y.write(wire.CallRecord{State: wire.Ended, Nonce: "co", Result: &aborted}, 0)
 			return messages.Result{}, question(job)
 		})
 		y.publish(y.job(true))
@@ -340,7 +342,7 @@ func TestEndedWhileItAsks(t *testing.T) {
 			y.Errorf("told %+v", n)
 		}
 		y.noJobs()
-		if newest, records := y.newest(); records != 1 || newest.Record.State != messages.Ended {
+		if newest, records := y.newest(); records != 1 || newest.Record.State != wire.Ended {
 			y.Errorf("%d records, the newest %s", records, newest.Record.State)
 		}
 	})
@@ -350,16 +352,16 @@ func TestEndedWhileItAsks(t *testing.T) {
 // that wants the call to end writes the end behind that record.
 func TestStoppedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
-			stop := messages.MustMarshal(messages.Stop{V: 1})
-			if err := y.conn.Publish(y.conn.Names().OfCall(messages.VerbStop, key), nil, stop); err != nil {
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+			stop := rawjson.MustMarshal(wire.Stop{V: 1})
+			if err := y.conn.Publish(y.conn.Names().OfCall(wire.VerbStop, key), nil, stop); err != nil {
 				y.Error(err)
 			}
 			<-ctx.Done()
 			return messages.Result{}, question(job)
 		})
 		y.publish(y.job(true))
-		if n := y.notice(); n.Record == nil || n.Record.State != messages.Parked {
+		if n := y.notice(); n.Record == nil || n.Record.State != wire.Parked {
 			y.Errorf("told %+v", n)
 		}
 		y.noJobs()
@@ -370,7 +372,7 @@ func TestStoppedWhileItAsks(t *testing.T) {
 func TestDrainWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		running := make(chan struct{})
-		stop := y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+		stop := y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
 			close(running)
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), lane.ErrDraining) {
@@ -381,7 +383,7 @@ func TestDrainWhileItAsks(t *testing.T) {
 		y.publish(y.job(false))
 		<-running
 		stop()
-		if n := y.notice(); n.Record == nil || n.Record.State != messages.Parked {
+		if n := y.notice(); n.Record == nil || n.Record.State != wire.Parked {
 			y.Errorf("told %+v", n)
 		}
 		y.noJobs()
@@ -397,7 +399,7 @@ func TestTooLargeToAsk(t *testing.T) {
 }
 
 func tooLargeToAsk(y *yard, short int) {
-	y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+	y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
 		ask := question(job)
 		ask.Approval.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()-short) + `"}`)
 		return messages.Result{}, ask
@@ -414,9 +416,9 @@ func tooLargeToAsk(y *yard, short int) {
 // another may not run.
 func TestLostAttemptAsksNobody(t *testing.T) {
 	inYard(t, func(y *yard) {
-		lost := messages.CallRecord{State: messages.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.Idempotent, Worker: "w0"}
+		lost := wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.OnCrashIdempotent, Worker: "w0"}
 		seq := y.write(lost, 0)
-		y.worker("w", true, func(_ context.Context, job messages.Job, prior *messages.CallRecord, _ lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(_ context.Context, job wire.Job, prior *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
 			if prior == nil || prior.Nonce != "lost" {
 				y.Errorf("it goes on from %+v", prior)
 			}
@@ -429,7 +431,7 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 			y.Errorf("told %+v", n)
 		}
 		y.noJobs()
-		if newest, records := y.newest(); newest.Record.State != messages.Ended || records != 2 {
+		if newest, records := y.newest(); newest.Record.State != wire.Ended || records != 2 {
 			y.Errorf("%d records, the newest %s", records, newest.Record.State)
 		}
 	})
@@ -442,10 +444,10 @@ func TestFrozenInputIsKept(t *testing.T) {
 		t.Run(map[bool]string{false: "patched", true: "approved"}[approved], func(t *testing.T) {
 			inYard(t, func(y *yard) {
 				want := lane.Want{
-					ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`), OnCrash: messages.Idempotent, Deadline: time.Minute,
+					ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`), OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute,
 					Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}},
 				}
-				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					held, err := claim(ctx, want)
 					if err != nil {
 						return messages.Result{}, err
@@ -458,13 +460,13 @@ func TestFrozenInputIsKept(t *testing.T) {
 				job := y.job(true)
 				if approved {
 					q := question(job).Approval
-					job.TakeOver = y.write(messages.CallRecord{State: messages.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
+					job.TakeOver = y.write(wire.CallRecord{State: wire.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
 				}
 				y.publish(job)
 				n := y.notice()
 				y.noJobs()
 				newest, records := y.newest()
-				if n.Record == nil || n.Record.State != messages.Released || n.Seq != newest.Seq || records < 3 {
+				if n.Record == nil || n.Record.State != wire.Released || n.Seq != newest.Seq || records < 3 {
 					y.Fatalf("told %+v, %d records", n, records)
 				}
 				r := newest.Record
@@ -486,7 +488,7 @@ func TestFrozenInputIsKept(t *testing.T) {
 // A result is kept whole when it and the approved arguments are too large for one record.
 func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Deadline: time.Minute})
 			if err != nil {
 				return messages.Result{}, err
@@ -498,13 +500,13 @@ func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 		job := y.job(true)
 		q := question(job).Approval
 		q.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()-100<<10) + `"}`)
-		job.TakeOver = y.write(messages.CallRecord{State: messages.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
+		job.TakeOver = y.write(wire.CallRecord{State: wire.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
 		y.publish(job)
 		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || len(n.Result.Output) < 200<<10 {
 			y.Errorf("told %.300v", n.Result)
 		}
 		y.noJobs()
-		if newest, _ := y.newest(); newest.Record.State != messages.Ended || newest.Record.Approval == nil || newest.Record.Approval.ArgsHash != q.ArgsHash {
+		if newest, _ := y.newest(); newest.Record.State != wire.Ended || newest.Record.Approval == nil || newest.Record.Approval.ArgsHash != q.ArgsHash {
 			y.Errorf("it ended as %s", newest.Record.State)
 		}
 	})

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
 // busy is the result of an attempt that failed and may be followed by another.
-func busy(job messages.Job, held lane.Held) messages.Result {
+func busy(job wire.Job, held lane.Held) messages.Result {
 	r := done(job, held)
 	r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
 	return r
@@ -24,7 +26,7 @@ func busy(job messages.Job, held lane.Held) messages.Result {
 func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
-		y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			runs++
 			held, err := claim(ctx, lane.Want{})
 			return busy(job, held), err
@@ -38,7 +40,7 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 		time.Sleep(time.Second) // of simulated time: everything that the worker sent has arrived
 		job.Dispatch = 1        // by a poll that does not know of it
 		subject := y.conn.Names().Lane(false, "default", key)
-		if _, err := y.conn.Append(y.Context(), subject, nil, messages.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
+		if _, err := y.conn.Append(y.Context(), subject, nil, rawjson.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
 			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)
 		}
 		if err := y.conn.Delete(y.Context(), y.conn.Names().Stream(bus.Jobs), n.LetGo.Job); err != nil {
@@ -60,7 +62,7 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 // the next attempt.
 func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", false, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			held, err := claim(ctx, lane.Want{})
 			return busy(job, held), err
 		})

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -39,7 +41,7 @@ func (a *attempt) giveSigns(ctx context.Context) (stop func()) {
 // alive tells the coordinator that the call runs here, and under which claim. The coordinator
 // counts the lease from when it first sees that record.
 func (a *attempt) alive() {
-	n := messages.Notice{Running: true, Worker: a.cfg.Worker}
+	n := wire.Notice{Running: true, Worker: a.cfg.Worker}
 	if a.holds() {
 		record, seq := a.mine()
 		record = light(record)
@@ -50,7 +52,7 @@ func (a *attempt) alive() {
 
 // tell sends a notice to the coordinator that published the job. Notices are hints: the
 // coordinator's poll makes up for a lost one.
-func (a *attempt) tell(n messages.Notice) {
+func (a *attempt) tell(n wire.Notice) {
 	a.mu.Lock()
 	coordinator := a.notify
 	a.mu.Unlock()
@@ -58,13 +60,13 @@ func (a *attempt) tell(n messages.Notice) {
 		return
 	}
 	n.V, n.Batch, n.Index = messages.Version, a.key.BatchKey.String(), a.key.Index
-	if err := a.conn.Publish(a.conn.Names().Notify(coordinator), nil, messages.MustMarshal(n)); err != nil {
+	if err := a.conn.Publish(a.conn.Names().Notify(coordinator), nil, rawjson.MustMarshal(n)); err != nil {
 		a.log.Debug("coordinator not told; its poll will find out", "err", err)
 	}
 }
 
 // light returns a record without its heavy part, the arguments.
-func light(record messages.CallRecord) messages.CallRecord {
+func light(record wire.CallRecord) wire.CallRecord {
 	record.Input = nil
 	if record.Approval != nil {
 		own := *record.Approval
@@ -94,7 +96,7 @@ func (a *attempt) event(e messages.Event) {
 	e.V, e.Session, e.Batch, e.Index = messages.Version, a.job.Session, a.job.Batch, a.job.Index
 	e.CallID, e.Tool, e.Kind, e.Worker, e.Time = a.job.CallID, a.job.Tool, a.job.Kind, a.cfg.Worker, time.Now()
 	header := bus.Header{messages.EventHeader: {string(e.Type)}}
-	if err := a.conn.Publish(a.conn.Names().Of(messages.VerbEvent, a.key.BatchKey), header, messages.MustMarshal(e)); err != nil {
+	if err := a.conn.Publish(a.conn.Names().Of(wire.VerbEvent, a.key.BatchKey), header, rawjson.MustMarshal(e)); err != nil {
 		a.log.Debug("event lost", "type", e.Type, "err", err)
 	}
 }

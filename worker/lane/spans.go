@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -24,7 +25,7 @@ const (
 )
 
 // anyBatch stands for the ids in a subject's name: the semantic conventions want a template there.
-var anyBatch = messages.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // trace opens the span of the attempt. It is called only when there is something to do. The span
 // continues the trace that came with the delivery, and links to the attempt before it where one is
@@ -72,9 +73,9 @@ func (a *attempt) link(sent trace.SpanContext) (trace.Link, bool) {
 	}
 	reason := tracing.TakenOver
 	switch prior.State {
-	case messages.Parked, messages.Granted:
+	case wire.Parked, wire.Granted:
 		reason = tracing.Parked
-	case messages.Released:
+	case wire.Released:
 		reason = tracing.Retried
 	}
 	return tracing.Link(prior.Span, reason)
@@ -121,7 +122,7 @@ func (a *attempt) sign(r *messages.Result) {
 
 // about returns a logger whose lines name the call, with the same keys as in the coordinator's
 // lines.
-func (c *Consumer) about(ctx context.Context, key messages.CallKey, job messages.Job) *slog.Logger {
+func (c *Consumer) about(ctx context.Context, key wire.CallKey, job wire.Job) *slog.Logger {
 	call := slog.String("call", string(job.CallID))
 	if job.CallID == "" {
 		call = slog.Int("index", key.Index)

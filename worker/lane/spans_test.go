@@ -19,7 +19,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -119,9 +121,9 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 			inYard(t, func(y *yard) {
 				var within string
 				outcome := messages.Text(strings.Repeat("x", size))
-				y.worker("w", claims, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", claims, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					within = tracing.Parent(ctx)
-					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
+					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 					if err != nil {
 						return messages.Result{}, err
 					}
@@ -176,21 +178,21 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 
 // An attempt links to the one before it, and says what became of that.
 func TestTheLinksOfAnAttempt(t *testing.T) {
-	for state, want := range map[messages.CallState]string{
-		messages.Granted: tracing.Parked, messages.Released: tracing.Retried, messages.Claimed: tracing.TakenOver, messages.Renewed: tracing.TakenOver,
+	for state, want := range map[wire.CallState]string{
+		wire.Granted: tracing.Parked, wire.Released: tracing.Retried, wire.Claimed: tracing.TakenOver, wire.Renewed: tracing.TakenOver,
 	} {
 		for _, recorded := range []bool{true, false} {
 			inYard(t, func(y *yard) {
-				record := messages.CallRecord{State: state, Nonce: "n", Attempt: 1, ArgsHash: "a", OnCrash: messages.Idempotent}
+				record := wire.CallRecord{State: state, Nonce: "n", Attempt: 1, ArgsHash: "a", OnCrash: messages.OnCrashIdempotent}
 				_, before := y.sent()
 				if recorded {
 					record.Span = before
 				}
-				y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					if !recorded { // and never is
 						return done(job, lane.Held{}), nil
 					}
-					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
+					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 					return done(job, held), err
 				})
 				job := y.job(true)
@@ -209,7 +211,7 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 				if s.Parent().SpanID() != trace.SpanContextFromContext(ctx).SpanID() {
 					t.Errorf("%s: the parent is %v", state, s.Parent())
 				}
-				if newest, _ := y.newest(); newest.Record.State != messages.Ended || newest.Record.Span != spanOf(s) {
+				if newest, _ := y.newest(); newest.Record.State != wire.Ended || newest.Record.Span != spanOf(s) {
 					t.Errorf("%s: the newest record is %s with the span %q", state, newest.Record.State, newest.Record.Span)
 				}
 			})
@@ -222,11 +224,11 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 func TestTheLinkOfARedelivery(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
-		y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			if runs++; runs == 1 {
 				return messages.Result{}, errors.New("SECRET") // nothing is stored
 			}
-			held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
+			held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 			return done(job, held), err
 		})
 		ctx, _ := y.sent()
@@ -249,16 +251,16 @@ func TestTheLinkOfARedelivery(t *testing.T) {
 // A delivery with nothing to do has no span.
 func TestNoSpanForNothing(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(context.Context, messages.Job, *messages.CallRecord, lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(context.Context, wire.Job, *wire.CallRecord, lane.Claim) (messages.Result, error) {
 			t.Error("it runs")
 			return messages.Result{}, errors.New("it runs")
 		})
 		job := y.job(true)
 		job.Dispatch = 1
-		seq := y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, 0)
+		seq := y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, 0)
 		y.publish(job) // claimed by another
 		y.noJobs()
-		y.write(messages.CallRecord{State: messages.Ended, Nonce: "e", Result: &messages.Result{Status: messages.StatusOK}}, seq)
+		y.write(wire.CallRecord{State: wire.Ended, Nonce: "e", Result: &messages.Result{Status: messages.StatusOK}}, seq)
 		y.publish(job) // over
 		y.noJobs()
 		late := y.job(true)
@@ -278,66 +280,66 @@ func TestNoSpanForNothing(t *testing.T) {
 // the attempt itself has failed.
 func TestTheEndsOfAnAttempt(t *testing.T) {
 	claimed := func(ctx context.Context, claim lane.Claim) lane.Held {
-		held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Idempotent, Deadline: time.Minute})
+		held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 		if err != nil {
 			t.Error(err)
 		}
 		return held
 	}
 	for name, tt := range map[string]struct {
-		run           func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error)
+		run           func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error)
 		became, fails string
 		counted       map[lane.Count]int
 		lines         int // of the log, about the call
 	}{
-		"parked": {func(_ *yard, _ context.Context, job messages.Job, _ lane.Claim) (messages.Result, error) {
+		"parked": {func(_ *yard, _ context.Context, job wire.Job, _ lane.Claim) (messages.Result, error) {
 			return messages.Result{}, question(job)
 		},
 			"parked", "", map[lane.Count]int{}, 1},
-		"handed back": {func(*yard, context.Context, messages.Job, lane.Claim) (messages.Result, error) {
+		"handed back": {func(*yard, context.Context, wire.Job, lane.Claim) (messages.Result, error) {
 			return messages.Result{}, &lane.HandBack{ArgsHash: "a", Reason: "r"}
 		}, "handed_back", "", map[lane.Count]int{}, 1},
-		"failed, tried again": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+		"failed, tried again": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "SECRET", Retryable: true}}
 			return r, nil
 		}, "released", "", map[lane.Count]int{lane.Claimed: 1}, 1},
-		"failed": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+		"failed": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed("SECRET", "SECRET")
 			return r, nil
 		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 1},
-		"failed by a hook, which has a line": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+		"failed by a hook, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusHookError, messages.Failed(messages.CodeHookFailed, "SECRET")
 			return r, nil
 		}, "hook_error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
-		"failed by a panic, which has a line": {func(_ *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+		"failed by a panic, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed(messages.CodeInternal, "SECRET")
 			return r, nil
 		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
-		"lease lost": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
+		"lease lost": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
 			held := claimed(ctx, claim)
-			y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, held.Fence)
+			y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, held.Fence)
 			<-ctx.Done()
-			y.notices <- messages.Notice{}
+			y.notices <- wire.Notice{}
 			return messages.Result{}, context.Cause(ctx)
 		}, "", "lease_lost", map[lane.Count]int{lane.Claimed: 1, lane.LeaseLost: 1}, 1},
-		"claimed by another": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
-			y.write(messages.CallRecord{State: messages.Claimed, Nonce: "n", Worker: "other"}, 0)
-			_, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.Once, Deadline: time.Minute})
-			y.notices <- messages.Notice{}
+		"claimed by another": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+			y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, 0)
+			_, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
+			y.notices <- wire.Notice{}
 			return messages.Result{}, err
 		}, "", "", map[lane.Count]int{lane.ClaimRefused: 1}, 0},
-		"too large to be claimed": {func(y *yard, ctx context.Context, job messages.Job, claim lane.Claim) (messages.Result, error) {
-			_, err := claim(ctx, lane.Want{ArgsHash: "a", Input: messages.Quote(strings.Repeat("x", 2<<20)), OnCrash: messages.Once, Deadline: time.Minute})
+		"too large to be claimed": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+			_, err := claim(ctx, lane.Want{ArgsHash: "a", Input: rawjson.Quote(strings.Repeat("x", 2<<20)), OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 			return messages.Result{}, err
 		}, "error", "too_large", map[lane.Count]int{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inYard(t, func(y *yard) {
-				stop := y.worker("w", true, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+				stop := y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 					return tt.run(y, ctx, job, claim)
 				})
 				ctx, _ := y.sent()
@@ -384,7 +386,7 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	inYard(t, func(y *yard) {
 		var seen string
-		consumer := lane.New(y.connect(), tools{lane.Service{Attempts: 1}, func(ctx context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		consumer := lane.New(y.connect(), tools{lane.Service{Attempts: 1}, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			seen = tracing.Parent(ctx)
 			return done(job, lane.Held{Attempt: 1}), nil
 		}}, lane.Config{Worker: "w"})
@@ -405,7 +407,7 @@ func TestEventsHaveNoTrail(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var mu sync.Mutex
 		var told []string
-		unsubscribe, err := y.conn.Subscribe(y.conn.Names().All(messages.VerbEvent), "", func(m bus.Msg) {
+		unsubscribe, err := y.conn.Subscribe(y.conn.Names().All(wire.VerbEvent), "", func(m bus.Msg) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, string(m.Data))
@@ -414,7 +416,7 @@ func TestEventsHaveNoTrail(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unsubscribe()
-		y.worker("w", false, func(_ context.Context, job messages.Job, _ *messages.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
 			held, err := claim(t.Context(), lane.Want{})
 			return done(job, held), err
 		})

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-var refund = schemas.Tool{Name: "refund", Kind: messages.Write, Pool: "payments"}
+var refund = schemas.Tool{Name: "refund", Kind: messages.KindWrite, Pool: "payments"}
 
 // A condition narrows its rule. A condition that cannot be evaluated counts against the call, and
 // the reason quotes no value.
@@ -66,13 +67,13 @@ func TestConditionBesideArgument(t *testing.T) {
 func TestTiers(t *testing.T) {
 	layers := []Layer{
 		{Source: "policy.yaml", Rules: schemas.Rules{Risk: []schemas.RiskEntry{
-			{Name: "writes", Tool: "*", When: `tool.kind == "write"`, Tier: messages.Medium},
-			{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.High, Reason: "More than 50."},
-			{Name: "harmless", Tool: "refund", Tier: messages.Low},
+			{Name: "writes", Tool: "*", When: `tool.kind == "write"`, Tier: messages.TierMedium},
+			{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.TierHigh, Reason: "More than 50."},
+			{Name: "harmless", Tool: "refund", Tier: messages.TierLow},
 		}}},
 		{Source: "tools.yaml", Rules: schemas.Rules{Risk: []schemas.RiskEntry{
-			{Name: "over-5000", Tool: "refund", When: `input.amount > 5000`, Tier: messages.Critical},
-			{Name: "over-60", Tool: "refund", When: `input.amount > 60`, Tier: messages.High},
+			{Name: "over-5000", Tool: "refund", When: `input.amount > 5000`, Tier: messages.TierCritical},
+			{Name: "over-60", Tool: "refund", When: `input.amount > 60`, Tier: messages.TierHigh},
 		}}},
 	}
 	rules := mustNew(t, Config{Layers: layers, Version: "v7"})
@@ -89,16 +90,16 @@ func TestTiers(t *testing.T) {
 		people int
 		reason string
 	}{
-		{lookup, `{}`, messages.Low, "", 0, ""},
-		{refund, `{"amount":50}`, messages.Medium, "writes", 0, ""},
-		{refund, `{"amount":50.01}`, messages.High, "over-50", 1, "the tier is high, by over-50 (policy.yaml): More than 50"},
-		{refund, `{"amount":61}`, messages.High, "over-50", 1, ""},
-		{refund, `{"amount":5001}`, messages.Critical, "over-5000", 2, "the tier is critical, by over-5000 (tools.yaml)"},
-		{refund, `{"amount":"x"}`, messages.Critical, "over-5000", 2, "the tier is critical, because over-5000 (tools.yaml) could not be evaluated: a value is of a type that it cannot work with"},
-		{risky(messages.High), `{"amount":1}`, messages.High, "tool risk", 1, "the tier is high, by tool risk (tools file)"},
-		{risky(messages.High), `{"amount":5001}`, messages.Critical, "over-5000", 2, ""},
-		{risky(messages.Critical), `{"amount":1}`, messages.Critical, "tool risk", 2, ""},
-		{risky(messages.Low), `{"amount":1}`, messages.Medium, "writes", 0, ""},
+		{lookup, `{}`, messages.TierLow, "", 0, ""},
+		{refund, `{"amount":50}`, messages.TierMedium, "writes", 0, ""},
+		{refund, `{"amount":50.01}`, messages.TierHigh, "over-50", 1, "the tier is high, by over-50 (policy.yaml): More than 50"},
+		{refund, `{"amount":61}`, messages.TierHigh, "over-50", 1, ""},
+		{refund, `{"amount":5001}`, messages.TierCritical, "over-5000", 2, "the tier is critical, by over-5000 (tools.yaml)"},
+		{refund, `{"amount":"x"}`, messages.TierCritical, "over-5000", 2, "the tier is critical, because over-5000 (tools.yaml) could not be evaluated: a value is of a type that it cannot work with"},
+		{risky(messages.TierHigh), `{"amount":1}`, messages.TierHigh, "tool risk", 1, "the tier is high, by tool risk (tools file)"},
+		{risky(messages.TierHigh), `{"amount":5001}`, messages.TierCritical, "over-5000", 2, ""},
+		{risky(messages.TierCritical), `{"amount":1}`, messages.TierCritical, "tool risk", 2, ""},
+		{risky(messages.TierLow), `{"amount":1}`, messages.TierMedium, "writes", 0, ""},
 	} {
 		d := rules.Decide(Call{Tool: tt.tool, Input: json.RawMessage(tt.input)})
 		r := d.Weigh(Opinion{Opinion: "allow", By: "h"})
@@ -112,7 +113,7 @@ func TestTiers(t *testing.T) {
 			t.Errorf("%s %s: the ruling says policy %q and tier %q", tt.tool.Name, tt.input, r.Policy, r.Tier)
 		}
 	}
-	if d := (Rules{}).Decide(Call{Tool: risky(messages.Critical)}); d.Weigh(Opinion{}).Approvers != 2 {
+	if d := (Rules{}).Decide(Call{Tool: risky(messages.TierCritical)}); d.Weigh(Opinion{}).Approvers != 2 {
 		t.Error("without a policy the tool's own tier does not count")
 	}
 	if rules.Version() != "v7" {
@@ -130,7 +131,7 @@ func TestDeniesTool(t *testing.T) {
 		{schemas.Rules{Deny: []schemas.RuleEntry{{Tool: "refund", Argument: "*"}}}, false},
 		{schemas.Rules{Deny: []schemas.RuleEntry{{Tool: "refund", When: "true"}}}, false},
 		{schemas.Rules{Ask: []schemas.RuleEntry{{Tool: "refund"}}}, false},
-		{schemas.Rules{Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.Critical}}}, false},
+		{schemas.Rules{Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.TierCritical}}}, false},
 	} {
 		if got := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: tt.rules}}}).DeniesTool("refund"); got != tt.want {
 			t.Errorf("%+v: got %v, want %v", tt.rules, got, tt.want)
@@ -166,7 +167,7 @@ func TestReasons(t *testing.T) {
 // Rules without a condition do not read the input, however large or strange it is.
 func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: schemas.Rules{
-		Deny: short(t, "mcp__*", "Bash(rm:*)"), Allow: short(t, "refund"), Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.Medium}},
+		Deny: short(t, "mcp__*", "Bash(rm:*)"), Allow: short(t, "refund"), Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.TierMedium}},
 	}}}})
 	call := Call{Tool: refund, Input: json.RawMessage(strings.Repeat("[", 1<<20))}
 	if n := testing.AllocsPerRun(100, func() { rules.Decide(call); rules.Denied(call) }); n > 0 {
@@ -175,7 +176,7 @@ func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	input := messages.MustMarshal(map[string]any{"amount": 20, "order": "A-1001", "note": strings.Repeat("text ", 200)})
+	input := rawjson.MustMarshal(map[string]any{"amount": 20, "order": "A-1001", "note": strings.Repeat("text ", 200)})
 	call := Call{refund, input, "s", "acme"}
 	many := func(when string) (entries []schemas.RuleEntry) {
 		for i := range 100 {

@@ -15,7 +15,7 @@ func ExampleDecision_Weigh() {
 		Layers: []permission.Layer{{Source: "policy.yaml", Rules: schemas.Rules{
 			Deny:  []schemas.RuleEntry{{Name: "no-test-orders", Tool: "refund", When: `input.order.startsWith("TEST-")`}},
 			Allow: []schemas.RuleEntry{{Name: "refund", Tool: "refund"}},
-			Risk:  []schemas.RiskEntry{{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.High, Reason: "Refunds over 50 need a person."}},
+			Risk:  []schemas.RiskEntry{{Name: "over-50", Tool: "refund", When: `input.amount > 50`, Tier: messages.TierHigh, Reason: "Refunds over 50 need a person."}},
 		}}},
 	})
 	if err != nil {

@@ -140,7 +140,7 @@ func (r Rules) Decide(c Call) Decision {
 	s := subject{call: c, roots: r.roots}
 	d := r.effect(&s)
 	d.Policy = r.version
-	d.Tier = messages.Low
+	d.Tier = messages.TierLow
 	if own := c.Tool.Risk; rank(own) > 0 {
 		d.Tier, d.Risk = own, Rule{Tier: own, Tool: c.Tool.Name, Name: "tool risk", Source: "tools file"}
 	}

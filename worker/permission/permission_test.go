@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -22,7 +22,7 @@ var (
 )
 
 func shellInput(line string) json.RawMessage {
-	return messages.MustMarshal(map[string]string{"command": line})
+	return rawjson.MustMarshal(map[string]string{"command": line})
 }
 
 func mustNew(t testing.TB, cfg Config) Rules {
@@ -253,7 +253,7 @@ func TestPaths(t *testing.T) {
 		{"[", "x", false, true},
 		{"file_path=*.go", "a/c.go", true, true},
 	} {
-		input := messages.MustMarshal(map[string]string{"file_path": tt.path})
+		input := rawjson.MustMarshal(map[string]string{"file_path": tt.path})
 		if got := holds(t, Allow, "Read("+tt.pattern+")", read, input); got != tt.allow {
 			t.Errorf("allow Read(%s) on %q: matches = %v, want %v", tt.pattern, tt.path, got, tt.allow)
 		}
@@ -271,7 +271,7 @@ func TestPaths(t *testing.T) {
 func TestPathsWithoutRoot(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{{Rules: rulesOf(Deny, short(t, "Read(/etc/**)")...)}}})
 	for name, denied := range map[string]bool{"/etc/passwd": true, "/usr/x": false, "x": true, "../x": true} {
-		if d := rules.Decide(Call{Tool: read, Input: messages.MustMarshal(map[string]string{"file_path": name})}); d.Matched != denied {
+		if d := rules.Decide(Call{Tool: read, Input: rawjson.MustMarshal(map[string]string{"file_path": name})}); d.Matched != denied {
 			t.Errorf("deny Read(/etc/**) on %q with no root: matches = %v, want %v", name, d.Matched, denied)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
@@ -82,7 +82,7 @@ func (s *subject) argument(pattern string, certain bool) bool {
 
 func (s *subject) member(name string) (json.RawMessage, bool) {
 	if s.members == nil {
-		s.members, _ = messages.Object(s.call.Input)
+		s.members, _ = rawjson.Object(s.call.Input)
 	}
 	value, ok := s.members[name]
 	return value, ok
@@ -182,10 +182,10 @@ func above(dir, name string) bool {
 // textOf returns the text of a JSON string, and the canonical JSON of any other value.
 func textOf(raw json.RawMessage) string {
 	var s string
-	if json.Unmarshal(raw, &s) == nil && messages.TypeOf(raw) == "a string" {
+	if json.Unmarshal(raw, &s) == nil && rawjson.TypeOf(raw) == "a string" {
 		return s
 	}
-	canonical, err := messages.CanonicalJSON(raw)
+	canonical, err := rawjson.Canonical(raw)
 	if err != nil {
 		return string(raw)
 	}

@@ -266,7 +266,7 @@ func TestDocsExample(t *testing.T) {
 		t.Errorf("the example is not complete: %d tests, %d approvers, %d hooks", len(policy.Tests), len(policy.Approvers), len(policy.Hooks))
 	}
 	for _, test := range policy.Tests {
-		tool := schemas.Tool{Name: test.Tool, Kind: cmp.Or(test.Kind, messages.Write)}
+		tool := schemas.Tool{Name: test.Tool, Kind: cmp.Or(test.Kind, messages.KindWrite)}
 		if test.Tool == "Bash" {
 			tool.ShellCommand = "command"
 		}

@@ -87,7 +87,7 @@ func (d Decision) Weigh(h Opinion) Ruling {
 		return d.byRule(Deny)
 	case h.Opinion != "" && h.Opinion != string(Allow) && h.Opinion != string(Ask):
 		return d.byHook(Deny, h)
-	case d.Tier == messages.High || d.Tier == messages.Critical:
+	case d.Tier == messages.TierHigh || d.Tier == messages.TierCritical:
 		return d.byTier()
 	case d.Effect == Ask && d.Matched:
 		return d.byRule(Ask)
@@ -123,7 +123,7 @@ func (d Decision) byTier() Ruling {
 		reason = fmt.Sprintf("the tier is %s, because %s could not be evaluated: %v", d.Tier, d.Risk.place(), d.riskErr)
 	}
 	r := d.ruling(Ask, "tier", d.Risk, reason)
-	if d.Tier == messages.Critical {
+	if d.Tier == messages.TierCritical {
 		r.Approvers, r.Ticket = 2, true
 	}
 	return r

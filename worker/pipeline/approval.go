@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -28,7 +30,7 @@ func (c *call) answered() *messages.Approval {
 
 // frozenInput returns the input to run with. An approved input comes before the input that hooks
 // left in the prior record, and both come before the job's own.
-func frozenInput(job messages.Job, prior *messages.CallRecord) []byte {
+func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
 		return job.Input
@@ -49,7 +51,7 @@ func (c *call) approval(ctx context.Context) error {
 	case c.ruling.Effect != string(permission.Ask):
 		return nil
 	case c.cfg.Approvals == nil || c.cfg.Approvals.Len() < max(c.ruling.Approvers, 1):
-		c.flaw = &messages.Refusal{Class: messages.NotPending, Message: "Nobody's word counts for this call any more."}
+		c.flaw = &messages.Refusal{Class: messages.ClassNotPending, Message: "Nobody's word counts for this call any more."}
 		return c.unasked()
 	case q == nil:
 		return c.ask()
@@ -59,7 +61,7 @@ func (c *call) approval(ctx context.Context) error {
 	case c.flaw == nil:
 		c.agreement = q
 		return nil
-	case c.flaw.Class == messages.ApprovalExpired:
+	case c.flaw.Class == messages.ClassApprovalExpired:
 		return fail(messages.StatusExpired, messages.CodeApprovalExpired,
 			"A person has allowed this call, and it did not start in time after that. It was not run. Ask for it again if it is still wanted.")
 	}
@@ -70,7 +72,7 @@ func (c *call) approval(ctx context.Context) error {
 // flawOf returns why an answered question does not let the call run now, or nil when it does.
 func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	changed := func(what string) *messages.Refusal {
-		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: "The question was about " + what + "."}
+		return &messages.Refusal{Class: messages.ClassApprovalMismatch, Message: "The question was about " + what + "."}
 	}
 	switch {
 	case !c.isAbout(q):
@@ -82,12 +84,12 @@ func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	case q.Policy != c.ruling.Policy:
 		return changed("another version of the policy")
 	case len(q.Decisions) < c.ruling.Approvers:
-		return &messages.Refusal{Class: messages.NotPending, Message: fmt.Sprintf("%d of %d people have agreed.", len(q.Decisions), c.ruling.Approvers)}
+		return &messages.Refusal{Class: messages.ClassNotPending, Message: fmt.Sprintf("%d of %d people have agreed.", len(q.Decisions), c.ruling.Approvers)}
 	}
 	err := c.cfg.Approvals.Holds(q, now)
 	var refusal *messages.Refusal
 	if err != nil && !errors.As(err, &refusal) {
-		refusal = &messages.Refusal{Class: messages.BadSignature, Message: err.Error()}
+		refusal = &messages.Refusal{Class: messages.ClassBadSignature, Message: err.Error()}
 	}
 	return refusal
 }
@@ -144,7 +146,7 @@ func (c *call) tellOfEdit() {
 	who := "A person"
 	for _, d := range q.Decisions {
 		// Only a checked agreement proves the name.
-		if d.Verdict == messages.Edit && c.agreement != nil {
+		if d.Verdict == messages.VerdictEdit && c.agreement != nil {
 			who += " (" + d.By + ")"
 		}
 	}
@@ -152,7 +154,7 @@ func (c *call) tellOfEdit() {
 	if !c.started && !c.ended {
 		what, are = " changed the arguments.", " They now are: "
 	}
-	if sent, err := messages.CanonicalJSON(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
+	if sent, err := rawjson.Canonical(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
 		input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
 		what += are + input
 	} // else a hook changed them before, and may have added what the model must not see

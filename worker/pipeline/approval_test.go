@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -75,7 +77,7 @@ func (d *desk) audited() (types []messages.AuditType) {
 
 // asks runs the call, which has to end in a question, and returns the record that it is parked
 // with.
-func (d *desk) asks(job messages.Job, prior *messages.CallRecord) messages.CallRecord {
+func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	d.Helper()
 	runs := d.probe.effects.Load()
 	claim := func(context.Context, Frozen) (Grant, error) { d.Error("claimed"); return Grant{}, nil }
@@ -87,11 +89,11 @@ func (d *desk) asks(job messages.Job, prior *messages.CallRecord) messages.CallR
 	q := ask.Approval
 	q.Asked, q.Expires = asked, asked.Add(ttl)
 	q.ID = approval.ID(q)
-	return messages.CallRecord{State: messages.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
+	return wire.CallRecord{State: wire.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
 }
 
 // says returns the record after people have answered.
-func (d *desk) says(parked messages.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) messages.CallRecord {
+func (d *desk) says(parked wire.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) wire.CallRecord {
 	d.Helper()
 	decision := approval.Answer(*parked.Approval, v, by)
 	decision.At = asked
@@ -107,19 +109,19 @@ func (d *desk) says(parked messages.CallRecord, by string, v messages.Verdict, c
 		d.Fatal(refusal)
 	}
 	if state == messages.DecisionGranted {
-		parked.State = messages.Granted
+		parked.State = wire.Granted
 	}
 	parked.Approval, parked.ArgsHash = &q, q.ArgsHash
 	return parked
 }
 
-func (d *desk) agrees(parked messages.CallRecord) messages.CallRecord {
+func (d *desk) agrees(parked wire.CallRecord) wire.CallRecord {
 	d.Helper()
-	return d.says(parked, "alice", messages.Approve, nil)
+	return d.says(parked, "alice", messages.VerdictApprove, nil)
 }
 
 // runs takes the call through with a claim and also returns what was claimed.
-func (d *desk) runs(job messages.Job, prior *messages.CallRecord) (r messages.Result, claimed []Frozen) {
+func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []Frozen) {
 	d.Helper()
 	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f Frozen) (Grant, error) {
 		claimed = append(claimed, f)
@@ -132,7 +134,7 @@ func (d *desk) runs(job messages.Job, prior *messages.CallRecord) (r messages.Re
 }
 
 // askJob is a call of w from tenant acme.
-func askJob(input string) messages.Job {
+func askJob(input string) wire.Job {
 	job := jobFor(write, input)
 	job.Tenant = "acme"
 	return job
@@ -146,9 +148,9 @@ func TestQuestion(t *testing.T) {
 	served, _ := d.pipe.cfg.Registry.Lookup("w")
 	hash := messages.Digest([]byte(`{"n":2}`))
 	want := messages.Approval{
-		V: 1, Tenant: "acme", Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: "w", Kind: messages.Write, ToolDigest: served.Digest,
+		V: 1, Tenant: "acme", Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: "w", Kind: messages.KindWrite, ToolDigest: served.Digest,
 		Input: json.RawMessage(`{"n": 2}`), ArgsHash: hash, Line: approval.Line("w", json.RawMessage(`{"n":2}`)), Requester: "acme",
-		Rule: "w", Reason: "the rule: ask w (platform)", Tier: messages.Low,
+		Rule: "w", Reason: "the rule: ask w (platform)", Tier: messages.TierLow,
 		Approvers: 1, Policy: "v1", Asked: asked, Expires: asked.Add(ttl),
 	}
 	got := *record.Approval
@@ -185,7 +187,7 @@ func TestAgreedCallRuns(t *testing.T) {
 	if len(claimed) != 1 || string(claimed[0].Input) != `{"n":2}` || claimed[0].ArgsHash != granted.ArgsHash || claimed[0].Hooks == nil {
 		t.Errorf("claimed %+v", claimed)
 	}
-	if out := string(messages.MustMarshal(r.Content)); !strings.Contains(out, `\"n\":2`) || !strings.Contains(out, "told before") {
+	if out := string(rawjson.MustMarshal(r.Content)); !strings.Contains(out, `\"n\":2`) || !strings.Contains(out, "told before") {
 		t.Errorf("the model reads %s", out)
 	}
 	p := r.Permission
@@ -213,49 +215,49 @@ func TestVoidApprovals(t *testing.T) {
 	later := func(d *desk) { d.now = asked.Add(ttl + approval.StartWithin) }
 	for _, tt := range []struct {
 		name   string
-		change func(*desk, *messages.CallRecord, *messages.Job)
+		change func(*desk, *wire.CallRecord, *wire.Job)
 		code   messages.Code // "": people are asked again
 		status messages.Status
 	}{
-		{name: "nobody has agreed", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) { r.Approval.Decisions = nil }},
-		{name: "signature", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) { r.Approval.Decisions[0].Sig = "AAAA" }},
-		{name: "reason", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) { r.Approval.Decisions[0].Reason = "x" }},
-		{name: "arguments", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) { r.Approval.Input = json.RawMessage(`{"n":9}`) }},
-		{name: "arguments with their hash", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) {
+		{name: "nobody has agreed", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) { r.Approval.Decisions = nil }},
+		{name: "signature", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) { r.Approval.Decisions[0].Sig = "AAAA" }},
+		{name: "reason", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) { r.Approval.Decisions[0].Reason = "x" }},
+		{name: "arguments", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) { r.Approval.Input = json.RawMessage(`{"n":9}`) }},
+		{name: "arguments with their hash", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) {
 			r.Approval.Input = json.RawMessage(`{"n":9}`)
 			r.Approval.ArgsHash = messages.Digest(r.Approval.Input)
 			r.ArgsHash, r.Approval.ID = r.Approval.ArgsHash, approval.ID(*r.Approval)
 		}},
-		{name: "expiry", change: func(_ *desk, r *messages.CallRecord, _ *messages.Job) { r.Approval.Expires = asked.Add(48 * time.Hour) }},
-		{name: "another call", change: func(_ *desk, _ *messages.CallRecord, j *messages.Job) { j.CallID = "c2" }},
-		{name: "another session", change: func(_ *desk, _ *messages.CallRecord, j *messages.Job) { j.Session = "s2" }},
-		{name: "policy", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) {
+		{name: "expiry", change: func(_ *desk, r *wire.CallRecord, _ *wire.Job) { r.Approval.Expires = asked.Add(48 * time.Hour) }},
+		{name: "another call", change: func(_ *desk, _ *wire.CallRecord, j *wire.Job) { j.CallID = "c2" }},
+		{name: "another session", change: func(_ *desk, _ *wire.CallRecord, j *wire.Job) { j.Session = "s2" }},
+		{name: "policy", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) {
 			d.pipe.cfg.Rules = policy(d, permission.Config{Version: "v2", Default: permission.Ask})
 		}},
-		{name: "tier", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) {
-			d.pipe.cfg.Rules = risky(d, messages.Critical)
+		{name: "tier", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) {
+			d.pipe.cfg.Rules = risky(d, messages.TierCritical)
 		}},
-		{name: "another record", change: func(_ *desk, r *messages.CallRecord, j *messages.Job) {
+		{name: "another record", change: func(_ *desk, r *wire.CallRecord, j *wire.Job) {
 			r.ArgsHash, j.Input = "", json.RawMessage(`{"n":3}`)
 		}},
-		{name: "definition of the tool", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) {
+		{name: "definition of the tool", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) {
 			d.pipe = made(t, d.pipe.cfg, with(write, func(t *schemas.Tool) { t.Description = "another" }), d.probe)
 		}},
-		{name: "an approver left", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) {
+		{name: "an approver left", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) {
 			key, _ := approval.NewKey()
 			d.pipe.cfg.Approvals, _ = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: key.Public()}})
 		}},
-		{name: "too late", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) { later(d) },
+		{name: "too late", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { later(d) },
 			status: messages.StatusExpired, code: messages.CodeApprovalExpired},
-		{name: "denied meanwhile", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) { d.pipe.cfg.Rules = rules(t, "", "deny w") },
+		{name: "denied meanwhile", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { d.pipe.cfg.Rules = rules(t, "", "deny w") },
 			status: messages.StatusDenied, code: messages.CodePolicyDenied},
-		{name: "nobody can be asked any more", change: func(d *desk, _ *messages.CallRecord, _ *messages.Job) { d.pipe.cfg.Approvals = approval.Approvers{} },
+		{name: "nobody can be asked any more", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { d.pipe.cfg.Approvals = approval.Approvers{} },
 			status: messages.StatusDenied, code: messages.CodeApprovalRequired},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, write, &probe{})
 			job := askJob(`{"n":1}`)
-			granted := d.says(d.asks(job, nil), "alice", messages.Approve, func(d *messages.Decision) { d.Ticket = "T-1" })
+			granted := d.says(d.asks(job, nil), "alice", messages.VerdictApprove, func(d *messages.Decision) { d.Ticket = "T-1" })
 			tt.change(d, &granted, &job)
 			if tt.code == "" {
 				if again := d.asks(job, &granted); len(again.Approval.Decisions) > 0 || again.Approval.CallID != job.CallID {
@@ -303,15 +305,15 @@ func TestFrozenInputOfAnAttempt(t *testing.T) {
 	count := 0
 	h := before("h", func(hook.Call) hook.Verdict { count++; return hook.Verdict{Input: json.RawMessage(`{"n":5}`)} })
 	d := deskFor(t, Config{Hooks: hooks(t, h)}, write, &probe{})
-	prior := messages.CallRecord{
-		State: messages.Claimed, ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`),
+	prior := wire.CallRecord{
+		State: wire.Claimed, ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`),
 		Hooks: &messages.Hooks{Count: 1, Context: []string{"told before"}},
 	}
 	r, claimed := d.runs(askJob(`{"n":1}`), &prior)
 	if r.Status != messages.StatusOK || count != 0 || len(claimed) != 1 || claimed[0].ArgsHash != prior.ArgsHash {
 		t.Errorf("got %s %v after %d hooks, claimed %+v", r.Status, r.Err, count, claimed)
 	}
-	if out := string(messages.MustMarshal(r.Content)); !strings.Contains(out, "told before") {
+	if out := string(rawjson.MustMarshal(r.Content)); !strings.Contains(out, "told before") {
 		t.Errorf("the model reads %s", out)
 	}
 }
@@ -329,7 +331,7 @@ func TestEditedCall(t *testing.T) {
 		d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, small, &probe{})
 		job := askJob(`{"n":1}`)
 		parked := d.asks(job, nil)
-		granted := d.says(parked, "bob", messages.Edit, edit(`{"n":42}`))
+		granted := d.says(parked, "bob", messages.VerdictEdit, edit(`{"n":42}`))
 		r, claimed := d.runs(job, &granted)
 		if r.Status != messages.StatusOK || len(claimed) != 1 || string(claimed[0].Input) != `{"n":42}` || !r.Permission.Edited {
 			t.Fatalf("got %s %v, %+v, claimed %+v", r.Status, r.Err, r.Permission, claimed)
@@ -350,7 +352,7 @@ func TestEditedCall(t *testing.T) {
 			return tool.Output{}, errors.New("no luck")
 		}})
 		job := askJob(`{"n":1}`)
-		granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(`{"n":42}`))
+		granted := d.says(d.asks(job, nil), "bob", messages.VerdictEdit, edit(`{"n":42}`))
 		if r, _ := d.runs(job, &granted); r.Err == nil || !strings.Contains(r.Err.Message, "changed the arguments") {
 			t.Errorf("got %s %+v", r.Status, r.Err)
 		}
@@ -359,7 +361,7 @@ func TestEditedCall(t *testing.T) {
 		d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, small, &probe{})
 		job := askJob(`{"n":1}`)
 		first := d.asks(job, nil)
-		granted := d.says(first, "bob", messages.Edit, edit(`{"n":42}`))
+		granted := d.says(first, "bob", messages.VerdictEdit, edit(`{"n":42}`))
 		d.pipe.cfg.Rules = policy(t, permission.Config{Version: "v2", Default: permission.Ask})
 		again := d.asks(job, &granted)
 		if o := again.Approval.Original; o == nil || o.ArgsHash != first.ArgsHash || string(again.Approval.Input) != `{"n":42}` {
@@ -375,7 +377,7 @@ func TestEditedCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, small, &probe{})
 			job := askJob(`{"n":1}`)
-			granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(input))
+			granted := d.says(d.asks(job, nil), "bob", messages.VerdictEdit, edit(input))
 			r, claimed := d.runs(job, &granted)
 			if r.Err == nil || r.Err.Code != messages.CodeInvalidArguments || len(claimed) > 0 {
 				t.Fatalf("got %s %+v", r.Status, r.Err)
@@ -389,7 +391,7 @@ func TestEditedCall(t *testing.T) {
 	t.Run("is denied, and the model is told", func(t *testing.T) {
 		d := deskFor(t, Config{Rules: rules(t, "", "ask w", "deny w(n=13)")}, small, &probe{})
 		job := askJob(`{"n":1}`)
-		granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(`{"n":13}`))
+		granted := d.says(d.asks(job, nil), "bob", messages.VerdictEdit, edit(`{"n":13}`))
 		r, _ := d.runs(job, &granted)
 		if r.Status != messages.StatusDenied || !r.Permission.Edited || !strings.Contains(r.Err.Message, "changed the arguments") {
 			t.Errorf("got %s %+v %+v", r.Status, r.Permission, r.Err)
@@ -405,7 +407,7 @@ func TestEditedCall(t *testing.T) {
 		})
 		d := deskFor(t, Config{Rules: rules(t, "", "ask w"), Hooks: hooks(t, gate)}, small, &probe{})
 		job := askJob(`{"n":1}`)
-		granted := d.says(d.asks(job, nil), "bob", messages.Edit, edit(`{"n":13}`))
+		granted := d.says(d.asks(job, nil), "bob", messages.VerdictEdit, edit(`{"n":13}`))
 		r, _ := d.runs(job, &granted)
 		want := &messages.Permission{Effect: "deny", Source: "hook", Rule: "gate", Approval: granted.Approval.ID, Edited: true}
 		if diff := cmp.Diff(want, r.Permission); diff != "" || r.Status != messages.StatusDenied {
@@ -417,7 +419,7 @@ func TestEditedCall(t *testing.T) {
 
 // wantVoid checks that the only audit line so far says that the agreement does not hold, and why,
 // without a value of the arguments.
-func (d *desk) wantVoid(granted messages.CallRecord) {
+func (d *desk) wantVoid(granted wire.CallRecord) {
 	d.Helper()
 	if diff := cmp.Diff([]messages.AuditType{messages.AuditVoid}, d.audited()); diff != "" {
 		d.Fatal(diff)
@@ -457,7 +459,7 @@ func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 		}, messages.StatusError},
 		{"stopped", func(_ *desk, p *probe) {
 			p.check = func(ctx context.Context, _ tool.Call) error {
-				stop(&messages.Stop{V: 1})
+				stop(&wire.Stop{V: 1})
 				return nil
 			}
 		}, messages.StatusAborted},
@@ -486,14 +488,14 @@ func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 	above := func(version string) Config {
 		return Config{Rules: policy(t, permission.Config{Version: version, Layers: []permission.Layer{{Source: "platform", Rules: schemas.Rules{
-			Risk: []schemas.RiskEntry{{Name: "above-50", Tool: "w", When: "input.n > 50", Tier: messages.High}},
+			Risk: []schemas.RiskEntry{{Name: "above-50", Tool: "w", When: "input.n > 50", Tier: messages.TierHigh}},
 		}}}})}
 	}
 	job := askJob(`{"n":149}`)
 	change := func(d *messages.Decision) { d.Input = json.RawMessage(`{"n":40}`) }
-	edited := func(t *testing.T) (*desk, messages.CallRecord) {
+	edited := func(t *testing.T) (*desk, wire.CallRecord) {
 		d := deskFor(t, above("v1"), write, &probe{})
-		return d, d.says(d.asks(job, nil), "alice", messages.Edit, change)
+		return d, d.says(d.asks(job, nil), "alice", messages.VerdictEdit, change)
 	}
 	t.Run("holds", func(t *testing.T) {
 		d, granted := edited(t)
@@ -502,7 +504,7 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 			t.Fatalf("got %s %v, claimed %+v", r.Status, r.Err, claimed)
 		}
 		want := &messages.Permission{
-			Effect: "ask", Source: "person", Tier: messages.Low, Policy: "v1", Approval: granted.Approval.ID, By: []string{"alice"}, Edited: true,
+			Effect: "ask", Source: "person", Tier: messages.TierLow, Policy: "v1", Approval: granted.Approval.ID, By: []string{"alice"}, Edited: true,
 		}
 		if diff := cmp.Diff(want, r.Permission); diff != "" {
 			t.Error(diff)
@@ -511,15 +513,15 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	for name, forge := range map[string]func(*desk, *messages.CallRecord){
-		"signature": func(_ *desk, r *messages.CallRecord) { r.Approval.Decisions[0].Sig = "AAAA" },
-		"nobody":    func(_ *desk, r *messages.CallRecord) { r.Approval.Decisions = nil },
-		"other arguments": func(_ *desk, r *messages.CallRecord) {
+	for name, forge := range map[string]func(*desk, *wire.CallRecord){
+		"signature": func(_ *desk, r *wire.CallRecord) { r.Approval.Decisions[0].Sig = "AAAA" },
+		"nobody":    func(_ *desk, r *wire.CallRecord) { r.Approval.Decisions = nil },
+		"other arguments": func(_ *desk, r *wire.CallRecord) {
 			r.Approval.Input = json.RawMessage(`{"n":41}`)
 			r.Approval.ArgsHash = messages.Digest(r.Approval.Input)
 			r.ArgsHash, r.Approval.ID = r.Approval.ArgsHash, approval.ID(*r.Approval)
 		},
-		"policy": func(d *desk, _ *messages.CallRecord) { d.pipe.cfg.Rules = above("v2").Rules },
+		"policy": func(d *desk, _ *wire.CallRecord) { d.pipe.cfg.Rules = above("v2").Rules },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, granted := edited(t)
@@ -530,7 +532,7 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 				t.Errorf("asked %+v", q)
 			}
 			d.wantVoid(granted)
-			granted = d.says(again, "bob", messages.Approve, nil)
+			granted = d.says(again, "bob", messages.VerdictApprove, nil)
 			if r, _ := d.runs(job, &granted); r.Status != messages.StatusOK || !slices.Equal(r.Permission.By, []string{"bob"}) {
 				t.Errorf("got %s %v %+v", r.Status, r.Err, r.Permission)
 			}
@@ -629,13 +631,13 @@ func risky(t testing.TB, tier messages.Tier) permission.Rules {
 func TestTiers(t *testing.T) {
 	job := askJob(`{"n":1}`)
 	t.Run("medium", func(t *testing.T) {
-		d := deskFor(t, Config{Rules: risky(t, messages.Medium)}, write, &probe{})
+		d := deskFor(t, Config{Rules: risky(t, messages.TierMedium)}, write, &probe{})
 		d.full = true
 		if r, _ := d.runs(job, nil); r.Status != messages.StatusError || !r.Err.Retryable || d.probe.effects.Load() > 0 {
 			t.Errorf("off the record: got %s %v after %d runs", r.Status, r.Err, d.probe.effects.Load())
 		}
 		d.full = false
-		if r, _ := d.runs(job, nil); r.Status != messages.StatusOK || r.Permission.Tier != messages.Medium {
+		if r, _ := d.runs(job, nil); r.Status != messages.StatusOK || r.Permission.Tier != messages.TierMedium {
 			t.Errorf("got %s %v %+v", r.Status, r.Err, r.Permission)
 		}
 		if diff := cmp.Diff([]messages.AuditType{messages.AuditAllowed}, d.audited()); diff != "" {
@@ -643,27 +645,27 @@ func TestTiers(t *testing.T) {
 		}
 	})
 	t.Run("high", func(t *testing.T) {
-		d := deskFor(t, Config{Rules: risky(t, messages.High), Hooks: hooks(t, verdict(hook.Verdict{Opinion: hook.Allow}))}, write, &probe{})
+		d := deskFor(t, Config{Rules: risky(t, messages.TierHigh), Hooks: hooks(t, verdict(hook.Verdict{Opinion: hook.Allow}))}, write, &probe{})
 		granted := d.agrees(d.asks(job, nil))
 		if r, _ := d.runs(job, &granted); r.Status != messages.StatusOK || r.Permission.Source != "tier" || r.Permission.Rule != "much" {
 			t.Errorf("got %s %v %+v", r.Status, r.Err, r.Permission)
 		}
 	})
 	t.Run("critical", func(t *testing.T) {
-		d := deskFor(t, Config{Rules: risky(t, messages.Critical)}, write, &probe{})
+		d := deskFor(t, Config{Rules: risky(t, messages.TierCritical)}, write, &probe{})
 		ticketed := func(d *messages.Decision) { d.Ticket = "T-1" }
-		one := d.says(d.asks(job, nil), "alice", messages.Approve, ticketed)
-		if one.State != messages.Parked || one.Approval.Approvers != 2 || !one.Approval.Ticket {
+		one := d.says(d.asks(job, nil), "alice", messages.VerdictApprove, ticketed)
+		if one.State != wire.Parked || one.Approval.Approvers != 2 || !one.Approval.Ticket {
 			t.Fatalf("after one person: %+v", one)
 		}
-		two := d.says(one, "bob", messages.Approve, nil)
+		two := d.says(one, "bob", messages.VerdictApprove, nil)
 		r, _ := d.runs(job, &two)
 		if r.Status != messages.StatusOK || r.Permission.Ticket != "T-1" || !slices.Equal(r.Permission.By, []string{"alice", "bob"}) {
 			t.Errorf("got %s %v %+v", r.Status, r.Err, r.Permission)
 		}
 	})
 	t.Run("critical, and one person", func(t *testing.T) {
-		d := deskFor(t, Config{Rules: risky(t, messages.Critical)}, write, &probe{})
+		d := deskFor(t, Config{Rules: risky(t, messages.TierCritical)}, write, &probe{})
 		d.pipe.cfg.Approvals, _ = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: d.keys["alice"].Public()}})
 		if r, _ := d.runs(job, nil); r.Status != messages.StatusDenied || r.Err.Code != messages.CodeApprovalRequired || !strings.HasPrefix(r.Err.Message, "2 people") {
 			t.Errorf("got %s %v", r.Status, r.Err)

@@ -14,7 +14,7 @@ func (c *call) record(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
 	case c.agreement != nil:
-	case c.ruling.Tier == messages.Medium:
+	case c.ruling.Tier == messages.TierMedium:
 		line = messages.AuditAllowed
 	default:
 		return nil
@@ -55,7 +55,7 @@ func (c *call) void(err error) *messages.Refusal {
 		return c.flaw
 	}
 	mismatch := func(why string) *messages.Refusal {
-		return &messages.Refusal{Class: messages.ApprovalMismatch, Message: why}
+		return &messages.Refusal{Class: messages.ClassApprovalMismatch, Message: why}
 	}
 	switch f.status {
 	case messages.StatusAborted, messages.StatusTimeout:

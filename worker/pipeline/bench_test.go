@@ -20,7 +20,7 @@ func BenchmarkRun(b *testing.B) {
 		"silent": nil, "dropped": tracer(sdktrace.NeverSample()), "recorded": tracer(sdktrace.AlwaysSample()),
 	} {
 		b.Run(name, func(b *testing.B) {
-			read := with(write, func(t *schemas.Tool) { t.Name, t.Kind = "r", messages.Read })
+			read := with(write, func(t *schemas.Tool) { t.Name, t.Kind = "r", messages.KindRead })
 			pipe, job := made(b, Config{Tracer: tracer}, read, &probe{}), jobFor(read, `{"n":1}`)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -147,7 +148,7 @@ func (c *call) details(v any) (details any) {
 			details = nil
 		}
 	}()
-	raw, err := messages.Marshal(v)
+	raw, err := rawjson.Marshal(v)
 	if err != nil || len(raw) > maxDetails {
 		c.log().Warn("the details of a tool's error are dropped", "bytes", len(raw), "unwritable", err != nil)
 		return nil
@@ -156,7 +157,7 @@ func (c *call) details(v any) (details any) {
 }
 
 // outcome turns the tool's output into one JSON value or a list of blocks, of at most MaxOutput
-// bytes. A value that messages.Check does not accept as JSON becomes text.
+// bytes. A value that rawjson.Check does not accept as JSON becomes text.
 func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
 	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
@@ -186,7 +187,7 @@ func sizeOf(value json.RawMessage, content []messages.Block) int {
 }
 
 func (c *call) hint() string {
-	if c.tool.Kind == messages.Write {
+	if c.tool.Kind == messages.KindWrite {
 		return " What it does is done: do not repeat it."
 	}
 	return " Ask for less."
@@ -197,10 +198,10 @@ func value(raw json.RawMessage) json.RawMessage {
 	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) {
 		return raw
 	}
-	if messages.Check(raw) == nil {
+	if rawjson.Check(raw) == nil {
 		return raw
 	}
-	return messages.Quote(string(raw))
+	return rawjson.Quote(string(raw))
 }
 
 // textOf returns the text of a JSON string, and the raw JSON of any other value.

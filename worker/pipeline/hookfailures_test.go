@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/hook/exechook"
 )
@@ -66,7 +66,7 @@ func TestOtherEndsOfHooks(t *testing.T) {
 		log.Reset()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cfg.Hooks = hooks(t, hook.Hook{Name: "h", Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {
-			cancel(&messages.Stop{})
+			cancel(&wire.Stop{})
 			<-ctx.Done()
 			return hook.Verdict{}, ctx.Err()
 		}})

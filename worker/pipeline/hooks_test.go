@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -242,7 +244,7 @@ func TestChangedInputIsCheckedAgain(t *testing.T) {
 
 // A hook program that turns a harmless command into another hands the call back: it must run alone.
 func TestProgramMakesItStricter(t *testing.T) {
-	shell := schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}
+	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
 	seen := false
 	watch := hook.Hook{Name: "watch", After: func(context.Context, hook.Call, hook.Done) (hook.Change, error) {
 		seen = true
@@ -315,7 +317,7 @@ func TestPriorities(t *testing.T) {
 			},
 			After: func(_ context.Context, _ hook.Call, d hook.Done) (hook.Change, error) {
 				order = append(order, "after "+name+" "+string(d.Outcome.Output))
-				return hook.Change{Output: messages.Quote(name)}, nil
+				return hook.Change{Output: rawjson.Quote(name)}, nil
 			},
 		}
 	}
@@ -392,8 +394,8 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 		},
 	}
 	said := []messages.HookMessage{{Type: messages.HookPermissionDecision, Hook: "old", Opinion: "allow", Text: "fine"}}
-	prior := &messages.CallRecord{
-		State: messages.Released, ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`),
+	prior := &wire.CallRecord{
+		State: wire.Released, ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`),
 		Hooks: &messages.Hooks{Count: 1, Messages: said, Stop: "old", StopReason: "enough", Opinion: "allow", By: "old", Reason: "fine", Context: []string{"before"}},
 	}
 	var claimed Frozen
@@ -422,7 +424,7 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 	if events != 1 {
 		t.Errorf("%d events of hooks, want one: the others have been told", events)
 	}
-	if r, err := made(t, Config{Hooks: hooks(t, h)}, write, &probe{}).Run(t.Context(), jobFor(write, `{"n":1}`), &messages.CallRecord{State: messages.Claimed}, nil, nil); err != nil || r.Status != messages.StatusDenied || asked != 1 {
+	if r, err := made(t, Config{Hooks: hooks(t, h)}, write, &probe{}).Run(t.Context(), jobFor(write, `{"n":1}`), &wire.CallRecord{State: wire.Claimed}, nil, nil); err != nil || r.Status != messages.StatusDenied || asked != 1 {
 		t.Errorf("a record without a frozen input: got %s, %v, and the hook was asked %d times", r.Status, err, asked)
 	}
 }
@@ -432,7 +434,7 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 func TestHookIsCutOffWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	h := hook.Hook{Name: "h", Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {
-		cancel(&messages.Stop{})
+		cancel(&wire.Stop{})
 		<-ctx.Done()
 		return hook.Verdict{}, ctx.Err()
 	}}
@@ -459,7 +461,7 @@ func TestExampleGuard(t *testing.T) {
 		t.Skip("no bash: examples/hooks/guard.sh is not run")
 	}
 	set := hooks(t, example(t, "guard.sh", "jq", exechook.Config{Name: "guard", Match: "Bash", Before: []string{"./guard.sh"}}))
-	shell := schemas.Tool{Name: "Bash", Kind: messages.Write, ShellCommand: "command"}
+	shell := schemas.Tool{Name: "Bash", Kind: messages.KindWrite, ShellCommand: "command"}
 	for command, want := range map[string]messages.Code{
 		`ls -l`:              "",
 		`cat .env`:           messages.CodeHookDenied,
@@ -469,7 +471,7 @@ func TestExampleGuard(t *testing.T) {
 		`man sudo`:           "",
 	} {
 		p := &probe{}
-		r, err := run(t, t.Context(), Config{Hooks: set}, shell, p, jobFor(shell, string(messages.MustMarshal(map[string]string{"command": command}))))
+		r, err := run(t, t.Context(), Config{Hooks: set}, shell, p, jobFor(shell, string(rawjson.MustMarshal(map[string]string{"command": command}))))
 		got := messages.Code("")
 		if r.Err != nil {
 			got = r.Err.Code
@@ -485,7 +487,7 @@ func TestExampleGuard(t *testing.T) {
 
 func TestExampleTidy(t *testing.T) {
 	set := hooks(t, example(t, "tidy.py", "python3", exechook.Config{Name: "tidy", Before: []string{"./tidy.py"}, After: []string{"./tidy.py"}}))
-	lookup := schemas.Tool{Name: "lookup", Kind: messages.Read}
+	lookup := schemas.Tool{Name: "lookup", Kind: messages.KindRead}
 	for _, tt := range []struct {
 		input, output string
 		sent          string
@@ -497,7 +499,7 @@ func TestExampleTidy(t *testing.T) {
 	} {
 		sent := ""
 		p := &probe{run: func(_ context.Context, c tool.Call) (tool.Output, error) {
-			canonical, err := messages.CanonicalJSON(c.Input)
+			canonical, err := rawjson.Canonical(c.Input)
 			sent = string(canonical)
 			return tool.Output{Value: json.RawMessage(tt.output)}, err
 		}}

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
@@ -20,7 +21,7 @@ func (c *call) denied(context.Context) error {
 // permissions makes the decision of phase four. It freezes and hashes the input first, then weighs
 // the rules together with what the hooks said. When a person is needed, approval handles the rest.
 func (c *call) permissions(context.Context) error {
-	canonical, err := messages.CanonicalJSON(c.input)
+	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments cannot be read: %v.", err)
 	}

@@ -24,7 +24,7 @@
 //
 // Run returns a result whatever happens, panics included. An error of Run means that there is no
 // result here, because another worker or a later attempt has the call. Post-hooks are then left to
-// that attempt as well. A run that is cancelled with a *messages.Stop ends as aborted, or as
+// that attempt as well. A run that is cancelled with a *wire.Stop ends as aborted, or as
 // outcome_unknown when a tool that changes things had started. With any other cause (a lost lease,
 // a worker that shuts down) Run returns that cause, unless the tool had started and may not be run
 // again.
@@ -48,6 +48,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas/safety"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -132,8 +133,8 @@ func (a *Asked) Error() string { return "a person has to allow it (" + a.Approva
 // call is one call on its way through the phases. It is owned by the goroutine of Run.
 type call struct {
 	*Pipeline
-	job    messages.Job
-	prior  *messages.CallRecord // the record that the job takes over from; nil: none
+	job    wire.Job
+	prior  *wire.CallRecord // the record that the job takes over from; nil: none
 	tool   tool.Tool
 	input  json.RawMessage // as the hooks left it; it does not change after the freeze
 	frozen Frozen
@@ -169,7 +170,7 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // nil. If prior holds a frozen input, that input runs and the pre-hooks are not run again, unless a
 // person has just edited it. claim may be nil where nothing has to be claimed. tell may be nil; it
 // receives events, fills in their ids, and must not block.
-func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.CallRecord, claim Claim, tell func(messages.Event)) (_ messages.Result, err error) {
+func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim Claim, tell func(messages.Event)) (_ messages.Result, err error) {
 	ctx, span := p.span(ctx, job)
 	c := p.call(job, prior, tell)
 	c.span, c.traceID = span, tracing.ID(ctx)
@@ -198,7 +199,7 @@ func (p *Pipeline) Run(ctx context.Context, job messages.Job, prior *messages.Ca
 	return c.result, nil
 }
 
-func (p *Pipeline) call(job messages.Job, prior *messages.CallRecord, tell func(messages.Event)) *call {
+func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, tell func(messages.Event)) *call {
 	if tell == nil {
 		tell = func(messages.Event) {}
 	}
@@ -374,7 +375,7 @@ func (c *call) logPanic(phase string, v any) {
 func (c *call) stopped(ctx context.Context, said error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
-	var stop *messages.Stop
+	var stop *wire.Stop
 	var how string
 	switch {
 	case cause == nil:
@@ -420,15 +421,15 @@ func (c *call) limit(ctx context.Context) time.Duration {
 
 // harmless reports whether the tool changes nothing.
 func (c *call) harmless() bool {
-	return c.tool.Kind == messages.Read || c.tool.Kind == messages.Compute
+	return c.tool.Kind == messages.KindRead || c.tool.Kind == messages.KindCompute
 }
 
 // repeatable reports whether the tool may run again, under the same idempotency key, without harm.
-func (c *call) repeatable() bool { return c.harmless() || c.tool.OnCrash == messages.Idempotent }
+func (c *call) repeatable() bool { return c.harmless() || c.tool.OnCrash == messages.OnCrashIdempotent }
 
 // maybeDone reports whether an attempt before this one may have been applied.
 func (c *call) maybeDone() bool {
-	return c.grant.Probe || c.grant.Attempt > 1 && c.tool.OnCrash == messages.Idempotent
+	return c.grant.Probe || c.grant.Attempt > 1 && c.tool.OnCrash == messages.OnCrashIdempotent
 }
 
 func (c *call) unknown(how string) *failure {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -56,7 +58,7 @@ func (p *probe) Check(ctx context.Context, call tool.Call) error {
 
 // write is the definition of the tool that most tests call: {"n": integer}, at most once.
 var write = schemas.Tool{
-	Name: "w", Kind: messages.Write, TimeoutMS: 5000,
+	Name: "w", Kind: messages.KindWrite, TimeoutMS: 5000,
 	InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}`),
 }
 
@@ -65,12 +67,12 @@ func with(t schemas.Tool, change func(*schemas.Tool)) schemas.Tool {
 	return t
 }
 
-func jobFor(t schemas.Tool, input string) messages.Job {
-	return messages.Job{Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: t.Name, Kind: t.Kind, Input: json.RawMessage(input)}
+func jobFor(t schemas.Tool, input string) wire.Job {
+	return wire.Job{Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: t.Name, Kind: t.Kind, Input: json.RawMessage(input)}
 }
 
 // run takes a call of the tool through a pipeline made of cfg.
-func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p *probe, job messages.Job) (messages.Result, error) {
+func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p *probe, job wire.Job) (messages.Result, error) {
 	t.Helper()
 	return made(t, cfg, promise, p).Run(ctx, job, nil, nil, nil)
 }
@@ -182,7 +184,7 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			if tt.ctxEnd {
-				cancel(&messages.Stop{By: "the agent"})
+				cancel(&wire.Stop{By: "the agent"})
 			}
 			job := jobFor(write, `{"n":1}`)
 			if tt.input != "" {
@@ -204,7 +206,7 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 			if (observed == 1) == tt.ctxEnd || observed > 1 { // an aborted call enters no phase
 				t.Errorf("observed %d times", observed)
 			}
-			if strings.Contains(string(messages.MustMarshal(r)), "SECRET") {
+			if strings.Contains(string(rawjson.MustMarshal(r)), "SECRET") {
 				t.Errorf("the secret is in the result: %+v", r.Err)
 			}
 		})
@@ -259,7 +261,7 @@ func TestOrderOfPhases(t *testing.T) {
 	if diff := cmp.Diff([]string{Validate, Semantic, PreHooks, Permissions, Execute, PostHooks}, observed); diff != "" {
 		t.Errorf("phases observed (-want +got):\n%s", diff)
 	}
-	if r.Status != messages.StatusOK || r.Attempt != 4 || r.Index != 3 || r.CallID != "c1" || r.Kind != messages.Write || r.Started.IsZero() || r.DurationMS <= 0 {
+	if r.Status != messages.StatusOK || r.Attempt != 4 || r.Index != 3 || r.CallID != "c1" || r.Kind != messages.KindWrite || r.Started.IsZero() || r.DurationMS <= 0 {
 		t.Errorf("result %+v", r)
 	}
 	if string(job.Input) != `{"n":1}` {
@@ -299,7 +301,7 @@ func TestClaimRefused(t *testing.T) {
 
 // A hook that turns a harmless input into another that must run alone hands the call back.
 func TestHandBack(t *testing.T) {
-	shell := schemas.Tool{Name: "sh", Kind: messages.Write, ShellCommand: "command"}
+	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
 	p := &probe{}
 	job := jobFor(shell, `{"command":"ls"}`)
 	job.ConcurrencySafe = true
@@ -362,8 +364,8 @@ func TestPermissionMatrix(t *testing.T) {
 }
 
 func TestToolFailures(t *testing.T) {
-	read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
-	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Idempotent })
+	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
+	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashIdempotent })
 	var noError *messages.Error
 	for _, tt := range []struct {
 		name   string
@@ -452,8 +454,8 @@ func TestOutputs(t *testing.T) {
 
 // Every way in which a running tool can be cut short, for every kind.
 func TestCutOff(t *testing.T) {
-	read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
-	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Idempotent })
+	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
+	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashIdempotent })
 	heeds := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		<-ctx.Done()
 		return tool.Output{}, ctx.Err()
@@ -481,8 +483,8 @@ func TestCutOff(t *testing.T) {
 		{"the batch's time", read, heeds, 2000, nil, messages.StatusTimeout, true, 2 * time.Second, 0},
 		{"deaf read", read, deaf, 0, nil, messages.StatusTimeout, true, 7 * time.Second, 1},
 		{"deaf write", write, deaf, 0, nil, messages.StatusOutcomeUnknown, false, 7 * time.Second, 1},
-		{"aborted read", read, heeds, 0, &messages.Stop{}, messages.StatusAborted, false, time.Second, 0},
-		{"aborted write", write, heeds, 0, &messages.Stop{}, messages.StatusOutcomeUnknown, false, time.Second, 0},
+		{"aborted read", read, heeds, 0, &wire.Stop{}, messages.StatusAborted, false, time.Second, 0},
+		{"aborted write", write, heeds, 0, &wire.Stop{}, messages.StatusOutcomeUnknown, false, time.Second, 0},
 		{"lease lost", idempotent, heeds, 0, lost, "", false, time.Second, 0},
 		{"lease lost, once", write, heeds, 0, lost, messages.StatusOutcomeUnknown, false, time.Second, 0},
 		{"lease lost, read", read, heeds, 0, lost, "", false, time.Second, 0},
@@ -535,7 +537,7 @@ func TestNoTimeLeft(t *testing.T) {
 // The last words of a tool are kept. What it says after it was left behind is not.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
+		read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
 		r, err := run(t, t.Context(), Config{}, read, &probe{run: func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			<-ctx.Done()
 			return tool.Output{}, &messages.Error{Code: "killed", Message: "still at 40 %"}
@@ -571,7 +573,7 @@ func TestLastWords(t *testing.T) {
 // A panic in any phase gives a result with code internal. Its text is nowhere, and the stack is in
 // the log.
 func TestPanics(t *testing.T) {
-	read := with(write, func(t *schemas.Tool) { t.Kind = messages.Read })
+	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
 	boom := func(context.Context, tool.Call) (tool.Output, error) { panic("SECRET") }
 	panics := &probe{check: func(context.Context, tool.Call) error { panic(fmt.Errorf("SECRET")) }}
 	for _, tt := range []struct {
@@ -594,7 +596,7 @@ func TestPanics(t *testing.T) {
 			if err != nil || r.Status != tt.status || r.Err == nil || r.Err.Code != tt.code {
 				t.Fatalf("got %s %+v, %v, want %s %s", r.Status, r.Err, err, tt.status, tt.code)
 			}
-			if all := string(messages.MustMarshal(r)) + log.String(); strings.Contains(all, "SECRET") {
+			if all := string(rawjson.MustMarshal(r)) + log.String(); strings.Contains(all, "SECRET") {
 				t.Errorf("the panic's text got out:\n%s", all)
 			}
 			if !strings.Contains(log.String(), "goroutine") {
@@ -634,10 +636,10 @@ func TestPostHooks(t *testing.T) {
 		{"replaces", []hook.Hook{after(hook.Change{Output: json.RawMessage(`{"b":1}`)})}, gives(tool.Text("a")),
 			ok(messages.Outcome{Output: json.RawMessage(`{"b":1}`)})},
 		{"replaces by blocks", []hook.Hook{after(hook.Change{Content: text("b")})}, gives(tool.Text("a")), ok(messages.Outcome{Content: text("b")})},
-		{"a replacement is cut", []hook.Hook{after(hook.Change{Output: messages.Quote(strings.Repeat("b", 25))})}, gives(tool.Text("a")),
+		{"a replacement is cut", []hook.Hook{after(hook.Change{Output: rawjson.Quote(strings.Repeat("b", 25))})}, gives(tool.Text("a")),
 			messages.Result{Status: messages.StatusOK, Truncated: &messages.Cut{Chars: 5},
 				Outcome: messages.Text(strings.Repeat("b", 20) + "\n[truncated - 0 more lines, 5 characters]")}},
-		{"a replacement that is too much", []hook.Hook{after(hook.Change{Output: messages.Quote(strings.Repeat("b", 500))})}, gives(tool.Text("a")), ok(messages.Text("a"))},
+		{"a replacement that is too much", []hook.Hook{after(hook.Change{Output: rawjson.Quote(strings.Repeat("b", 500))})}, gives(tool.Text("a")), ok(messages.Text("a"))},
 		{"context", []hook.Hook{after(hook.Change{Context: "note"}), {Name: "pre", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 			return hook.Verdict{Context: "first"}, nil
 		}}}, gives(tool.Output{Value: json.RawMessage(`{"a":1}`)}), ok(messages.Outcome{Content: text(`{"a":1}`, "first\nnote")})},
@@ -666,7 +668,7 @@ func TestPostHooksAfterAbort(t *testing.T) {
 		return hook.Change{}, ctx.Err()
 	}}
 	_, err := run(t, ctx, Config{Hooks: hooks(t, h)}, write, &probe{run: func(ctx context.Context, _ tool.Call) (tool.Output, error) {
-		cancel(&messages.Stop{})
+		cancel(&wire.Stop{})
 		return tool.Output{}, ctx.Err()
 	}}, jobFor(write, `{"n":1}`))
 	if err != nil || saw != messages.StatusOutcomeUnknown {

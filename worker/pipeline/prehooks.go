@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
@@ -62,13 +64,13 @@ func (c *call) preHooks(ctx context.Context) error {
 // then run once more.
 func (c *call) justEdited() bool {
 	q := c.answered()
-	return q != nil && q.Original != nil && c.prior.State == messages.Granted
+	return q != nil && q.Original != nil && c.prior.State == wire.Granted
 }
 
 // same reports whether two JSON inputs are equal apart from how they are written.
 func same(a, b []byte) bool {
-	x, errX := messages.CanonicalJSON(a)
-	y, errY := messages.CanonicalJSON(b)
+	x, errX := rawjson.Canonical(a)
+	y, errY := rawjson.Canonical(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -41,10 +42,10 @@ func (c *call) probe(ctx context.Context) error {
 // tried again.
 func (c *call) resolve(ctx context.Context, err error) error {
 	var f *failure
-	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.Checkable || f.status != messages.StatusOutcomeUnknown && !f.ask {
+	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {
 		return err
 	}
-	var stop *messages.Stop
+	var stop *wire.Stop
 	within := probeTime
 	if ctx.Err() != nil && !errors.As(context.Cause(ctx), &stop) {
 		within = lastProbeTime

@@ -7,12 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-var checkable = with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
+var checkable = with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashCheckable })
 
 // After a lost attempt the tool is asked first, and started only if that attempt was not applied.
 func TestProbeBeforeAnotherRun(t *testing.T) {
@@ -65,8 +66,8 @@ func TestProbeAfterAStop(t *testing.T) {
 		{"out of time, applied", hangs, nil, says(tool.Probed{Applied: true}), messages.StatusOK, false},
 		{"out of time, not applied", hangs, nil, says(tool.Probed{}), messages.StatusTimeout, true},
 		{"out of time, nobody knows", hangs, nil, nil, messages.StatusOutcomeUnknown, false},
-		{"aborted, applied", hangs, &messages.Stop{}, says(tool.Probed{Applied: true}), messages.StatusOK, false},
-		{"aborted, not applied", hangs, &messages.Stop{}, says(tool.Probed{}), messages.StatusAborted, false},
+		{"aborted, applied", hangs, &wire.Stop{}, says(tool.Probed{Applied: true}), messages.StatusOK, false},
+		{"aborted, not applied", hangs, &wire.Stop{}, says(tool.Probed{}), messages.StatusAborted, false},
 		{"given up, not applied", hangs, gone, says(tool.Probed{}), "", false},
 		{"given up, nobody knows", hangs, gone, nil, messages.StatusOutcomeUnknown, false},
 		{"busy, applied", busy, nil, says(tool.Probed{Applied: true}), messages.StatusOK, false},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -22,7 +24,7 @@ import (
 // watched runs a tool and returns what watchers receive, as on the wire, and when.
 func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
 	t.Helper()
-	promise := schemas.Tool{Name: "tool", Kind: messages.Read, InputSchema: json.RawMessage(`{"type":"object"}`), TimeoutMS: 60_000}
+	promise := schemas.Tool{Name: "tool", Kind: messages.KindRead, InputSchema: json.RawMessage(`{"type":"object"}`), TimeoutMS: 60_000}
 	reg := &tool.Registry{}
 	if err := reg.Add(promise, runner); err != nil {
 		t.Fatal(err)
@@ -32,8 +34,8 @@ func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	r, err := pipe.Run(t.Context(), messages.Job{Tool: "tool", Kind: messages.Read, Input: json.RawMessage(input)}, nil, nil, func(e messages.Event) {
-		raw, err := messages.Marshal(e.Progress)
+	r, err := pipe.Run(t.Context(), wire.Job{Tool: "tool", Kind: messages.KindRead, Input: json.RawMessage(input)}, nil, nil, func(e messages.Event) {
+		raw, err := rawjson.Marshal(e.Progress)
 		if err != nil {
 			t.Error(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -67,7 +68,7 @@ func (s *shrinker) text(n *node, limit int) {
 	for {
 		var text string
 		text, missing = cut(full, max(keep, 0), s.keep)
-		n.raw = string(messages.Quote(text))
+		n.raw = string(rawjson.Quote(text))
 		n.measure()
 		if n.size <= limit || keep <= 0 {
 			break
@@ -132,7 +133,7 @@ func (s *shrinker) drop(n *node, kept int) {
 	count := fmt.Sprintf("%d more", len(gone))
 	n.kids = n.kids[:kept:kept]
 	if n.open == '[' {
-		n.kids = append(n.kids, scalar(string(messages.Quote("[truncated - "+count+" elements]"))))
+		n.kids = append(n.kids, scalar(string(rawjson.Quote("[truncated - "+count+" elements]"))))
 		return
 	}
 	key := `"[truncated]"`
@@ -140,7 +141,7 @@ func (s *shrinker) drop(n *node, kept int) {
 		key = `"[` + strings.TrimPrefix(key, `"`)
 	}
 	n.keys = append(n.keys[:kept:kept], key)
-	n.kids = append(n.kids, scalar(string(messages.Quote(count+" members"))))
+	n.kids = append(n.kids, scalar(string(rawjson.Quote(count+" members"))))
 }
 
 // share returns the largest length to which every part can be cut so that all of them fit into
@@ -162,13 +163,13 @@ func read(dec *json.Decoder) *node {
 	tok, _ := dec.Token()
 	open, isDelim := tok.(json.Delim)
 	if !isDelim {
-		return scalar(string(messages.MustMarshal(tok)))
+		return scalar(string(rawjson.MustMarshal(tok)))
 	}
 	n := &node{open: byte(open)}
 	for dec.More() {
 		if open == '{' {
 			key, _ := dec.Token()
-			n.keys = append(n.keys, string(messages.MustMarshal(key)))
+			n.keys = append(n.keys, string(rawjson.MustMarshal(key)))
 		}
 		n.kids = append(n.kids, read(dec))
 	}

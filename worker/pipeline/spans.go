@@ -10,7 +10,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,7 +21,7 @@ import (
 const maxContent = 16 << 10
 
 // span opens the span of a call. Without a tracer it opens none and returns ctx as it is.
-func (p *Pipeline) span(ctx context.Context, job messages.Job) (context.Context, trace.Span) {
+func (p *Pipeline) span(ctx context.Context, job wire.Job) (context.Context, trace.Span) {
 	if p.cfg.Tracer == nil {
 		return ctx, noop.Span{}
 	}
@@ -110,7 +112,7 @@ func (c *call) closeSpan(err error) {
 		c.span.SetAttributes(tracing.Truncated.Bool(true))
 	}
 	if c.cfg.TraceContent {
-		c.span.SetAttributes(tracing.CallResult.String(content(messages.MustMarshal(c.result.Outcome))))
+		c.span.SetAttributes(tracing.CallResult.String(content(rawjson.MustMarshal(c.result.Outcome))))
 	}
 	if c.result.Status != messages.StatusOK {
 		if c.failed != "" {

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
@@ -182,9 +183,9 @@ func TestTheSpansOfACall(t *testing.T) {
 					job.Tool = tt.tool
 				}
 				job.ConcurrencySafe = tt.safe
-				var prior *messages.CallRecord
+				var prior *wire.CallRecord
 				if cfg.Approvals != nil {
-					prior = &messages.CallRecord{State: messages.Granted, Approval: &messages.Approval{}}
+					prior = &wire.CallRecord{State: wire.Granted, Approval: &messages.Approval{}}
 				}
 				r, err := made(t, cfg, write, p).Run(t.Context(), job, prior, nil, nil)
 				time.Sleep(2 * time.Minute) // for what was left behind
@@ -268,7 +269,7 @@ func TestTheSpanOfAProbe(t *testing.T) {
 					<-ctx.Done()
 					return tool.Output{}, ctx.Err()
 				}}
-				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.Checkable })
+				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashCheckable })
 				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) {
 					return Grant{Attempt: 2, Probe: lost}, nil
 				}, nil)

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
@@ -15,8 +16,8 @@ func (c *call) trail() *messages.Trail {
 		Permissions: c.entered(Permissions), Execute: c.entered(Execute), PostHooks: c.entered(PostHooks),
 	}}
 	// The call ended before its input was frozen.
-	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput && messages.Check(c.input) == nil {
-		if canonical, err := messages.CanonicalJSON(c.input); err == nil {
+	if t.ArgsHash == "" && len(c.input) <= c.cfg.MaxInput && rawjson.Check(c.input) == nil {
+		if canonical, err := rawjson.Canonical(c.input); err == nil {
 			t.ArgsHash = messages.Digest(canonical)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -45,10 +46,10 @@ func TestTrail(t *testing.T) {
 				t.Errorf("got %+v, want the hash %s", got, tt.hash)
 			}
 			var took map[string]float64
-			if err := json.Unmarshal(messages.MustMarshal(got.PhasesMS), &took); err != nil {
+			if err := json.Unmarshal(rawjson.MustMarshal(got.PhasesMS), &took); err != nil {
 				t.Fatal(err)
 			}
-			entered := messages.SortedKeys(took)
+			entered := rawjson.SortedKeys(took)
 			if diff := cmp.Diff(slices.Sorted(slices.Values(tt.phases)), entered); diff != "" {
 				t.Error(diff)
 			}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -19,7 +20,7 @@ func truncate(t schemas.Tool, o messages.Outcome) (messages.Outcome, *messages.C
 	var missing messages.Cut
 	if text, isText := o.OutputString(); isText {
 		if text, missing = cut(text, t.MaxOutput, t.Truncate); missing.Chars > 0 {
-			o.Output = messages.Quote(text)
+			o.Output = rawjson.Quote(text)
 		}
 	} else if len(o.Output) > t.MaxOutput {
 		o.Output, missing = shrink(o.Output, t.MaxOutput, t.Truncate)

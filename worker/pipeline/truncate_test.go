@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -127,9 +128,9 @@ func TestShrink(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const limit = 2000
-			raw := messages.MustMarshal(tt.value)
+			raw := rawjson.MustMarshal(tt.value)
 			got, missing := shrink(raw, limit, tt.keep)
-			if err := messages.Check(got); err != nil {
+			if err := rawjson.Check(got); err != nil {
 				t.Fatalf("no JSON any more: %v\n%s", err, got)
 			}
 			if n := utf8.RuneCount(got); n > limit || n < limit/3 || missing.Chars == 0 || missing.Chars > len(raw) {
@@ -150,15 +151,15 @@ func FuzzShrink(f *testing.F) {
 	f.Add([]byte(`{"a":["x",1e5,{"b":null}],"[truncated]":"é"}`), 20, 0)
 	f.Add([]byte(`[[[[[["deep"]]]]]]`), 3, 2)
 	f.Fuzz(func(t *testing.T, raw []byte, limit, mode int) {
-		if messages.Check(raw) != nil || limit < 1 || limit > 1<<20 {
+		if rawjson.Check(raw) != nil || limit < 1 || limit > 1<<20 {
 			return
 		}
 		keep := []schemas.Truncate{schemas.TruncateHead, schemas.TruncateMiddle, schemas.TruncateTail}[uint(mode)%3]
 		got, missing := shrink(raw, limit, keep)
-		if err := messages.Check(got); err != nil || messages.TypeOf(got) != messages.TypeOf(raw) {
+		if err := rawjson.Check(got); err != nil || rawjson.TypeOf(got) != rawjson.TypeOf(raw) {
 			t.Fatalf("shrink(%q, %d) = %q: %v", raw, limit, got, err)
 		}
-		compact, err := messages.CanonicalJSON(raw)
+		compact, err := rawjson.Canonical(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +167,7 @@ func FuzzShrink(f *testing.F) {
 			t.Fatalf("shrink(%q, %d) = %q, %+v: it fitted", raw, limit, got, missing)
 		}
 		// Numbers stay whole, and markers come on top: a bound for each level of nesting.
-		if n := utf8.RuneCount(got); n > limit+messages.MaxDigits+80*(2+strings.Count(string(got), "[truncated")) {
+		if n := utf8.RuneCount(got); n > limit+rawjson.MaxDigits+80*(2+strings.Count(string(got), "[truncated")) {
 			t.Fatalf("shrink(%.100q, %d) left %d characters: %q", raw, limit, n, got)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -33,11 +34,11 @@ func (c *call) validate(context.Context) error {
 			"The arguments do not fit the schema of %s: %v", c.job.Tool, err)
 		var violations *schemas.ValidationError
 		if errors.As(err, &violations) {
-			f.err.Details = json.RawMessage(messages.MustMarshal(violations))
+			f.err.Details = json.RawMessage(rawjson.MustMarshal(violations))
 		}
 		return f
 	}
-	if _, err := messages.Object(c.input); err != nil { // a schema need not ask for an object
+	if _, err := rawjson.Object(c.input); err != nil { // a schema need not ask for an object
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: %v.", err)
 	}
 	return nil

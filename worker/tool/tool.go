@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -67,12 +68,12 @@ type Output struct {
 }
 
 // Text returns an output of plain text.
-func Text(s string) Output { return Output{Value: messages.Quote(s)} }
+func Text(s string) Output { return Output{Value: rawjson.Quote(s)} }
 
 // Printed returns the output of a program that printed raw: JSON if the whole is one JSON value
 // without duplicate keys, else text, in which bytes that are not UTF-8 become U+FFFD.
 func Printed(raw []byte) Output {
-	if messages.Check(raw) == nil {
+	if rawjson.Check(raw) == nil {
 		return Output{Value: bytes.TrimSpace(raw)}
 	}
 	return Text(strings.ToValidUTF8(string(raw), "\uFFFD"))
@@ -80,7 +81,7 @@ func Printed(raw []byte) Output {
 
 // JSON returns an output of any value that encoding/json can write.
 func JSON(v any) (Output, error) {
-	b, err := messages.Marshal(v)
+	b, err := rawjson.Marshal(v)
 	if err != nil {
 		return Output{}, fmt.Errorf("encode output: %w", err)
 	}
@@ -115,7 +116,7 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	if runner == nil {
 		return fmt.Errorf("tool %s: has no runner", promise.Name)
 	}
-	if _, probes := runner.(Prober); promise.OnCrash == messages.Checkable && !probes {
+	if _, probes := runner.(Prober); promise.OnCrash == messages.OnCrashCheckable && !probes {
 		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once", promise.Name)
 	}
 	if _, err := schemas.Compile(promise.InputSchema); err != nil {
@@ -146,7 +147,7 @@ func (r *Registry) Promises() []schemas.Tool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	promises := make([]schemas.Tool, 0, len(r.tools))
-	for _, name := range messages.SortedKeys(r.tools) {
+	for _, name := range rawjson.SortedKeys(r.tools) {
 		promises = append(promises, r.tools[name].Tool)
 	}
 	return promises

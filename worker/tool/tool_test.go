@@ -32,8 +32,8 @@ func TestRegistryRefuses(t *testing.T) {
 		{"a retry of a once write", schemas.Tool{Name: "x", Retry: schemas.Retry{Attempts: 2}}, Func(says),
 			"tool x: retry: a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
 				"only reads, computes and writes with on_crash: idempotent or checkable may be"},
-		{"checkable without a probe", schemas.Tool{Name: "x", OnCrash: messages.Checkable}, Func(says), noProbe},
-		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.Checkable}, Checkable(says, nil), noProbe},
+		{"checkable without a probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, Func(says), noProbe},
+		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, Checkable(says, nil), noProbe},
 	} {
 		if err := reg.Add(tt.promise, tt.runner); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
@@ -46,7 +46,7 @@ func TestRegistryRefuses(t *testing.T) {
 
 func TestCheckable(t *testing.T) {
 	var reg Registry
-	promise := schemas.Tool{Name: "x", OnCrash: messages.Checkable, Retry: schemas.Retry{Attempts: 3}}
+	promise := schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable, Retry: schemas.Retry{Attempts: 3}}
 	if err := reg.Add(promise, Checkable(says, applied)); err != nil {
 		t.Fatal(err)
 	}

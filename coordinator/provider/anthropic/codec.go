@@ -11,7 +11,8 @@ package anthropic
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,7 +21,7 @@ type Codec struct{}
 
 // Decode reads the calls of an assistant message. The error is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, turn := wire.Read(message)
+	r, turn := dialect.Read(message)
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	content := turn.Get("content")
@@ -38,7 +39,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-func toolUse(block *wire.Node) messages.ToolCall {
+func toolUse(block *dialect.Node) messages.ToolCall {
 	call := messages.ToolCall{
 		ID:        block.Get("id").ID(),
 		Name:      block.Get("name").TextOr(""),
@@ -77,7 +78,7 @@ type source struct {
 // Encode writes the user message that answers calls, with one outcome for each in the same order;
 // null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
@@ -85,28 +86,28 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	for _, a := range answers {
 		result := toolResult{
 			Type:      "tool_result",
-			ToolUseID: wire.Quote(string(a.Call.ID)),
+			ToolUseID: dialect.Quote(string(a.Call.ID)),
 			Content:   content(a),
 			IsError:   a.Failed,
 		}
 		if a.Call.Namespace != "" {
-			result.ToolsetName = wire.Quote(a.Call.Namespace)
+			result.ToolsetName = dialect.Quote(a.Call.Namespace)
 		}
 		m.Content = append(m.Content, result)
 	}
-	return messages.Marshal(m)
+	return rawjson.Marshal(m)
 }
 
 // content returns the answer as at least one block. The API refuses blank text. An error, and the
 // answer to a programmatic call, may contain only text.
-func content(a wire.Answer) []block {
+func content(a dialect.Answer) []block {
 	parts := a.Visible(!a.Failed && !programmatic(a.Call))
 	blocks := make([]block, len(parts))
 	for i, p := range parts {
 		if p.Image != nil {
 			blocks[i] = block{Type: "image", Source: &source{"base64", p.Image.MimeType(), p.Image.Data}}
 		} else {
-			blocks[i] = block{Type: "text", Text: wire.Quote(p.Text)}
+			blocks[i] = block{Type: "text", Text: dialect.Quote(p.Text)}
 		}
 	}
 	return blocks

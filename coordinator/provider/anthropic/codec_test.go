@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/codectest"
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
 )
 
 var native = codectest.Native{
 	Message:       nativeMessage,
 	Answers:       nativeAnswers,
 	Images:        true,
-	Empty:         wire.NoOutput,
+	Empty:         dialect.NoOutput,
 	TextArguments: false,
 	OptionalIDs:   false,
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -40,5 +41,5 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	if o.Cache && len(out) > 0 {
 		out[len(out)-1].CacheControl = &cacheControl{"ephemeral"}
 	}
-	return messages.Marshal(out)
+	return rawjson.Marshal(out)
 }

@@ -9,7 +9,8 @@ package bedrock
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,7 +20,7 @@ type Codec struct{}
 // Decode reads the calls of an assistant message, or of a Converse response. The error is a
 // *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, turn := wire.Read(message)
+	r, turn := dialect.Read(message)
 	if output := turn.Get("output"); !output.None() {
 		turn = output.Get("message")
 	}
@@ -37,7 +38,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-func toolUse(use *wire.Node) messages.ToolCall {
+func toolUse(use *dialect.Node) messages.ToolCall {
 	call := messages.ToolCall{ID: use.Get("toolUseId").ID(), Name: use.Get("name").TextOr("")}
 	call.Input, call.InputError = use.Get("input").Object()
 	return call
@@ -78,22 +79,22 @@ type source struct {
 // Encode writes the user message that answers calls, with one outcome for each in the same order;
 // null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
 	m := message{Role: "user"}
 	for _, a := range answers {
-		result := toolResult{ToolUseID: wire.Quote(string(a.Call.ID)), Content: contentOf(a)}
+		result := toolResult{ToolUseID: dialect.Quote(string(a.Call.ID)), Content: contentOf(a)}
 		if a.Failed {
 			result.Status = "error"
 		}
 		m.Content = append(m.Content, block{result})
 	}
-	return messages.Marshal(m)
+	return rawjson.Marshal(m)
 }
 
-func contentOf(a wire.Answer) []content {
+func contentOf(a dialect.Answer) []content {
 	if out := a.Outcome.Output; !a.Failed && len(out) > 0 && out[0] == '{' {
 		return []content{{JSON: out}}
 	}
@@ -102,7 +103,7 @@ func contentOf(a wire.Answer) []content {
 		if p.Image != nil {
 			list = append(list, content{Image: &image{p.Image.Format, source{p.Image.Data}}})
 		} else {
-			list = append(list, content{Text: wire.Quote(p.Text)})
+			list = append(list, content{Text: dialect.Quote(p.Text)})
 		}
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -47,5 +48,5 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	if o.Cache && len(out) > 0 {
 		out = append(out, toolDefinition{CachePoint: &cachePoint{"default"}})
 	}
-	return messages.Marshal(out)
+	return rawjson.Marshal(out)
 }

@@ -9,7 +9,8 @@ package canonical
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -18,7 +19,7 @@ type Codec struct{}
 
 // Decode reads the calls. The error is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, turn := wire.Read(message)
+	r, turn := dialect.Read(message)
 	for _, n := range turn.Get("calls").List() {
 		call := messages.ToolCall{ID: n.Get("id").ID(), Name: n.Get("name").TextOr("")}
 		call.Input, call.InputError = n.Get("input").Object()
@@ -50,7 +51,7 @@ type block struct {
 // Encode writes the results of calls, with one outcome for each in the same order; null for no
 // calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
@@ -58,14 +59,14 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	for i, a := range answers {
 		m.Results[i] = resultOf(a)
 	}
-	return messages.Marshal(m)
+	return rawjson.Marshal(m)
 }
 
-func resultOf(a wire.Answer) result {
-	r := result{ID: wire.Quote(string(a.Call.ID)), Name: wire.Quote(a.Call.Name)}
+func resultOf(a dialect.Answer) result {
+	r := result{ID: dialect.Quote(string(a.Call.ID)), Name: dialect.Quote(a.Call.Name)}
 	switch o := a.Outcome; {
 	case o.Err != nil:
-		r.Error = wire.Quote(a.Text())
+		r.Error = dialect.Quote(a.Text())
 	case o.Content != nil:
 		r.Content, r.IsError = blocks(o.Content), o.IsError
 	default:
@@ -79,7 +80,7 @@ func blocks(content []messages.Block) *[]block {
 	for i, b := range content {
 		list[i].Block = b
 		if b.Type == "text" || b.Text != "" {
-			list[i].Text = wire.Quote(b.Text)
+			list[i].Text = dialect.Quote(b.Text)
 		}
 	}
 	return &list

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -35,11 +36,11 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		kind := d.Tool.Kind
 		if kind == "" {
-			kind = messages.Write
+			kind = messages.KindWrite
 		}
 		out[i] = toolDefinition{d.Name, d.Description, kind, d.Tool.OnCrash, d.Tool.TimeoutMS, d.Schema}
 	}
-	return messages.Marshal(struct {
+	return rawjson.Marshal(struct {
 		Tools []toolDefinition `json:"tools"`
 	}{out})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -53,12 +54,12 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
-// unfitArguments break a bound of [messages.Check], or encoding/json's own. That call fails, and
+// unfitArguments break a bound of [rawjson.Check], or encoding/json's own. That call fails, and
 // the other calls are answered with their outputs.
 func (s suite) unfitArguments(t *testing.T) {
 	for _, test := range []struct{ name, arguments, problem string }{
-		{"as deep as allowed", nested(messages.MaxDepth), ""},
-		{"too deep", nested(messages.MaxDepth + 1), "nested more than 128 deep"},
+		{"as deep as allowed", nested(rawjson.MaxDepth), ""},
+		{"too deep", nested(rawjson.MaxDepth + 1), "nested more than 128 deep"},
 		{"deeper than encoding/json reads", nested(10_001), "nested more than 128 deep"},
 		{"hostile depth", nested(100_000), "nested more than 128 deep"},
 		{"large exponent", `{"n":1e401}`, "exponent beyond 400"},
@@ -93,7 +94,7 @@ func (s suite) emptyNames(t *testing.T) {
 	list := calls(3)
 	list[1].Name = ""
 	if s.RepeatsName {
-		s.refused(t, s.Message(list...), messages.MissingName)
+		s.refused(t, s.Message(list...), messages.ClassMissingName)
 		return
 	}
 	got := s.decode(t, list...)
@@ -155,7 +156,7 @@ func (s suite) hostileIDs(t *testing.T) {
 func (s suite) duplicateIDs(t *testing.T) {
 	list := calls(3)
 	list[2].ID = list[0].ID
-	s.refused(t, s.Message(list...), messages.DuplicateID)
+	s.refused(t, s.Message(list...), messages.ClassDuplicateID)
 }
 
 func (s suite) missingIDs(t *testing.T) {
@@ -163,7 +164,7 @@ func (s suite) missingIDs(t *testing.T) {
 		list := calls(2)
 		list[0].ID, list[1].ID = id, id
 		if !s.OptionalIDs {
-			s.refused(t, s.Message(list...), messages.MissingID)
+			s.refused(t, s.Message(list...), messages.ClassMissingID)
 			continue
 		}
 		answers, reinjection := s.answer(t, list, messages.Text("a"), messages.Text("b"))
@@ -171,7 +172,7 @@ func (s suite) missingIDs(t *testing.T) {
 			t.Errorf("id %q: got %s, want both answers in order and no id", id, reinjection)
 		}
 	}
-	s.refused(t, s.Message(Call{`7`, "tool", `{}`}), messages.MalformedMessage)
+	s.refused(t, s.Message(Call{`7`, "tool", `{}`}), messages.ClassMalformedMessage)
 }
 
 // equalCalls are two calls that differ in their ids only.
@@ -191,7 +192,7 @@ func (s suite) badMessages(t *testing.T) {
 		strings.Repeat("[", 1<<20), strings.Repeat(`{"content":[`, 1<<16),
 		s.Message(Call{`"a"`, "tool", `{}`}) + " {}",
 	} {
-		s.refused(t, message, messages.MalformedMessage)
+		s.refused(t, message, messages.ClassMalformedMessage)
 	}
 }
 
@@ -203,9 +204,9 @@ func (s suite) random(t *testing.T) {
 		outcomes := make([]messages.Outcome, len(list))
 		for i := range list {
 			list[i] = Call{
-				ID:        string(messages.Quote(fmt.Sprint(i, randomText(rng)))),
+				ID:        string(rawjson.Quote(fmt.Sprint(i, randomText(rng)))),
 				Name:      fmt.Sprintf("tool_%d", rng.IntN(3)),
-				Arguments: `{"x":` + string(messages.Quote(randomText(rng))) + `}`,
+				Arguments: `{"x":` + string(rawjson.Quote(randomText(rng))) + `}`,
 			}
 			outcomes[i] = randomOutcome(rng, fmt.Sprint("mark ", i, "."))
 		}
@@ -245,7 +246,7 @@ func randomOutcome(rng *rand.Rand, mark string) messages.Outcome {
 	case 3:
 		return messages.Outcome{Content: []messages.Block{{Type: "text", Text: text}, {Type: "image", MimeType: "image/png", Data: pixel}}, IsError: rng.IntN(2) == 0}
 	case 4:
-		return messages.Outcome{Output: json.RawMessage(`{"x":` + string(messages.Quote(text)) + `}`)}
+		return messages.Outcome{Output: json.RawMessage(`{"x":` + string(rawjson.Quote(text)) + `}`)}
 	}
 	return messages.Text(text)
 }

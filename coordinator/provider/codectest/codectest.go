@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -147,7 +148,7 @@ func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) (
 	if err != nil {
 		t.Fatalf("Encode: %v", err)
 	}
-	if err := messages.Check(reinjection); err != nil {
+	if err := rawjson.Check(reinjection); err != nil {
 		t.Fatalf("Encode wrote bad JSON: %v\n%.300s", err, reinjection)
 	}
 	answers := s.Answers(t, reinjection)
@@ -259,7 +260,7 @@ func (s suite) large(t *testing.T) {
 
 func (s suite) tooMany(t *testing.T) {
 	s.decode(t, calls(messages.MaxCalls)...)
-	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.TooLarge)
+	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.ClassTooLarge)
 }
 
 // Marked returns the answer with this text in a dialect that has no flag for failures: the text tells,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -19,7 +20,7 @@ func Fuzz(f *testing.F, c Codec, n Native) {
 	f.Helper()
 	f.Add([]byte(n.Message(calls(2)...)))
 	f.Add([]byte(n.Message(Call{`"a"`, "", `{}`}, Call{`"b"`, "tool", `{"n":1e401}`})))
-	f.Add([]byte(n.Message(Call{`"a"`, "tool", nested(messages.MaxDepth + 1)}, Call{`"b"`, "tool", nested(10_001)})))
+	f.Add([]byte(n.Message(Call{`"a"`, "tool", nested(rawjson.MaxDepth + 1)}, Call{`"b"`, "tool", nested(10_001)})))
 	seeds, _ := filepath.Glob("testdata/*.txtar")
 	lenient, _ := filepath.Glob("testdata/*/*.txtar")
 	for _, name := range append(seeds, lenient...) {
@@ -44,7 +45,7 @@ func Fuzz(f *testing.F, c Codec, n Native) {
 		}
 		for i, call := range got {
 			if call.InputError == "" {
-				if _, err := messages.Object(call.Input); err != nil {
+				if _, err := rawjson.Object(call.Input); err != nil {
 					t.Fatalf("input of call %d: %v", i, err)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"sort"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -123,7 +124,7 @@ func (d dialect) define(t schemas.Tool, name string, wish Strict) (def Definitio
 			return def, seen, err
 		}
 	}
-	def.Schema, err = messages.Marshal(schema) // maps are written with sorted keys
+	def.Schema, err = rawjson.Marshal(schema) // maps are written with sorted keys
 	return def, seen, err
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // DropNulls undoes in an input what [StrictNullable] did to the schema: it removes each null of an
@@ -29,7 +29,7 @@ func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	if _, _, ok := openaiSubset.apply(root, StrictNullable); !ok || !dropNulls(root, v) {
 		return input, nil // the model got the plain schema, or sent no such null
 	}
-	return messages.Marshal(v)
+	return rawjson.Marshal(v)
 }
 
 func dropNulls(schema, v any) (dropped bool) {

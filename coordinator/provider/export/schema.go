@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // node is a JSON Schema that is an object; numbers in it are json.Number.
@@ -26,7 +26,7 @@ func parse(raw json.RawMessage) (node, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		raw = json.RawMessage(`{}`)
 	}
-	if err := messages.Check(raw); err != nil {
+	if err := rawjson.Check(raw); err != nil {
 		return nil, err
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -40,7 +40,7 @@ func parse(raw json.RawMessage) (node, error) {
 	}
 	root, ok := v.(node)
 	if !ok {
-		return nil, fmt.Errorf("is %s; want a JSON Schema of an object", messages.TypeOf(raw))
+		return nil, fmt.Errorf("is %s; want a JSON Schema of an object", rawjson.TypeOf(raw))
 	}
 	if root["type"] != nil && !hasType(root, "object") {
 		return nil, fmt.Errorf("its root is of type %v; want object", root["type"])
@@ -115,7 +115,7 @@ func describeRoot(root node) error {
 	if len(moved) == 0 {
 		return nil
 	}
-	text, err := messages.Marshal(moved)
+	text, err := rawjson.Marshal(moved)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -127,7 +128,7 @@ func (c *strictCopy) makeObject(n node, depth int, nullable bool) bool {
 		return false
 	}
 	if c.allRequired {
-		n["required"] = messages.SortedKeys(properties)
+		n["required"] = rawjson.SortedKeys(properties)
 	}
 	return true
 }

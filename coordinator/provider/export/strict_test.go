@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/coordinator/provider/export/exporttest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -133,7 +134,7 @@ func TestCopiesAreNoWider(t *testing.T) {
 				}
 				fits := 0
 				for range 200 {
-					input := messages.MustMarshal(sample(t, rng, def.Schema))
+					input := rawjson.MustMarshal(sample(t, rng, def.Schema))
 					if told.Validate(input) != nil {
 						continue
 					}
@@ -215,7 +216,7 @@ func value(rng *rand.Rand, schema any) any {
 func members(rng *rand.Rand, n map[string]any) map[string]any {
 	object := map[string]any{}
 	properties, _ := n["properties"].(map[string]any)
-	for _, name := range messages.SortedKeys(properties) {
+	for _, name := range rawjson.SortedKeys(properties) {
 		if rng.IntN(4) > 0 {
 			object[name] = value(rng, properties[name])
 		}

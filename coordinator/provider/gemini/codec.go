@@ -11,7 +11,8 @@ package gemini
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -21,7 +22,7 @@ type Codec struct{}
 // Decode reads the calls of a content, or of a response's first candidate. The error is a
 // *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, turn := wire.Read(message)
+	r, turn := dialect.Read(message)
 	if candidates := turn.Get("candidates"); !candidates.None() {
 		candidate := candidates.First()
 		turn = candidate.Get("content")
@@ -49,15 +50,15 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 
 // empty reports whether a finished candidate, for example one with MALFORMED_FUNCTION_CALL, has no
 // parts.
-func empty(candidate, content *wire.Node) bool {
+func empty(candidate, content *dialect.Node) bool {
 	finished := !candidate.Get("finishReason").None() || !candidate.Get("finish_reason").None()
 	return finished && (content.None() || content.Get("parts").None())
 }
 
-func functionCall(n *wire.Node) messages.ToolCall {
+func functionCall(n *dialect.Node) messages.ToolCall {
 	call := messages.ToolCall{ID: messages.CallID(n.Get("id").TextOr("")), Name: n.Get("name").TextOr("")}
 	if call.Name == "" {
-		n.Get("name").RefuseAs(messages.MissingName, "is missing or empty: the response must repeat it")
+		n.Get("name").RefuseAs(messages.ClassMissingName, "is missing or empty: the response must repeat it")
 	}
 	call.Input, call.InputError = n.Get("args").Object()
 	if n.Get("willContinue").Is("a boolean") && string(n.Get("willContinue").Raw()) == "true" {
@@ -102,33 +103,33 @@ type inlineData struct {
 // Encode writes the content that answers calls, with one outcome for each in the same order; null
 // for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
 	c := content{Role: "user"}
 	for _, a := range answers {
-		r := functionResponse{Name: wire.Quote(a.Call.Name)}
+		r := functionResponse{Name: dialect.Quote(a.Call.Name)}
 		if a.Call.ID != "" {
-			r.ID = wire.Quote(string(a.Call.ID))
+			r.ID = dialect.Quote(string(a.Call.ID))
 		}
 		r.Response, r.Parts = responseOf(a)
 		c.Parts = append(c.Parts, part{r})
 	}
-	return messages.Marshal(c)
+	return rawjson.Marshal(c)
 }
 
-func responseOf(a wire.Answer) (response, []mediaPart) {
+func responseOf(a dialect.Answer) (response, []mediaPart) {
 	switch {
 	case a.Failed:
-		return response{Error: wire.Quote(a.Text())}, nil
+		return response{Error: dialect.Quote(a.Text())}, nil
 	case a.Outcome.Output != nil:
 		return response{Output: a.Outcome.Output}, nil
 	}
-	text, images := a.Attach(func(i wire.Image) bool { return i.Format != "gif" })
+	text, images := a.Attach(func(i dialect.Image) bool { return i.Format != "gif" })
 	var parts []mediaPart
 	for _, image := range images {
 		parts = append(parts, mediaPart{inlineData{image.MimeType(), image.Data}})
 	}
-	return response{Output: wire.Quote(text)}, parts
+	return response{Output: dialect.Quote(text)}, parts
 }

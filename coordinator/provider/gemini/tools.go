@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -40,5 +41,5 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		out[i] = functionDeclaration{d.Name, d.Description, d.Schema}
 	}
-	return messages.Marshal([]toolDefinitions{{out}})
+	return rawjson.Marshal([]toolDefinitions{{out}})
 }

@@ -10,7 +10,8 @@ package openaichat
 import (
 	"encoding/json"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -20,12 +21,12 @@ type Codec struct{}
 // Decode reads the calls of an assistant message, or of the first choice of a completion. The error
 // is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, turn := wire.Read(message)
+	r, turn := dialect.Read(message)
 	if choices := turn.Get("choices"); !choices.None() {
 		turn = choices.First().Get("message")
 	}
 	if legacy := turn.Get("function_call"); !legacy.None() {
-		legacy.RefuseAs(messages.UnsupportedCall, "the single function_call of old has no id to answer; ask the model with tools instead of functions")
+		legacy.RefuseAs(messages.ClassUnsupportedCall, "the single function_call of old has no id to answer; ask the model with tools instead of functions")
 	}
 	turn.Role("assistant")
 	checkContent(turn)
@@ -41,7 +42,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 
 // checkContent refuses what is not an assistant message of this dialect: a message with neither
 // role, content nor calls, and one whose content holds the calls of another dialect.
-func checkContent(turn *wire.Node) {
+func checkContent(turn *dialect.Node) {
 	content := turn.Get("content")
 	switch {
 	case content.None():
@@ -57,7 +58,7 @@ func checkContent(turn *wire.Node) {
 	}
 }
 
-func toolCall(n *wire.Node) messages.ToolCall {
+func toolCall(n *dialect.Node) messages.ToolCall {
 	call := messages.ToolCall{ID: n.Get("id").ID()}
 	switch kind(n) {
 	case "function":
@@ -70,13 +71,13 @@ func toolCall(n *wire.Node) messages.ToolCall {
 		call.Name = custom.Get("name").TextOr("")
 		call.Input, call.InputError = custom.Get("input").FreeText()
 	default:
-		n.Get("type").RefuseAs(messages.UnsupportedCall, "want function or custom, got %.40q", kind(n))
+		n.Get("type").RefuseAs(messages.ClassUnsupportedCall, "want function or custom, got %.40q", kind(n))
 	}
 	return call
 }
 
 // kind returns the call's type, which some servers omit.
-func kind(n *wire.Node) string {
+func kind(n *dialect.Node) string {
 	kind := n.Get("type").TextOr("")
 	if kind != "" {
 		return kind
@@ -96,13 +97,13 @@ type message struct {
 // Encode writes the list of tool messages that answers calls, with one outcome for each in the same
 // order; null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
 	list := make([]message, len(answers))
 	for i, a := range answers {
-		list[i] = message{"tool", wire.Quote(string(a.Call.ID)), wire.Quote(a.MarkedText())}
+		list[i] = message{"tool", dialect.Quote(string(a.Call.ID)), dialect.Quote(a.MarkedText())}
 	}
-	return messages.Marshal(list)
+	return rawjson.Marshal(list)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -36,5 +37,5 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		out[i] = toolDefinition{"function", functionDefinition{d.Name, d.Description, d.Schema, d.Strict}}
 	}
-	return messages.Marshal(out)
+	return rawjson.Marshal(out)
 }

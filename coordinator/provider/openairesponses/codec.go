@@ -13,7 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider/wire"
+	"github.com/toolfleet/toolfleet/coordinator/provider/dialect"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -27,7 +28,7 @@ var notOurs = []string{
 
 // Decode reads the calls of an output list, or of a response. The error is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
-	r, output := wire.Read(message)
+	r, output := dialect.Read(message)
 	if !output.Is("an array") {
 		output = output.Get("output")
 	}
@@ -43,7 +44,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 			r.Add(item, customCall(item))
 		case itemType == "tool_search_call" && item.Get("execution").TextOr("server") != "client":
 		case slices.Contains(notOurs, itemType):
-			item.RefuseAs(messages.UnsupportedCall, "%s needs an answer of its own type, which the agent must give itself", itemType)
+			item.RefuseAs(messages.ClassUnsupportedCall, "%s needs an answer of its own type, which the agent must give itself", itemType)
 		default:
 			item.ForeignType(itemType)
 		}
@@ -52,7 +53,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 }
 
 // answeredCalls returns the pairing of every call whose output is among the items.
-func answeredCalls(items []*wire.Node) map[string]bool {
+func answeredCalls(items []*dialect.Node) map[string]bool {
 	answered := map[string]bool{}
 	for _, item := range items {
 		if callType, ok := strings.CutSuffix(item.Get("type").Text(), "_output"); ok {
@@ -63,7 +64,7 @@ func answeredCalls(items []*wire.Node) map[string]bool {
 }
 
 // pairing is the key that a call shares with its output; "" for an item without a call_id.
-func pairing(callType string, item *wire.Node) string {
+func pairing(callType string, item *dialect.Node) string {
 	id := item.Get("call_id")
 	if !id.Is("a string") {
 		return ""
@@ -71,7 +72,7 @@ func pairing(callType string, item *wire.Node) string {
 	return callType + " " + id.Text()
 }
 
-func functionCall(item *wire.Node) messages.ToolCall {
+func functionCall(item *dialect.Node) messages.ToolCall {
 	call := anyCall(item)
 	call.Input, call.InputError = item.Get("arguments").Arguments()
 	if cutOff(item) {
@@ -80,7 +81,7 @@ func functionCall(item *wire.Node) messages.ToolCall {
 	return call
 }
 
-func customCall(item *wire.Node) messages.ToolCall {
+func customCall(item *dialect.Node) messages.ToolCall {
 	call := anyCall(item)
 	call.Custom = true
 	call.Input, call.InputError = item.Get("input").FreeText()
@@ -90,7 +91,7 @@ func customCall(item *wire.Node) messages.ToolCall {
 	return call
 }
 
-func anyCall(item *wire.Node) messages.ToolCall {
+func anyCall(item *dialect.Node) messages.ToolCall {
 	return messages.ToolCall{
 		ID:        item.Get("call_id").ID(),
 		Name:      item.Get("name").TextOr(""),
@@ -103,7 +104,7 @@ const cutOffText = "The call was cut off before its arguments were complete (sta
 
 // cutOff reports whether the provider marked the call as incomplete. The part of its arguments that
 // came may be valid JSON by chance.
-func cutOff(item *wire.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
+func cutOff(item *dialect.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
 
 type output struct {
 	Type      string          `json:"type"`
@@ -124,7 +125,7 @@ type part struct {
 // Encode writes the list of outputs that answers calls, with one outcome for each in the same
 // order; null for no calls.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
-	answers, err := wire.Answers(calls, outcomes)
+	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
 		return json.RawMessage("null"), err
 	}
@@ -132,23 +133,23 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	for i, a := range answers {
 		list[i] = output{
 			Type:   "function_call_output",
-			CallID: wire.Quote(string(a.Call.ID)),
+			CallID: dialect.Quote(string(a.Call.ID)),
 			Caller: echoedCaller(a.Call),
 			Output: outputOf(a),
 		}
 		if a.Call.Custom {
 			list[i].Type = "custom_tool_call_output"
 		} else if a.Call.Namespace != "" { // a custom output has no member for it
-			list[i].Name, list[i].Namespace = wire.Quote(a.Call.Name), wire.Quote(a.Call.Namespace)
+			list[i].Name, list[i].Namespace = dialect.Quote(a.Call.Name), dialect.Quote(a.Call.Namespace)
 		}
 	}
-	return messages.Marshal(list)
+	return rawjson.Marshal(list)
 }
 
 // outputOf returns text, or a list of parts when there are images.
-func outputOf(a wire.Answer) any {
+func outputOf(a dialect.Answer) any {
 	if !a.HasImage() {
-		return wire.Quote(a.MarkedText())
+		return dialect.Quote(a.MarkedText())
 	}
 	var parts []part
 	for _, p := range a.MarkedParts() {
@@ -156,7 +157,7 @@ func outputOf(a wire.Answer) any {
 			// A custom call's image must state its detail; a function call's image may.
 			parts = append(parts, part{Type: "input_image", ImageURL: p.Image.DataURL(), Detail: "auto"})
 		} else {
-			parts = append(parts, part{Type: "input_text", Text: wire.Quote(p.Text)})
+			parts = append(parts, part{Type: "input_text", Text: dialect.Quote(p.Text)})
 		}
 	}
 	return parts

@@ -30,14 +30,14 @@ func (c *checker) agreed(b *Batch, i int, r *runs) {
 	if taken > 1 {
 		c.found(Twice, key.String(), "two answers of people were taken: %+v", said)
 	}
-	if code == messages.CodeDeniedByUser && !anySaid(said, messages.Deny) {
+	if code == messages.CodeDeniedByUser && !anySaid(said, messages.VerdictDeny) {
 		c.found(Untrue, key.String(), "denied, and nobody did")
 	}
 }
 
 func agreedTo(said []Said, start line) bool {
 	for _, s := range said {
-		if s.Verdict != messages.Deny && s.MS == start.MS && s.At.UnixNano() <= start.At {
+		if s.Verdict != messages.VerdictDeny && s.MS == start.MS && s.At.UnixNano() <= start.At {
 			return true
 		}
 	}

@@ -145,7 +145,7 @@ func (c *checker) answered(b *Batch) bool {
 		c.found(Differs, b.ID, "%d different replies", len(b.Copies))
 	}
 	r := b.Reply
-	if aborted := r.Status == messages.Aborted && !b.Abort.IsZero(); r.Status != messages.Completed && !aborted || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
+	if aborted := r.Status == messages.ReplyAborted && !b.Abort.IsZero(); r.Status != messages.ReplyCompleted && !aborted || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
 		c.found(Malformed, b.ID, "the reply is %s of %s %s, digest %s", r.Status, r.Session, r.Batch, r.Digest)
 	}
 	if len(r.Results) != len(b.Calls) {
@@ -184,7 +184,7 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	if r == nil {
 		r = &runs{}
 	}
-	if tool.Kind == messages.Read {
+	if tool.Kind == messages.KindRead {
 		if result.Status == messages.StatusOK && len(r.ends) == 0 {
 			c.found(Untrue, key.String(), "ok, and no run of it ended")
 		}
@@ -204,7 +204,7 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		if !ran && c.unharmed(b, i) {
 			c.found(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
 		}
-	case result.Status == messages.StatusAborted && tool.OnCrash == messages.Idempotent: // it may have been stopped while it ran
+	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // it may have been stopped while it ran
 	case ran:
 		c.found(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
 	}
@@ -222,7 +222,7 @@ func stranded(b *Batch, i int, tool Tool) string {
 		return "there were workers"
 	case r.Err != nil && r.Err.Code == messages.CodeWorkerLost:
 		return "there were other workers"
-	case r.Status == messages.StatusOutcomeUnknown && tool.OnCrash == messages.Idempotent && len(b.Claims[i]) < poison && b.Abort.IsZero():
+	case r.Status == messages.StatusOutcomeUnknown && tool.OnCrash == messages.OnCrashIdempotent && len(b.Claims[i]) < poison && b.Abort.IsZero():
 		return fmt.Sprintf("it may be run again, and it was claimed %d times", len(b.Claims[i]))
 	}
 	return ""
@@ -237,7 +237,7 @@ func outcome(r messages.Result) string {
 
 // effects checks how often a write was applied.
 func (c *checker) effects(key callKey, tool Tool, r *runs) {
-	if tool.OnCrash == messages.Once && len(r.starts) > 1 {
+	if tool.OnCrash == messages.OnCrashOnce && len(r.starts) > 1 {
 		c.found(Twice, key.String(), "started %d times, by %s and %s", len(r.starts), r.starts[0].Worker, r.starts[1].Worker)
 	}
 	attempts := map[int]bool{}

@@ -47,7 +47,7 @@ func good() *History {
 
 func asked(id string, tools ...string) *Batch {
 	b := &Batch{ID: id, Session: "s", Digest: "d-" + id, Sent: began, Acked: began, Replied: after(2 * time.Second), Copies: map[string]bool{"x": true}}
-	b.Reply = messages.Reply{Batch: messages.BatchID(id), Session: "s", Status: messages.Completed, Digest: b.Digest}
+	b.Reply = messages.Reply{Batch: messages.BatchID(id), Session: "s", Status: messages.ReplyCompleted, Digest: b.Digest}
 	for i, name := range tools {
 		call := Call{ID: fmt.Sprintf("call_%d", i), Tool: name}
 		b.Calls = append(b.Calls, call)
@@ -107,7 +107,7 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 		"aborted, and nobody asked": {func(h *History) { aborted(h, 0); h.Batches[0].Abort = time.Time{} }, Malformed},
 		"aborted in a completed batch": {func(h *History) {
 			aborted(h, 1)
-			h.Batches[0].Reply.Status, h.Batches[0].Abort = messages.Completed, time.Time{}
+			h.Batches[0].Reply.Status, h.Batches[0].Abort = messages.ReplyCompleted, time.Time{}
 		}, Untrue},
 		"aborted, and it was done":       {func(h *History) { aborted(h, 1) }, Untrue},
 		"a failure that was done":        {func(h *History) { fail(h, messages.CodeWorkerLost) }, Untrue},
@@ -188,7 +188,7 @@ func died(h *History, status string, at time.Duration) {
 // aborted ends a call of the first batch with its abort.
 func aborted(h *History, index int) {
 	b := h.Batches[0]
-	b.Abort, b.Reply.Status = began, messages.Aborted
+	b.Abort, b.Reply.Status = began, messages.ReplyAborted
 	b.Reply.Results[index].Status, b.Reply.Results[index].Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "")
 }
 
@@ -263,9 +263,9 @@ func answered() *History {
 	b.Reply.Results[3].Status = messages.StatusExpired
 	h := &History{
 		Lines: map[string]map[int]int{"b1": {0: 1, 1: 1, 2: 1, 3: 1}}, Batches: []*Batch{b}, Said: map[string][]Said{
-			"b1#0": {{By: "alice", At: began, Verdict: messages.Approve, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.Deny}},
-			"b1#1": {{By: "bob", At: began, Verdict: messages.Edit, MS: 50, State: messages.DecisionGranted}},
-			"b1#2": {{By: "alice", At: began, Verdict: messages.Deny, State: messages.DecisionDenied}},
+			"b1#0": {{By: "alice", At: began, Verdict: messages.VerdictApprove, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.VerdictDeny}},
+			"b1#1": {{By: "bob", At: began, Verdict: messages.VerdictEdit, MS: 50, State: messages.DecisionGranted}},
+			"b1#2": {{By: "alice", At: began, Verdict: messages.VerdictDeny, State: messages.DecisionDenied}},
 		}}
 	h.run("b1", 0, "refund", 1, 1, "w1")
 	h.run("b1", 1, "transfer", 2, 1, "w1")

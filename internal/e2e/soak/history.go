@@ -108,14 +108,14 @@ type Tool struct {
 
 // Tools is what the workers of a run serve.
 var Tools = map[string]Tool{
-	"echo": {Kind: messages.Read},
-	"nap":  {Kind: messages.Read},
-	"mark": {Kind: messages.Write, OnCrash: messages.Once},
-	"set":  {Kind: messages.Write, OnCrash: messages.Idempotent},
-	"look": {Kind: messages.Read, Ledger: true},
-	"put":  {Kind: messages.Write, OnCrash: messages.Idempotent, Ledger: true},
-	"book": {Kind: messages.Write, OnCrash: messages.Once, Ledger: true},
+	"echo": {Kind: messages.KindRead},
+	"nap":  {Kind: messages.KindRead},
+	"mark": {Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+	"set":  {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+	"look": {Kind: messages.KindRead, Ledger: true},
+	"put":  {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Ledger: true},
+	"book": {Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, Ledger: true},
 	// What moves money asks.
-	"refund":   {Kind: messages.Write, OnCrash: messages.Once, Ledger: true, Asks: true},
-	"transfer": {Kind: messages.Write, OnCrash: messages.Idempotent, Ledger: true, Asks: true},
+	"refund":   {Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, Ledger: true, Asks: true},
+	"transfer": {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Ledger: true, Asks: true},
 }

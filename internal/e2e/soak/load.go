@@ -13,6 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -40,7 +42,7 @@ type copies map[string]bool
 // listen notes every reply that the server publishes.
 func (l *load) listen() (stop func(), err error) {
 	names := l.conn.Names()
-	return l.conn.Subscribe(names.All(messages.VerbReply), "", func(m bus.Msg) {
+	return l.conn.Subscribe(names.All(wire.VerbReply), "", func(m bus.Msg) {
 		_, key, err := names.Batch(m.Subject)
 		if err != nil {
 			return
@@ -131,14 +133,14 @@ func (b *Batch) message() messages.Batch {
 	}
 	return messages.Batch{
 		V: messages.Version, ID: messages.BatchID(b.ID), Session: messages.SessionID(b.Session), Provider: messages.Canonical,
-		Message: messages.MustMarshal(map[string]any{"calls": calls}),
+		Message: rawjson.MustMarshal(map[string]any{"calls": calls}),
 	}
 }
 
 // submit has a batch accepted.
 func (l *load) submit(ctx context.Context, b *Batch) bool {
 	m := b.message()
-	b.Digest, b.Sent = messages.Digest(messages.MustMarshal(m)), time.Now()
+	b.Digest, b.Sent = messages.Digest(rawjson.MustMarshal(m)), time.Now()
 	if !l.publish(ctx, m) {
 		return false
 	}
@@ -228,10 +230,10 @@ func (l *load) answered(ctx context.Context, b *Batch, reply messages.Reply) {
 // claims is every claim on a call that the journal holds.
 func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 	names := l.conn.Names()
-	key := messages.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
+	key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
 	for ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
-		records, err := l.conn.All(once, names.Stream(bus.Calls), names.OfCall(messages.VerbCall, key.Call(index)))
+		records, err := l.conn.All(once, names.Stream(bus.Calls), names.OfCall(wire.VerbCall, key.Call(index)))
 		cancel()
 		if err != nil {
 			pause(ctx, 250*time.Millisecond)
@@ -239,8 +241,8 @@ func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 		}
 		var claims []Claim
 		for _, m := range records {
-			var r messages.CallRecord
-			if json.Unmarshal(m.Data, &r) == nil && r.State == messages.Claimed {
+			var r wire.CallRecord
+			if json.Unmarshal(m.Data, &r) == nil && r.State == wire.Claimed {
 				claims = append(claims, Claim{r.Worker, m.Time})
 			}
 		}
@@ -253,8 +255,8 @@ func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 func (l *load) reread(ctx context.Context) error {
 	names := l.conn.Names()
 	for _, b := range l.batches {
-		key := messages.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
-		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(messages.VerbFinal, key))
+		key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
+		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key))
 		if errors.Is(err, bus.ErrNotFound) {
 			b.Replied = time.Time{} // whatever we were told, it is not there any more
 			continue
@@ -271,7 +273,7 @@ func (l *load) reread(ctx context.Context) error {
 		l.mu.Lock()
 		l.saw(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
-		if told := messages.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(told, messages.MustMarshal(reply)) {
+		if told := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(told, rawjson.MustMarshal(reply)) {
 			b.Copies[messages.Digest(told)] = true
 		}
 		l.mu.Unlock()
@@ -291,7 +293,7 @@ func (l *load) left(ctx context.Context) ([]string, error) {
 		for _, m := range all {
 			what := m.Subject + " in " + stream
 			if _, key, err := names.Batch(m.Subject); err == nil && stream == bus.Batches {
-				switch _, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(messages.VerbFinal, key)); {
+				switch _, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key)); {
 				case err == nil:
 					what += ", which has its reply"
 				case errors.Is(err, bus.ErrNotFound):
@@ -309,8 +311,8 @@ func (l *load) left(ctx context.Context) ([]string, error) {
 // lines counts the lines of the audit log about each call.
 func (l *load) lines(ctx context.Context) (map[string]map[int]int, error) {
 	names, counts := l.conn.Names(), map[string]map[int]int{}
-	err := l.conn.Scan(ctx, names.Stream(bus.Audit), names.All(messages.VerbAudit), bus.From{}, func(m bus.Msg) bool {
-		var part messages.AuditLines
+	err := l.conn.Scan(ctx, names.Stream(bus.Audit), names.All(wire.VerbAudit), bus.From{}, func(m bus.Msg) bool {
+		var part wire.AuditLines
 		if json.Unmarshal(m.Data, &part) != nil || part.Token == "" { // a line about a question or a decision
 			return true
 		}

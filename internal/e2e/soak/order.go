@@ -25,7 +25,7 @@ func (c *checker) order() {
 			if r == nil {
 				continue
 			}
-			writes := Tools[call.Tool].Kind == messages.Write
+			writes := Tools[call.Tool].Kind == messages.KindWrite
 			before, whose := p.write, p.writer
 			if writes {
 				before, whose = p.any, p.who

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -30,7 +31,7 @@ func policyFile() (people map[string]approval.Key, file string, err error) {
 		file += fmt.Sprintf("  - {name: %s, key: %s}\n", name, people[name].Public())
 	}
 	file += "ask:\n"
-	for _, name := range messages.SortedKeys(Tools) {
+	for _, name := range rawjson.SortedKeys(Tools) {
 		if Tools[name].Asks {
 			file += fmt.Sprintf("  - {tool: %s}\n", name)
 		}
@@ -71,23 +72,23 @@ func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	case 0, 1: // it expires
 		return "", false
 	case 2, 3:
-		return messages.Deny, alice
+		return messages.VerdictDeny, alice
 	case 4, 5:
-		return messages.Edit, !alice
+		return messages.VerdictEdit, !alice
 	case 6, 7:
 		if alice {
-			return messages.Deny, true
+			return messages.VerdictDeny, true
 		}
-		return messages.Approve, true
+		return messages.VerdictApprove, true
 	case 8:
 		if alice {
-			return messages.Edit, true
+			return messages.VerdictEdit, true
 		}
-		return messages.Approve, true
+		return messages.VerdictApprove, true
 	case 9, 10:
-		return messages.Approve, true
+		return messages.VerdictApprove, true
 	}
-	return messages.Approve, alice
+	return messages.VerdictApprove, alice
 }
 
 // decide answers a question, and asks again until it is known what became of that. What is signed is noted before.
@@ -96,7 +97,7 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 	var q messages.Approval
 	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {
 		var refused *messages.Refusal
-		if q, err = l.client.Show(ctx, call); ctx.Err() != nil || errors.As(err, &refused) && refused.Class == messages.NotPending {
+		if q, err = l.client.Show(ctx, call); ctx.Err() != nil || errors.As(err, &refused) && refused.Class == messages.ClassNotPending {
 			return
 		}
 	}
@@ -105,9 +106,9 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 	if err := json.Unmarshal(q.Input, &in); err != nil {
 		panic(err)
 	}
-	if v == messages.Edit {
+	if v == messages.VerdictEdit {
 		in.MS += 50
-		d.Input = messages.MustMarshal(in)
+		d.Input = rawjson.MustMarshal(in)
 	}
 	word := Said{By: name, Verdict: v, At: time.Now(), MS: in.MS}
 	d.At = word.At.UTC()
@@ -123,7 +124,7 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 	for ctx.Err() == nil {
 		answer, err := l.client.Decide(ctx, d)
 		var refused *messages.Refusal
-		if errors.As(err, &refused) && refused.Class != messages.Busy {
+		if errors.As(err, &refused) && refused.Class != messages.ClassBusy {
 			return
 		}
 		if err == nil {

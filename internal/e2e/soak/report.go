@@ -128,9 +128,9 @@ func (r *Report) readLedger(h History) {
 		}
 		switch {
 		case len(runs.starts) == 0:
-		case Tools[runs.starts[0].Tool].OnCrash == messages.Once && len(runs.ends) == 0:
+		case Tools[runs.starts[0].Tool].OnCrash == messages.OnCrashOnce && len(runs.ends) == 0:
 			r.CutShort++
-		case Tools[runs.starts[0].Tool].OnCrash == messages.Idempotent && len(runs.starts) > 1:
+		case Tools[runs.starts[0].Tool].OnCrash == messages.OnCrashIdempotent && len(runs.starts) > 1:
 			r.Retaken++
 		}
 	}
@@ -161,7 +161,7 @@ func takeovers(h History) (took Measured) {
 	}
 	before := map[callKey]ledger.Entry{} // starts without an end
 	for _, e := range h.Ledger {
-		if Tools[e.Tool].OnCrash != messages.Idempotent {
+		if Tools[e.Tool].OnCrash != messages.OnCrashIdempotent {
 			continue
 		}
 		key := callKey{e.Batch, e.Index}
@@ -233,7 +233,7 @@ func (r *Report) Print(out io.Writer) {
 	row("the machine stood still", "%d times", times(r.Faults, Stall))
 	row("batches acknowledged", "%d, with %d calls; %d lines in the ledger", r.Batches, r.Calls, r.Lines)
 	row("answers of people", "%d approve, %d edit, %d deny: %d taken; %d questions expired",
-		r.Answers[messages.Approve], r.Answers[messages.Edit], r.Answers[messages.Deny], r.Taken, r.Unanswered)
+		r.Answers[messages.VerdictApprove], r.Answers[messages.VerdictEdit], r.Answers[messages.VerdictDeny], r.Taken, r.Unanswered)
 	row("aborts asked for", "%d; batches submitted again when they had their reply: %d", r.Aborts, r.Resubmitted)
 	row("results", "%s", statuses(r.Statuses))
 	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)

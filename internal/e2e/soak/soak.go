@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Config says how a run goes. The zero value of a field is its default.
@@ -135,7 +135,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	deciding, stopDeciding := context.WithCancel(whole)
 	defer stopDeciding()
 	var people sync.WaitGroup
-	for i, name := range messages.SortedKeys(f.people) {
+	for i, name := range rawjson.SortedKeys(f.people) {
 		people.Go(func() { l.person(deciding, name, rand.New(rand.NewPCG(cfg.Seed, 1<<33+uint64(i)))) })
 	}
 	if err := l.warm(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
@@ -93,7 +94,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 	a.opinion = hook.Opinion(m.choice("permissionDecision", string(hook.Allow), string(hook.Deny), string(hook.Ask)))
 	m.take("permissionDecisionReason", &a.reason)
 	if a.input = m.value("updatedInput"); a.input != nil {
-		if _, err := messages.Object(a.input); err != nil {
+		if _, err := rawjson.Object(a.input); err != nil {
 			m.fail(fmt.Errorf("updatedInput: %w", err))
 		}
 	}
@@ -155,9 +156,9 @@ type misfit struct{ what, said string }
 
 func (m *misfit) Error() string { return m.what }
 
-// check is [messages.Check], but its error does not quote the program.
+// check is [rawjson.Check], but its error does not quote the program.
 func check(stdout []byte) error {
-	err := messages.Check(stdout)
+	err := rawjson.Check(stdout)
 	if err != nil && strings.HasPrefix(err.Error(), "key ") {
 		return &misfit{"a key appears twice in one object", err.Error()}
 	}
@@ -172,7 +173,7 @@ type members struct {
 }
 
 func open(where string, raw json.RawMessage) (*members, error) {
-	left, err := messages.Object(raw)
+	left, err := rawjson.Object(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s%w", where, err)
 	}
@@ -192,7 +193,7 @@ func (m *members) value(name string) json.RawMessage {
 // take reads a member into a string or a bool, and leaves the target alone if the member is absent.
 func (m *members) take(name string, into any) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, into) != nil {
-		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
+		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
 	}
 }
 
@@ -200,7 +201,7 @@ func (m *members) take(name string, into any) {
 // is an error: a script may have made it of a deny.
 func (m *members) choice(name string, words ...string) (word string) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, &word) != nil {
-		m.fail(fmt.Errorf("%s is %s", name, messages.TypeOf(raw)))
+		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
 	} else if raw != nil && !slices.Contains(words, word) {
 		last := len(words) - 1
 		m.fail(&misfit{fmt.Sprintf("%s: want %s or %s", name, strings.Join(words[:last], ", "), words[last]), word})

@@ -40,8 +40,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
-	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
@@ -147,7 +147,7 @@ func (p program) warn(class hook.Class, err error) {
 // ask runs the program once. An error means that it could not run.
 func (p program) ask(ctx context.Context, q request) (answer, error) {
 	q.Cwd = p.dir
-	stdin, err := messages.Marshal(q)
+	stdin, err := rawjson.Marshal(q)
 	if err != nil {
 		return answer{}, err
 	}
@@ -245,7 +245,7 @@ func (q request) answered(r process.Result, gate bool) (answer, error) {
 	if len(stdout) == 0 {
 		return answer{}, nil
 	}
-	if _, err := messages.Object(stdout); err != nil {
+	if _, err := rawjson.Object(stdout); err != nil {
 		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(check(stdout), err)))
 	}
 	a, err := q.read(stdout)

@@ -16,13 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
 var (
 	aCall = hook.Call{
-		Tenant: "acme", Session: "s", Batch: "b", ID: "toolu_1", Index: 2, Tool: "Bash", Kind: messages.Write,
+		Tenant: "acme", Session: "s", Batch: "b", ID: "toolu_1", Index: 2, Tool: "Bash", Kind: messages.KindWrite,
 		Input: json.RawMessage(`{"command":"ls","n":9007199254740993}`),
 	}
 	anEnd = hook.Done{Status: messages.StatusOK, Outcome: messages.Text("done"), Duration: 1500 * time.Millisecond}
@@ -198,7 +199,7 @@ func TestAnswersAfter(t *testing.T) {
 		return say(`{"hookSpecificOutput":{"hookEventName":"PostToolUse",` + members + `}}`)
 	}
 	blocks := []messages.Block{{Type: "text", Text: "a"}, {Type: "image", Data: "AA==", MimeType: "image/png"}}
-	written := string(messages.MustMarshal(blocks))
+	written := string(rawjson.MustMarshal(blocks))
 	inBlocks := hook.Done{Status: messages.StatusOK, Outcome: messages.Outcome{Content: []messages.Block{{Type: "text", Text: "x"}}}}
 	looksLikeBlocks := hook.Done{Status: messages.StatusOK, Outcome: messages.Outcome{Output: json.RawMessage(written)}}
 	for _, tt := range []struct {
@@ -450,7 +451,7 @@ func TestTheDocumentedScript(t *testing.T) {
 	block, _, _ = strings.Cut(block, "```")
 	for command, want := range map[string]hook.Opinion{"ls": hook.None, "cat .env": hook.Deny} {
 		call := aCall
-		call.Input = messages.MustMarshal(map[string]string{"command": command})
+		call.Input = rawjson.MustMarshal(map[string]string{"command": command})
 		if v, err := scriptOf(t, block, func(c *Config) { c.Budget = time.Minute }).Before(t.Context(), call); err != nil || v.Opinion != want {
 			t.Errorf("%s: got %+v, %v, want %q", command, v, err, want)
 		}
@@ -500,7 +501,7 @@ func FuzzRead(f *testing.F) {
 			a, err := q.read(stdout)
 			switch {
 			case err != nil:
-			case messages.Check(stdout) != nil:
+			case rawjson.Check(stdout) != nil:
 				t.Errorf("%q is taken", stdout)
 			case q.Event == preToolUse && (a.output != nil || a.content != nil), q.Event != preToolUse && (a.opinion != hook.None || a.input != nil):
 				t.Errorf("%q after %s: %+v", stdout, q.Event, a)

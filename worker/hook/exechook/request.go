@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
@@ -54,8 +55,8 @@ func before(call hook.Call) request {
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 	}
 	// Only After sees such a call: it was refused because its arguments are not JSON.
-	if messages.Check(call.Input) != nil {
-		q.Input = messages.Quote(string(call.Input))
+	if rawjson.Check(call.Input) != nil {
+		q.Input = rawjson.Quote(string(call.Input))
 	}
 	return q
 }
@@ -66,7 +67,7 @@ func after(call hook.Call, done hook.Done) request {
 	q.DurationMS = new(int64(done.Duration / time.Millisecond))
 	q.Response = done.Outcome.Output
 	if q.hadBlocks = done.Outcome.Content != nil; q.hadBlocks {
-		q.Response = messages.MustMarshal(done.Outcome.Content)
+		q.Response = rawjson.MustMarshal(done.Outcome.Content)
 	}
 	if done.Status == messages.StatusOK {
 		return q

@@ -48,8 +48,8 @@ func bashSpec() spec {
 	return spec{
 		promise: func() schemas.Tool {
 			promise := schemas.Tool{
-				Name: "Bash", Description: bashDescription, Kind: messages.Write, InputSchema: json.RawMessage(bashSchema),
-				OnCrash: messages.Once, TimeoutMS: 30_000, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail,
+				Name: "Bash", Description: bashDescription, Kind: messages.KindWrite, InputSchema: json.RawMessage(bashSchema),
+				OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail,
 				ShellCommand: "command",
 			}
 			if shell, err := findShell(); err != nil || shell.name != "bash" {

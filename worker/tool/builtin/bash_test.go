@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -36,7 +37,7 @@ func bashRoot(t *testing.T) *Root {
 func TestBashPromise(t *testing.T) {
 	bashRoot(t)
 	promise, _ := Promise("Bash")
-	if promise.ShellCommand != "command" || promise.Kind != messages.Write || promise.OnCrash != messages.Once ||
+	if promise.ShellCommand != "command" || promise.Kind != messages.KindWrite || promise.OnCrash != messages.OnCrashOnce ||
 		promise.TimeoutMS != 30_000 || promise.MaxOutput != 10_000 || promise.Truncate != schemas.TruncateTail {
 		t.Errorf("got %+v", promise)
 	}
@@ -75,7 +76,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := runner.Run(tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), call)
-		if diff := cmp.Diff(string(messages.Quote(want)), string(out.Value)); err != nil || diff != "" {
+		if diff := cmp.Diff(string(rawjson.Quote(want)), string(out.Value)); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", command, err, diff)
 		}
 	}

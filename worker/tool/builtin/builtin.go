@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -99,7 +100,7 @@ func Promise(name string) (schemas.Tool, bool) {
 func New(name string, root *Root) (tool.Runner, error) {
 	s, ok := specs[name]
 	if !ok {
-		return nil, fmt.Errorf("no builtin %.80q (there are %s)", name, strings.Join(messages.SortedKeys(specs), ", "))
+		return nil, fmt.Errorf("no builtin %.80q (there are %s)", name, strings.Join(rawjson.SortedKeys(specs), ", "))
 	}
 	if root == nil && slices.Contains(Names(), name) {
 		return nil, fmt.Errorf("builtin %s needs a root folder", name)
@@ -117,7 +118,7 @@ func refuse(code messages.Code, format string, args ...any) error {
 // an operator's own, so nothing is taken for granted.
 func arguments[T any](call tool.Call) (T, error) {
 	var args T
-	members, err := messages.Object(call.Input)
+	members, err := rawjson.Object(call.Input)
 	if err != nil {
 		return args, refuse(messages.CodeInvalidArguments, "the input is no JSON object")
 	}
@@ -133,7 +134,7 @@ func arguments[T any](call tool.Call) (T, error) {
 			delete(members, name) // models write null for "not given"
 		}
 	}
-	if err := json.Unmarshal(messages.MustMarshal(members), &args); err != nil {
+	if err := json.Unmarshal(rawjson.MustMarshal(members), &args); err != nil {
 		return args, refuse(messages.CodeInvalidArguments, "the input has an argument of the wrong type: %v", err)
 	}
 	return args, nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -56,7 +57,7 @@ type in map[string]any
 
 func callOf(t testing.TB, name string, args in) tool.Call {
 	t.Helper()
-	input, err := messages.Marshal(args)
+	input, err := rawjson.Marshal(args)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,9 +140,9 @@ func TestPromises(t *testing.T) {
 		if promise.MaxOutput != MaxOutput || promise.Truncate == "" || len(promise.Description) < 100 {
 			t.Errorf("%s: promises %+v", name, promise)
 		}
-		wantKind := messages.Read
+		wantKind := messages.KindRead
 		if name == "Write" || name == "Edit" {
-			wantKind = messages.Write
+			wantKind = messages.KindWrite
 		}
 		if promise.Kind != wantKind {
 			t.Errorf("%s: kind %s, want %s", name, promise.Kind, wantKind)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -24,7 +25,7 @@ const (
 func demo(name, description, schema string, run tool.Func) spec {
 	return spec{
 		promise: func() schemas.Tool {
-			return schemas.Tool{Name: name, Description: description, Kind: messages.Read, InputSchema: json.RawMessage(schema)}
+			return schemas.Tool{Name: name, Description: description, Kind: messages.KindRead, InputSchema: json.RawMessage(schema)}
 		},
 		runner: func(*Root) tool.Runner { return run },
 	}
@@ -104,7 +105,7 @@ func blobSpec() spec {
 
 // number returns the named argument, a whole number from 0 to most.
 func number(call tool.Call, name string, most int) (int, error) {
-	members, err := messages.Object(call.Input)
+	members, err := rawjson.Object(call.Input)
 	if err != nil {
 		return 0, refuse(messages.CodeInvalidArguments, "the input is no JSON object")
 	}

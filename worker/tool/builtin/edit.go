@@ -29,8 +29,8 @@ func editSpec() spec {
 					"old_string must be in the file exactly once, white space and indentation included, without the line numbers that Read puts in front; " +
 					"add surrounding lines to make it unique, or set replace_all to replace every occurrence. " +
 					"The file's line ends (LF or CRLF) and permissions stay. Files up to 10 MB. It creates no files and takes no patterns (use Write for a new file).",
-				Kind:    messages.Write,
-				OnCrash: messages.Once,
+				Kind:    messages.KindWrite,
+				OnCrash: messages.OnCrashOnce,
 				InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {

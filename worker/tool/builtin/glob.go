@@ -31,7 +31,7 @@ func globSpec() spec {
 					"* and ? stop at slashes, ** is any number of folders, [a-z] and {a,b} work as in a shell; *.go finds files in the folder itself, **/*.go in all below it too. " +
 					"Hidden files are included; .git and what a .gitignore names are left out unless path or the start of the pattern leads into it. " +
 					"At most 500 paths; when there are more, the first line says how many. It lists no folders and looks into no file (use Grep).",
-				Kind: messages.Read,
+				Kind: messages.KindRead,
 				InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {

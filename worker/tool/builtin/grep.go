@@ -33,7 +33,7 @@ func grepSpec() spec {
 					"the paths of the files that match (the default), or with output_mode content the lines as path:line:text, or with count the number of matching lines of each file. " +
 					"Hidden files are searched; .git, what a .gitignore names (unless path leads into it), binary files and files over 10 MB are not, and the answer says how many were skipped. " +
 					"The first 250 lines or paths are returned unless head_limit says otherwise. It finds text in files, not files by name (use Glob).",
-				Kind: messages.Read,
+				Kind: messages.KindRead,
 				InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {

@@ -40,7 +40,7 @@ func readSpec() spec {
 					"Without offset and limit it reads the first 2,000 lines and says how to read on. " +
 					"An answer longer than 10,000 characters loses its middle, so read long files in ranges of about 200 lines. " +
 					"Lines are cut after 2,000 bytes. It does not list folders (use Glob) and does not search (use Grep).",
-				Kind: messages.Read,
+				Kind: messages.KindRead,
 				InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {

@@ -21,8 +21,8 @@ func writeSpec() spec {
 				Description: "Writes one text file of the working folder, whole: a new file, with the folders it needs, or the complete replacement of an existing one, whose permissions stay. " +
 					"The file has the old content or the new one at every moment. Content up to 10 MB. " +
 					"It does not append and does not change parts of a file (use Edit for that).",
-				Kind:    messages.Write,
-				OnCrash: messages.Idempotent,
+				Kind:    messages.KindWrite,
+				OnCrash: messages.OnCrashIdempotent,
 				InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {

@@ -15,14 +15,14 @@ func Tools() []schemas.Tool {
 	}
 	return []schemas.Tool{
 		// A pattern, and characters that HTML escaping would spoil.
-		tool("lookup_order", `Fetch an order by its id. Use it when status < "delivered" && id is known.`, messages.Read, `{
+		tool("lookup_order", `Fetch an order by its id. Use it when status < "delivered" && id is known.`, messages.KindRead, `{
 			"type": "object",
 			"properties": {"order_id": {"type": "string", "pattern": "^ORD-\\d+$", "minLength": 5, "maxLength": 40}},
 			"required": ["order_id"],
 			"additionalProperties": false
 		}`),
 		// Objects in objects in arrays, an enum, optional properties, digits beyond 2^53.
-		tool("search_products", "Search the catalog. Returns at most `limit` products.", messages.Read, `{
+		tool("search_products", "Search the catalog. Returns at most `limit` products.", messages.KindRead, `{
 			"$schema": "https://json-schema.org/draft/2020-12/schema",
 			"type": "object",
 			"properties": {
@@ -46,7 +46,7 @@ func Tools() []schemas.Tool {
 			"required": ["query"]
 		}`),
 		// Optional properties in the strict subset: required and nullable in a nullable copy.
-		tool("book_trip", "Book a trip.", messages.Write, `{
+		tool("book_trip", "Book a trip.", messages.KindWrite, `{
 			"type": "object",
 			"properties": {
 				"destination": {"type": "string", "description": "IATA code"},
@@ -65,11 +65,11 @@ func Tools() []schemas.Tool {
 			"required": ["passengers", "destination"]
 		}`),
 		// No arguments, said so.
-		tool("ping", "", messages.Compute, `{"type": "object", "properties": {}, "additionalProperties": false}`),
+		tool("ping", "", messages.KindCompute, `{"type": "object", "properties": {}, "additionalProperties": false}`),
 		// Nothing is said about the arguments.
-		tool("now", "The current time.", messages.Compute, ``),
+		tool("now", "The current time.", messages.KindCompute, ``),
 		// A name that starts with a digit; a schema that is strict as it is, but for the closing.
-		tool("3d_render", "Render a scene.", messages.Compute, `{
+		tool("3d_render", "Render a scene.", messages.KindCompute, `{
 			"type": "object",
 			"properties": {
 				"scene": {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
@@ -78,17 +78,17 @@ func Tools() []schemas.Tool {
 			"required": ["scene", "quality"]
 		}`),
 		// The longest name.
-		tool("z"+strings.Repeat("y", 62)+"x", "Has a name of 64 characters.", messages.Read, `{
+		tool("z"+strings.Repeat("y", 62)+"x", "Has a name of 64 characters.", messages.KindRead, `{
 			"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": true
 		}`),
 		// A description that is not ASCII.
-		tool("translate", "Übersetzt Text — 翻訳する 🌍.", messages.Compute, `{
+		tool("translate", "Übersetzt Text — 翻訳する 🌍.", messages.KindCompute, `{
 			"type": "object",
 			"properties": {"text": {"type": "string", "description": "El texto, en español"}, "to": {"type": "string", "const": "de"}},
 			"required": ["text", "to"]
 		}`),
 		// A choice at the root, as generators of MCP servers like to write it.
-		tool("update_issue", "Change an issue.", messages.Write, `{
+		tool("update_issue", "Change an issue.", messages.KindWrite, `{
 			"type": "object",
 			"description": "What to change.",
 			"properties": {"id": {"type": "string"}, "title": {"type": "string"}, "open": {"type": "boolean"}},

@@ -1,4 +1,4 @@
-package wire
+package dialect
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -77,14 +78,14 @@ func TestValue(t *testing.T) {
 func FuzzValue(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"\ud800<",null,1e400]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if messages.Check(raw) != nil {
+		if rawjson.Check(raw) != nil {
 			return
 		}
-		want, err := messages.CanonicalJSON(raw)
+		want, err := rawjson.Canonical(raw)
 		if err != nil {
 			return
 		}
-		got, err := messages.CanonicalJSON(Value(raw))
+		got, err := rawjson.Canonical(Value(raw))
 		if err != nil || string(got) != string(want) {
 			t.Errorf("Value(%s) = %s (%v)", raw, Value(raw), err)
 		}

@@ -1,15 +1,15 @@
-// Package wire is what the provider codecs share: it reads a provider's message strictly, and
+// Package dialect is what the provider codecs share: it reads a provider's message strictly, and
 // brings the outcomes of its calls into a form that every dialect can write.
 //
 //	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
-//	outcomes -> Answers -> Answer.Parts, ... -> messages.Marshal  the codec's Encode
+//	outcomes -> Answers -> Answer.Parts, ... -> rawjson.Marshal  the codec's Encode
 //
 // Strings stay exact from end to end: [Unquote] and [Quote] carry lone surrogates through Go
 // strings, where encoding/json would replace them. Numbers are never parsed at all.
 //
 // The package imports only messages, of ours. It knows no dialect: the codecs say what a call is
 // and how an answer looks.
-package wire
+package dialect
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -41,12 +42,12 @@ type Node struct {
 }
 
 // Read starts to read an unchecked message. The message has to be JSON; the bounds of
-// [messages.Check] are applied only where a Node is read. So an input that breaks them fails only
+// [rawjson.Check] are applied only where a Node is read. So an input that breaks them fails only
 // its own call, and a part that no codec reads does no harm.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
 	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
-	if err := messages.CheckSyntax(message); err != nil {
+	if err := rawjson.CheckSyntax(message); err != nil {
 		root.Refuse("%v", err)
 	}
 	return r, root
@@ -64,10 +65,10 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 // id refuses the whole message. An empty id, where the dialect allows it, does not count as one.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
-		n.RefuseAs(messages.DuplicateID, "has the id %.80q of %s", call.ID, first)
+		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)
 	}
 	if len(r.calls) == messages.MaxCalls {
-		n.RefuseAs(messages.TooLarge, "is call %d of the message; the limit is %d", len(r.calls)+1, messages.MaxCalls)
+		n.RefuseAs(messages.ClassTooLarge, "is call %d of the message; the limit is %d", len(r.calls)+1, messages.MaxCalls)
 	}
 	if r.refusal != nil {
 		return
@@ -79,7 +80,7 @@ func (r *Reader) Add(n *Node, call messages.ToolCall) {
 
 // Refuse says that the message does not have the provider's shape, and why.
 func (n *Node) Refuse(format string, args ...any) {
-	n.RefuseAs(messages.MalformedMessage, format, args...)
+	n.RefuseAs(messages.ClassMalformedMessage, format, args...)
 }
 
 // RefuseAs refuses with another class. Only the first refusal of a message counts.
@@ -97,10 +98,10 @@ func (n *Node) where() string {
 }
 
 // None reports whether the value is missing or null: both mean "not set" in every dialect.
-func (n *Node) None() bool { return n.raw == nil || messages.TypeOf(n.raw) == "null" }
+func (n *Node) None() bool { return n.raw == nil || rawjson.TypeOf(n.raw) == "null" }
 
-// Is reports whether the value has a type, as [messages.TypeOf] names it.
-func (n *Node) Is(typeName string) bool { return n.raw != nil && messages.TypeOf(n.raw) == typeName }
+// Is reports whether the value has a type, as [rawjson.TypeOf] names it.
+func (n *Node) Is(typeName string) bool { return n.raw != nil && rawjson.TypeOf(n.raw) == typeName }
 
 // Raw returns the value's bytes as they came, nil for a missing value or null.
 func (n *Node) Raw() json.RawMessage {
@@ -110,11 +111,11 @@ func (n *Node) Raw() json.RawMessage {
 	return n.raw
 }
 
-// Bounded returns the node and refuses a value beyond the bounds of [messages.Check]. It is for
+// Bounded returns the node and refuses a value beyond the bounds of [rawjson.Check]. It is for
 // values that are passed on unchanged.
 func (n *Node) Bounded() *Node {
 	if n.reader.refusal == nil && n.raw != nil {
-		if err := messages.Check(n.raw); err != nil {
+		if err := rawjson.Check(n.raw); err != nil {
 			n.Refuse("%v", err)
 		}
 	}
@@ -127,7 +128,7 @@ func (n *Node) Bytes() json.RawMessage { return n.raw }
 // Get returns a member of the node's value, which must be an object.
 func (n *Node) Get(name string) *Node {
 	if n.members == nil && n.reader.refusal == nil {
-		members, err := messages.Members(n.raw)
+		members, err := rawjson.Members(n.raw)
 		if err != nil {
 			n.Refuse("%v", err)
 		}
@@ -146,10 +147,10 @@ func (n *Node) List() []*Node {
 		return nil
 	}
 	if !n.Is("an array") {
-		n.Refuse("want an array, got %s", messages.TypeOf(n.raw))
+		n.Refuse("want an array, got %s", rawjson.TypeOf(n.raw))
 		return nil
 	}
-	elements := messages.Elements(n.raw)
+	elements := rawjson.Elements(n.raw)
 	nodes := make([]*Node, len(elements))
 	for i, raw := range elements {
 		nodes[i] = &Node{reader: n.reader, path: fmt.Sprintf("%s[%d]", n.where(), i), raw: raw}
@@ -172,7 +173,7 @@ func (n *Node) Text() string {
 		return ""
 	}
 	if !n.Is("a string") {
-		n.Refuse("want a string, got %s", messages.TypeOf(n.raw))
+		n.Refuse("want a string, got %s", rawjson.TypeOf(n.raw))
 		return ""
 	}
 	if !utf8.Valid(n.raw) {
@@ -194,7 +195,7 @@ func (n *Node) TextOr(otherwise string) string {
 func (n *Node) ID() messages.CallID {
 	id := messages.CallID(n.TextOr(""))
 	if id == "" {
-		n.RefuseAs(messages.MissingID, "is missing or empty: a call without an id cannot be answered")
+		n.RefuseAs(messages.ClassMissingID, "is missing or empty: a call without an id cannot be answered")
 	}
 	return id
 }
@@ -234,7 +235,7 @@ func (n *Node) Object() (input []byte, problem string) {
 	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":
 		return []byte("{}"), ""
 	case n.Is("an object"):
-		if err := messages.Check(n.raw); err != nil {
+		if err := rawjson.Check(n.raw); err != nil {
 			return nil, notTaken(err)
 		}
 		return n.raw, ""
@@ -256,7 +257,7 @@ func (n *Node) FreeText() (input []byte, problem string) {
 	case n.None():
 		return []byte(`{"input":""}`), ""
 	case !n.Is("a string"):
-		return nil, fmt.Sprintf("The input of this tool is free text, but %s was sent.", messages.TypeOf(n.raw))
+		return nil, fmt.Sprintf("The input of this tool is free text, but %s was sent.", rawjson.TypeOf(n.raw))
 	case !utf8.Valid(n.raw):
 		return nil, "The input of this tool is free text, and what was sent is not valid UTF-8."
 	}

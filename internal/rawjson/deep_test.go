@@ -1,4 +1,4 @@
-package messages
+package rawjson
 
 import (
 	"encoding/json"

@@ -1,4 +1,7 @@
-package messages
+// Package rawjson reads JSON of strangers without changing it: within bounds, with exact member
+// names, and with the digits of numbers as they came. encoding/json alone folds the case of names,
+// takes the last of two equal keys and replaces bytes that are not UTF-8.
+package rawjson
 
 import (
 	"bytes"
@@ -381,9 +384,9 @@ func TypeOf(raw []byte) string {
 	return "a number"
 }
 
-// CanonicalJSON returns raw with sorted keys, no white space and numbers as written: equal
+// Canonical returns raw with sorted keys, no white space and numbers as written: equal
 // arguments have equal bytes.
-func CanonicalJSON(raw []byte) ([]byte, error) {
+func Canonical(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var v any

@@ -1,8 +1,10 @@
-package messages
+package wire
 
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 // CallState is the state of a call in its journal.
@@ -49,23 +51,23 @@ type CallRecord struct {
 	// time has killed its tool by then.
 	LeaseMS int64 `json:"lease_ms,omitempty"`
 	// DeadlineMS is the longest that the run may take, from its start.
-	DeadlineMS int64   `json:"deadline_ms,omitempty"`
-	OnCrash    OnCrash `json:"on_crash,omitempty"`
+	DeadlineMS int64            `json:"deadline_ms,omitempty"`
+	OnCrash    messages.OnCrash `json:"on_crash,omitempty"`
 	// Input is the frozen input, when it differs from the job's.
 	Input json.RawMessage `json:"input,omitempty"`
 	// Permission and Started belong to the attempt that claimed: the decision about it, and when it
 	// began by its worker's wall clock. For a lost attempt this record is the only source.
-	Permission *Permission `json:"permission,omitempty"`
-	Started    time.Time   `json:"started,omitzero"`
+	Permission *messages.Permission `json:"permission,omitempty"`
+	Started    time.Time            `json:"started,omitzero"`
 	// Hooks is what the hooks before the tool did. They are not run again for a frozen input.
-	Hooks *Hooks `json:"hooks,omitempty"`
+	Hooks *messages.Hooks `json:"hooks,omitempty"`
 	// RetryAfterMS, in a release, is the wait from its storing to the next attempt.
-	RetryAfterMS int64   `json:"retry_after_ms,omitempty"`
-	Error        *Error  `json:"error,omitempty"`  // in a release: why
-	Result       *Result `json:"result,omitempty"` // ended
+	RetryAfterMS int64            `json:"retry_after_ms,omitempty"`
+	Error        *messages.Error  `json:"error,omitempty"`  // in a release: why
+	Result       *messages.Result `json:"result,omitempty"` // ended
 	// Approval is the question that people were asked, with the decisions so far. It is set in
 	// parked, in granted, and in every record after them.
-	Approval *Approval `json:"approval,omitempty"`
+	Approval *messages.Approval `json:"approval,omitempty"`
 	// Span identifies the attempt that wrote the record, or that it continues, as a traceparent; a
 	// later attempt links to it. It is empty when the attempt is not recorded.
 	Span string `json:"span,omitempty"`
@@ -78,7 +80,7 @@ func (r CallRecord) Unsure() bool {
 	case Claimed, Renewed:
 		return true
 	case Released:
-		return r.Lapsed > 0 || r.OnCrash == Idempotent && (r.Error == nil || r.Error.Code == CodeTimeout || r.Error.Code == CodeOutcomeUnknown)
+		return r.Lapsed > 0 || r.OnCrash == messages.OnCrashIdempotent && (r.Error == nil || r.Error.Code == messages.CodeTimeout || r.Error.Code == messages.CodeOutcomeUnknown)
 	}
 	return false
 }
@@ -95,24 +97,24 @@ type PlanRecord struct {
 	Stage int           `json:"stage"`
 	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
 	// CallsRef points to the Calls when they are too large for a message.
-	CallsRef *Ref `json:"calls_ref,omitempty"`
+	CallsRef *messages.Ref `json:"calls_ref,omitempty"`
 	// Results of the calls that ended since the record before and have no journal of their own.
-	Results []Result `json:"results,omitempty"`
+	Results []messages.Result `json:"results,omitempty"`
 	// ActiveMS is how much of its active time the batch had used.
 	ActiveMS int64 `json:"active_ms,omitempty"`
 }
 
 // PlannedCall is what the plan fixed about one call.
 type PlannedCall struct {
-	Index           int    `json:"index"`
-	Tool            string `json:"tool"`
-	ToolDigest      string `json:"tool_digest,omitempty"`
-	Kind            Kind   `json:"kind,omitempty"`
-	Pool            string `json:"pool,omitempty"`
-	ConcurrencySafe bool   `json:"concurrency_safe"`
-	Stage           int    `json:"stage"`
+	Index           int           `json:"index"`
+	Tool            string        `json:"tool"`
+	ToolDigest      string        `json:"tool_digest,omitempty"`
+	Kind            messages.Kind `json:"kind,omitempty"`
+	Pool            string        `json:"pool,omitempty"`
+	ConcurrencySafe bool          `json:"concurrency_safe"`
+	Stage           int           `json:"stage"`
 	// Refused is the result of a call that can never run: an unknown tool, malformed arguments.
-	Refused *Result `json:"refused,omitempty"`
+	Refused *messages.Result `json:"refused,omitempty"`
 }
 
 // HandBack is written to hand.<t>.<s>.<b>.<i>; the first one wins. It says that the frozen input
@@ -129,7 +131,7 @@ type HandBack struct {
 // applies to a later batch, see [ControlRecord.Aborts]. A steering message waits for the first
 // reply that can carry it.
 type ControlRecord struct {
-	Control
+	messages.Control
 	UpTo uint64 `json:"up_to"`
 	// Taken says that the reply of this batch carries the steering messages that were stored before
 	// this record and not taken yet.
@@ -149,11 +151,11 @@ func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored tim
 	if all || id == "" {
 		return all && r.UpTo >= seq && !stored.After(at.Add(clockSkew))
 	}
-	return Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
+	return messages.Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
 }
 
-// Buried is a dead letter: a message that could not be processed at all, with the reason.
-type Buried struct {
+// DeadLetter is a dead letter: a message that could not be processed at all, with the reason.
+type DeadLetter struct {
 	V       int                 `json:"v"`
 	Subject string              `json:"subject"`
 	Reason  string              `json:"reason"`

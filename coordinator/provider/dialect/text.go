@@ -1,4 +1,4 @@
-package wire
+package dialect
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
 // Unquote returns the text of a valid JSON string token. Unlike encoding/json it keeps lone
@@ -175,10 +175,10 @@ func stringEnd(raw []byte, start int) int {
 // which byte, and does not repeat the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
-	unfit := messages.Check(input)
+	unfit := rawjson.Check(input)
 	var syntax *json.SyntaxError
 	var value json.RawMessage
-	if err := json.Unmarshal(input, &value); errors.As(err, &syntax) && !errors.Is(unfit, messages.ErrTooDeep) {
+	if err := json.Unmarshal(input, &value); errors.As(err, &syntax) && !errors.Is(unfit, rawjson.ErrTooDeep) {
 		return nil, fmt.Sprintf("The arguments are not valid JSON: %v at byte %d of %d. Send one complete JSON object.",
 			syntax, syntax.Offset, len(input))
 	}
@@ -214,5 +214,5 @@ func notTaken(unfit error) string {
 }
 
 func notAnObject(raw []byte) string {
-	return fmt.Sprintf("The arguments must be one JSON object, but %s was sent.", messages.TypeOf(raw))
+	return fmt.Sprintf("The arguments must be one JSON object, but %s was sent.", rawjson.TypeOf(raw))
 }

@@ -1,10 +1,11 @@
-package messages_test
+package wire_test
 
 import (
 	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -38,7 +39,7 @@ func TestControlRecordAborts(t *testing.T) {
 		"no abort, later":                         {``, 6, "b", 7, time.Minute, false},
 		"an empty id":                             {`""`, 7, "", 7, -time.Minute, false},
 	} {
-		record := messages.ControlRecord{Control: messages.Control{Abort: json.RawMessage(row.abort)}, UpTo: row.upTo}
+		record := wire.ControlRecord{Control: messages.Control{Abort: json.RawMessage(row.abort)}, UpTo: row.upTo}
 		if got := record.Aborts(at, row.batch, row.seq, at.Add(row.stored), ttl); got != row.want {
 			t.Errorf("%s: abort %s up to %d, batch %q at %d, %v later: %v, want %v", name, row.abort, row.upTo, row.batch, row.seq, row.stored, got, row.want)
 		}

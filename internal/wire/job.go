@@ -1,0 +1,122 @@
+package wire
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Job carries one call to the workers of a pool. It is no proof of anything: the worker reads the
+// call's journal and does what is next.
+type Job struct {
+	V          int                `json:"v"`
+	Tenant     messages.TenantID  `json:"tenant"`
+	Session    messages.SessionID `json:"session"`
+	Batch      messages.BatchID   `json:"batch"`
+	BodyDigest string             `json:"digest"` // of the Batch as received
+	Index      int                `json:"index"`
+	CallID     messages.CallID    `json:"call_id"`
+	Tool       string             `json:"tool"`
+	// ToolDigest names the tool definition that the plan was made with. A worker that has another
+	// one lets the job go.
+	ToolDigest      string          `json:"tool_digest"`
+	Kind            messages.Kind   `json:"kind"`
+	ConcurrencySafe bool            `json:"concurrency_safe"`
+	Input           json.RawMessage `json:"input"`
+	Notify          string          `json:"notify"` // the coordinator that wants notices about it
+	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
+	// the journal before it starts anything.
+	Dispatch int `json:"dispatch"`
+	// TakeOver is the sequence of the record that the next claim follows: a claim that the
+	// coordinator saw lapse, of a tool that may run again, or the release of a failed attempt. 0:
+	// this is the first claim.
+	TakeOver uint64 `json:"take_over,omitempty"`
+	// Attempt counts the earlier attempts of a call that does not claim.
+	Attempt  int       `json:"attempt,omitempty"`
+	QueuedAt time.Time `json:"queued_at"`
+	// NotAfter is the server time of the batch plus its time to live. Nothing starts later.
+	NotAfter time.Time `json:"not_after"`
+	// DeadlineMS bounds the run, below the tool's own timeout: it is what is left of the batch's
+	// active time. 0: no bound.
+	DeadlineMS int64 `json:"deadline_ms,omitempty"`
+	Round      int   `json:"round,omitempty"`
+	// Policy is the version of the coordinator's policy; "" when it has none. A worker without any
+	// policy lets go of a job that names one.
+	Policy string `json:"policy,omitempty"`
+}
+
+// PolicyOfTools separates the two parts of a worker's policy version: the platform's policy, and
+// the rules of the tools file.
+const PolicyOfTools = "+"
+
+// PlatformPolicy returns the part of a policy version that all members of a fleet have to share.
+// The other part belongs to a tools file, which coordinators do not read.
+func PlatformPolicy(version string) string {
+	platform, _, _ := strings.Cut(version, PolicyOfTools)
+	return platform
+}
+
+// Notice tells the coordinator that drives a batch what is now stored about a call, or what
+// happened to its job. It is a hint that saves a read: a lost notice costs a poll.
+type Notice struct {
+	V      int              `json:"v"`
+	Batch  string           `json:"batch"` // BatchKey as text
+	Index  int              `json:"index"`
+	Result *messages.Result `json:"result,omitempty"`
+	// Record is the newest record in the call's journal (a claim, its renewal, a release), and Seq
+	// its sequence.
+	Record *CallRecord `json:"record,omitempty"`
+	Seq    uint64      `json:"seq,omitempty"`
+	// Running says that a worker is running the call. Between coordinators it says that the sender
+	// drives the batch.
+	Running bool `json:"running,omitempty"`
+	// Driven asks the other coordinators which of them drives the batch. The one that does answers
+	// with Running.
+	Driven bool      `json:"driven,omitempty"`
+	LetGo  *LetGo    `json:"let_go,omitempty"`
+	Hand   *HandBack `json:"hand,omitempty"`
+	Worker string    `json:"worker,omitempty"`
+}
+
+// LetGo says that a worker gave up a job: it does not serve the tool, it is shutting down, or an
+// attempt of a call that does not claim has failed and another worker may do better.
+type LetGo struct {
+	AfterMS int64 `json:"after_ms"`          // until it is worth publishing again
+	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
+	// Job is the sequence of a job that is still queued; 0: none is. The coordinator removes it
+	// before it publishes a job that counts the failed attempts. Nothing else can be queued for the
+	// call in between.
+	Job uint64 `json:"job,omitempty"`
+}
+
+// Stop tells the worker that runs a call to stop it. It is a hint, and the cause with which the run
+// is cancelled.
+type Stop struct {
+	V      int    `json:"v"`
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+}
+
+func (s *Stop) Error() string { return s.Why() }
+
+// Why says who stopped the call and why, as the end of a sentence.
+func (s *Stop) Why() string {
+	why := "it was aborted"
+	if s.By != "" {
+		why += " by " + s.By
+	}
+	if s.Reason != "" {
+		why += ": " + s.Reason
+	}
+	return why
+}
+
+// IdempotencyKey is the same for every attempt of a call with the same arguments: the hex SHA-256
+// of tenant, session, batch, index, call id, tool and the hash of the frozen arguments. A key that
+// the model put into the arguments is data and plays no part.
+func (j Job) IdempotencyKey(argsHash string) string {
+	return messages.Digest(rawjson.MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
+}

@@ -1,0 +1,217 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// BatchKey is the address of a batch: three tokens, safe in subjects.
+type BatchKey struct{ Tenant, Session, Batch string }
+
+// KeyOf returns the address of a batch with these ids under a tenant.
+func KeyOf(tenant string, s messages.SessionID, b messages.BatchID) BatchKey {
+	return BatchKey{tenant, messages.Token(s), messages.Token(b)}
+}
+
+func (k BatchKey) String() string { return k.Tenant + "." + k.Session + "." + k.Batch }
+
+// Call returns the address of the call at index.
+func (k BatchKey) Call(index int) CallKey { return CallKey{k, index} }
+
+// CallKey is the address of one call of a batch.
+type CallKey struct {
+	BatchKey
+	Index int
+}
+
+func (k CallKey) String() string { return k.BatchKey.String() + "." + strconv.Itoa(k.Index) }
+
+// DefaultPrefix is the first token of every subject unless the config says otherwise.
+const DefaultPrefix = "toolfleet"
+
+// Names makes every subject, stream and bucket name from one prefix. The zero value uses
+// [DefaultPrefix].
+type Names struct{ Prefix string }
+
+func (n Names) prefix() string {
+	if n.Prefix == "" {
+		return DefaultPrefix
+	}
+	return n.Prefix
+}
+
+// Verb is the second token of a subject.
+type Verb string
+
+// The verbs of DESIGN 2.2.
+const (
+	VerbBatch   Verb = "batch"
+	VerbRun     Verb = "run"
+	VerbGet     Verb = "get"
+	VerbReply   Verb = "reply"
+	VerbRefused Verb = "refused"
+	VerbEvent   Verb = "event"
+	VerbControl Verb = "control"
+	VerbRead    Verb = "read"
+	VerbWrite   Verb = "write"
+	VerbCall    Verb = "call"
+	VerbPlan    Verb = "plan"
+	VerbHand    Verb = "hand"
+	VerbCtl     Verb = "ctl"
+	VerbResult  Verb = "result"
+	VerbFinal   Verb = "final"
+	VerbNotify  Verb = "notify"
+	VerbStop    Verb = "stop"
+	VerbAudit   Verb = "audit"
+	VerbDead    Verb = "dead"
+)
+
+// The verbs of approvals. They are spelt <prefix>.approval.<verb> and take two tokens.
+const (
+	VerbDecide Verb = "approval.decide" // a person's decision about a call: <t>.<s>.<b>.<i>
+	VerbShow   Verb = "approval.show"   // one open question: <t>.<s>.<b>.<i>
+	VerbNews   Verb = "approval.news"   // a question was opened or closed: <t>.<s>.<b>.<i>
+	VerbList   Verb = "approval.list"   // the open questions of a tenant: <t>
+)
+
+// Of returns the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
+func (n Names) Of(v Verb, k BatchKey) string {
+	return n.prefix() + "." + string(v) + "." + k.String()
+}
+
+// OfCall returns the subject of a message about one call: <prefix>.<verb>.<t>.<s>.<b>.<i>.
+func (n Names) OfCall(v Verb, k CallKey) string {
+	return n.prefix() + "." + string(v) + "." + k.String()
+}
+
+// OfSession returns the subject of a message about a session: <prefix>.<verb>.<t>.<s>.
+func (n Names) OfSession(v Verb, tenant, session string) string {
+	return n.prefix() + "." + string(v) + "." + tenant + "." + session
+}
+
+// Lane returns the subject of a job: the shared read queue of its pool, or the session's ordered
+// write lane.
+func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
+	v := VerbRead
+	if exclusive {
+		v = VerbWrite
+	}
+	return n.prefix() + "." + string(v) + "." + pool + "." + k.String()
+}
+
+// JobsOf returns two filters for the jobs of a batch, in the lanes of every pool.
+func (n Names) JobsOf(k BatchKey) []string {
+	return []string{
+		n.prefix() + "." + string(VerbRead) + ".*." + k.String() + ".*",
+		n.prefix() + "." + string(VerbWrite) + ".*." + k.String() + ".*",
+	}
+}
+
+// Notify returns the subject on which a coordinator gets notices about its batches.
+func (n Names) Notify(coordinator string) string {
+	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
+}
+
+// Coordinators returns the subject on which every coordinator gets the others' notices: that a
+// session has new control records, and which batches they drive.
+func (n Names) Coordinators() string { return n.Notify("coordinators") }
+
+// span is the time in which the accepted batches of a session share one subject of the audit log.
+const span = 10 * time.Minute
+
+// Ended returns the audit subject for the lines about a session's calls:
+// <prefix>.audit.<t>.<s>.ended.<n>.lines, where n counts ten minutes since 1970. Batches that were
+// accepted in the same ten minutes of the log's clock share it.
+func (n Names) Ended(tenant, session string, accepted time.Time) string {
+	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
+}
+
+// Aside returns the audit subject for what is written about a batch outside its session's subjects:
+// the refusal of a batch whose id was used before, or lines that were found missing when later
+// batches already had theirs. <prefix>.audit.<t>.<s>.<b>.refused.aside.
+func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
+
+// Ours reports whether a subject belongs to this fleet.
+func (n Names) Ours(subject string) bool {
+	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")
+}
+
+// Dead returns the subject of dead letters.
+func (n Names) Dead() string { return n.prefix() + "." + string(VerbDead) + ".set-aside" }
+
+// All returns the filter of everything under a verb, for example toolfleet.call.>.
+func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
+
+// EveryBatch returns the filter of all batches under a verb: exactly three tokens, never ">", so
+// that a subject with more tokens does not match.
+func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*" }
+
+// Stream returns the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
+func (n Names) Stream(name string) string { return strings.ToUpper(n.prefix()) + "_" + name }
+
+// Batch reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
+func (n Names) Batch(subject string) (Verb, BatchKey, error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 4 {
+		return "", BatchKey{}, fmt.Errorf("subject %.200q is not %s.<verb>.<tenant>.<session>.<batch>", subject, n.prefix())
+	}
+	for _, p := range parts[1:] {
+		if !messages.IsToken(p) {
+			return "", BatchKey{}, fmt.Errorf("subject %.200q: %.80q is not a token ([A-Za-z0-9_-]{1,64}, or = and 43 characters of base64url)", subject, p)
+		}
+	}
+	return Verb(parts[0]), BatchKey{parts[1], parts[2], parts[3]}, nil
+}
+
+// Session reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.
+func (n Names) Session(subject string) (tenant, session string, err error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 || !messages.IsToken(parts[1]) || !messages.IsToken(parts[2]) {
+		return "", "", fmt.Errorf("subject %.200q is not %s.<verb>.<tenant>.<session> with two tokens", subject, n.prefix())
+	}
+	return parts[1], parts[2], nil
+}
+
+// EverySession returns the filter of all sessions under a verb: exactly two tokens.
+func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
+
+// EveryCall returns the filter of all calls under a verb: exactly four tokens.
+func (n Names) EveryCall(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*.*" }
+
+// OfTenant returns the subject of a message about a whole tenant: <prefix>.<verb>.<t>.
+func (n Names) OfTenant(v Verb, tenant string) string {
+	return n.prefix() + "." + string(v) + "." + tenant
+}
+
+// Approval reads the address of the call from a subject of [VerbDecide], [VerbShow] or [VerbNews].
+func (n Names) Approval(subject string) (CallKey, error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".approval.")
+	if !ok {
+		return CallKey{}, fmt.Errorf("subject %.200q is none about approvals", subject)
+	}
+	_, key, err := n.Call(n.prefix() + "." + rest)
+	return key, err
+}
+
+// Call reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
+func (n Names) Call(subject string) (Verb, CallKey, error) {
+	dot := strings.LastIndexByte(subject, '.')
+	if dot < 0 {
+		return "", CallKey{}, fmt.Errorf("subject %.200q names no call", subject)
+	}
+	v, k, err := n.Batch(subject[:dot])
+	if err != nil {
+		return "", CallKey{}, err
+	}
+	index, err := strconv.Atoi(subject[dot+1:])
+	if err != nil || index < 0 || strconv.Itoa(index) != subject[dot+1:] {
+		return "", CallKey{}, fmt.Errorf("subject %.200q: %.20q is no call index", subject, subject[dot+1:])
+	}
+	return v, k.Call(index), nil
+}
