@@ -22,6 +22,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
@@ -60,6 +62,16 @@ type Options struct {
 	Logger      *slog.Logger // nil = silent
 	// Timeout bounds Connect, beside the deadline of its context. 0 = 10 s.
 	Timeout time.Duration
+}
+
+// To returns the Options that connect to a fleet. name is the connection's name when the fleet's
+// options have none.
+func To(o fleet.Options, name string) Options {
+	return Options{
+		URL: o.URL, Name: cmp.Or(o.Name, name), Prefix: o.Prefix, InboxPrefix: o.InboxPrefix,
+		Creds: o.Creds, NKey: o.NKey, User: o.User, Password: o.Password, Token: o.Token,
+		TLSCA: o.TLSCA, TLSCert: o.TLSCert, TLSKey: o.TLSKey,
+	}
 }
 
 // callTimeout bounds a call to the server, however late the caller's deadline is. An answer that

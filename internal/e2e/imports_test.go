@@ -31,9 +31,9 @@ var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
-	foundations = plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
+	foundations = plus(words, "fleet", "internal/wire", "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module may import. Examples import nothing else.
-	public = plus(words, "client", "coordinator/...", "worker/...")
+	public = plus(words, "fleet", "client", "coordinator/...", "worker/...")
 )
 
 // keyRooms may handle approvers' keys: approval signs with them, and the policy's reader reports an
@@ -45,6 +45,7 @@ var keyRooms = []string{"internal/approval", "schemas"}
 var rooms = []room{
 	{path: "internal/rawjson", pure: true},
 	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
+	{path: "fleet", pure: true},
 	{path: "internal/wire", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas/expression", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "schemas/expression"}},
@@ -81,13 +82,13 @@ var rooms = []room{
 	{path: "internal/telemetry", may: []string{"internal/tracing"}},
 	{path: "internal/devserver"},
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
-	{path: "internal/bus", may: []string{"messages", "internal/rawjson", "internal/wire"}},
+	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/journal/outcome", pure: true},
 	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal/outcome"}},
 	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
 	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
-	{path: "client", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
+	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
 
 	{path: "worker/lane", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
