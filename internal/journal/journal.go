@@ -42,14 +42,56 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Journal reads and writes the records over one connection. It has no state of its own.
+// Store is what a Journal needs of the broker. [bus.Conn] is one and documents the methods; the
+// simulation's model of the broker is another.
+type Store interface {
+	Names() wire.Names
+	MaxPayload() int
+	Now(ctx context.Context) time.Time
+
+	CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error)
+	Append(ctx context.Context, subject string, h bus.Header, data []byte) (seq uint64, err error)
+	Delete(ctx context.Context, stream string, seq uint64) error
+
+	First(ctx context.Context, stream, filter string) (bus.Msg, error)
+	Last(ctx context.Context, stream, subject string) (bus.Msg, error)
+	At(ctx context.Context, stream string, seq uint64) (bus.Msg, error)
+	NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg, error)
+	All(ctx context.Context, stream, filter string) ([]bus.Msg, error)
+	LastOfEach(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error)
+	Glance(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error)
+	Scan(ctx context.Context, stream, filter string, from bus.From, each func(bus.Msg) (more bool)) error
+
+	PutObject(ctx context.Context, data []byte) (messages.Ref, error)
+	GetObject(ctx context.Context, ref messages.Ref) ([]byte, error)
+}
+
+// Clock measures and bounds requests. A process has its own clock; a simulation brings one.
+type Clock interface {
+	Now() time.Time
+	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
+}
+
+// Journal reads and writes the records in a store. It has no state of its own.
 type Journal struct {
-	conn  *bus.Conn
+	conn  Store
+	clock Clock
 	names wire.Names
 }
 
-// New returns the journal behind a connection.
-func New(conn *bus.Conn) *Journal { return &Journal{conn, conn.Names()} }
+// New returns the journal in a store.
+func New(store Store) *Journal { return OnClock(store, processClock{}) }
+
+// OnClock is New with a clock.
+func OnClock(store Store, clock Clock) *Journal { return &Journal{store, clock, store.Names()} }
+
+type processClock struct{}
+
+func (processClock) Now() time.Time { return time.Now() }
+
+func (processClock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}
 
 // CallEntry is a stored record of a call.
 type CallEntry struct {
@@ -79,13 +121,13 @@ func (l *Lost) Error() string {
 // and returns its sequence. The error is a *Lost when another writer was faster.
 func (j *Journal) Write(ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64) (seq uint64, err error) {
 	rec.V = messages.Version
-	began := time.Now()
+	began := j.clock.Now()
 	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbCall, key), nil, rawjson.MustMarshal(rec), last)
 	answer := answerTo(err)
 	if answer.Final() {
 		return seq, err
 	}
-	reading, done := afterwards(ctx, time.Since(began))
+	reading, done := j.afterwards(ctx, j.clock.Now().Sub(began))
 	defer done()
 	newest, found, readErr := j.newest(reading, key)
 	seen := outcome.Newest{Read: readErr == nil, Seq: newest.Seq, Own: found && newest.Record.Nonce == rec.Nonce}
@@ -123,8 +165,8 @@ func undecided(write, read error) error {
 
 // afterwards returns a context for the read that decides a write, even when ctx has ended. The read
 // may take as long as the write took, but at least 500 ms and at most 5 s.
-func afterwards(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
+func (j *Journal) afterwards(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
+	return j.clock.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
 // Newest returns the newest record of a call, from the stream's leader. A record that cannot be

@@ -2,20 +2,19 @@ package sim
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// What a command is answered with when it was refused. They mean what the errors of the same name in
-// internal/bus mean.
+// The errors of a command. [ErrUnknown] is the only one without an answer of the server.
 var (
-	ErrConflict = errors.New("the subject was written by another")             // the server's 10071
-	ErrExists   = errors.New("a message of this subject is already there")     // the server's 10077
-	ErrUnknown  = errors.New("no acknowledgement, so it may be stored or not") // a timeout
+	ErrConflict = bus.ErrConflict // the server's 10071
+	ErrExists   = bus.ErrExists   // the server's 10077
+	ErrUnknown  = bus.ErrUnknown  // a timeout
 )
 
 // Broker is a small JetStream: the streams, the shared pull consumers and the core messages that the
@@ -33,12 +32,22 @@ type Broker struct {
 	restarted time.Time
 }
 
-// Message is what a stream holds. Bodies are values: nobody changes one that was stored.
+// Message is what a stream holds. Bodies are values that nothing changes after they are stored. The
+// journal also stores the bytes and the header, since it reads what it wrote.
 type Message struct {
 	Subject string
 	Seq     uint64
 	Time    time.Time // when the server stored it
 	Body    any
+	Header  bus.Header
+	Data    []byte
+}
+
+// packet is a body with its bytes.
+type packet struct {
+	body   any
+	header bus.Header
+	data   []byte
 }
 
 // StreamConfig is what matters to us of a stream's settings.
@@ -113,7 +122,10 @@ func (b *Broker) Append(subject string, body any) (uint64, error) {
 		return 0, ErrExists
 	}
 	s.last++
-	m := &Message{subject, s.last, b.Now, body}
+	m := &Message{Subject: subject, Seq: s.last, Time: b.Now, Body: body}
+	if p, is := body.(packet); is {
+		m.Body, m.Header, m.Data = p.body, p.header, p.data
+	}
 	s.msgs = append(s.msgs, m)
 	if b.stored != nil {
 		b.stored(m)

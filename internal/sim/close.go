@@ -16,7 +16,7 @@ func (d *drive) close() {
 	for !d.closeOnce(closing, results) {
 		d.sleep(Poll)
 	}
-	d.reply = &reply{by: d.name, results: results}
+	d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: results}
 }
 
 // closeOnce ends what nobody runs, and reports whether every call has ended.
@@ -76,11 +76,11 @@ func (d *drive) withdrawAll() error {
 
 // ends fills in the results that are stored, and gives the newest record of each call.
 func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error) {
-	known, err := d.calls(d.sub.Key)
+	known, err := d.truth().Calls(anytime, d.sub.Key)
 	if err != nil {
 		return nil, err
 	}
-	plans, err := d.plans(d.sub.Key)
+	plans, err := d.truth().Plans(anytime, d.sub.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -90,20 +90,19 @@ func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error
 		}
 	}
 	newest = map[int]entry{}
-	for _, m := range known.records {
-		e := entry{m.Seq, m.Body.(wire.CallRecord)}
-		if newest[indexOf(m)] = e; e.record.State == wire.Ended {
-			ended(indexOf(m), *e.record.Result)
+	for _, e := range known.Records {
+		if newest[e.Key.Index] = (entry{e.Seq, e.Record}); e.Record.State == wire.Ended {
+			ended(e.Key.Index, *e.Record.Result)
 		}
 	}
-	for _, m := range plans {
-		for _, r := range m.Body.(wire.PlanRecord).Results {
+	for _, p := range plans {
+		for _, r := range p.Record.Results {
 			ended(r.Index, r)
 		}
 	}
-	for _, m := range known.results {
-		if _, has := newest[indexOf(m)]; !has {
-			ended(indexOf(m), m.Body.(messages.Result))
+	for _, r := range known.Results {
+		if _, has := newest[r.Key.Index]; !has {
+			ended(r.Key.Index, r.Result)
 		}
 	}
 	return newest, nil

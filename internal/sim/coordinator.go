@@ -5,6 +5,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	truth "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -61,16 +62,13 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 		live.delivery = delivery
 		return
 	}
-	replied, replyErr := journal{t}.replied(key)
-	head, headErr := journal{t}.head(key)
+	_, replied, replyErr := t.truth().Reply(anytime, key)
+	head, _, headErr := t.truth().Head(anytime, key.Tenant, key.Session)
 	if replyErr != nil || headErr != nil {
 		t.nak(delivery, time.Second)
 		return
 	}
-	seen := session.Observation{Seq: delivery.Seq, Replied: replied, Deliveries: delivery.Count}
-	if head != nil {
-		seen.Head = head.Seq
-	}
+	seen := session.Observation{Seq: delivery.Seq, Head: head.Seq, Replied: replied, Deliveries: delivery.Count}
 	switch session.Decide(seen) {
 	case session.Answer:
 		t.tell("ack", delivery.Subject, func() { delivery.Ack() })
@@ -81,18 +79,18 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 	case session.Wait:
 		t.nak(delivery, Poll)
 	case session.Drive:
-		c.driveLane(t, delivery.Message, delivery)
+		c.driveLane(t, accepted(t, delivery.Message), delivery)
 	}
 }
 
 // clearHead is for a batch that an earlier one of its session holds up.
 func (c *coordinator) clearHead(t *task, delivery *Delivery) {
-	head, err := c.settledHead(t, delivery.Body.(*Submission).Key)
+	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {
-	case err != nil || head == nil:
+	case err != nil || !found:
 		t.nak(delivery, time.Second)
 	case head.Seq == delivery.Seq:
-		c.driveLane(t, delivery.Message, delivery)
+		c.driveLane(t, accepted(t, delivery.Message), delivery)
 	case session.RescuesHead(delivery.Count):
 		t.nak(delivery, Poll)
 		c.driveLane(t, head, nil)
@@ -112,41 +110,60 @@ func (c *coordinator) sweep(t *task) {
 		if t.restarted.After(last) { // what is in flight settles first
 			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
 		}
-		all, err := journal{t}.open(AckWait)
+		all, err := t.open(AckWait)
 		for err != nil {
 			t.sleep(AckWait)
-			all, err = journal{t}.open(AckWait)
+			all, err = t.open(AckWait)
 		}
 		seen := map[string]bool{}
-		for _, m := range all {
-			if key := m.Body.(*Submission).Key; !seen[key.Session] && c.live[key] == nil {
-				seen[key.Session] = true
-				c.attend(t, m)
+		for _, a := range all {
+			if !seen[a.Key.Session] && c.live[a.Key] == nil {
+				seen[a.Key.Session] = true
+				c.attend(t, a)
 			}
 		}
 	}
 }
 
+// open returns the batches in the log that are at least so old, the oldest first.
+func (t *task) open(age time.Duration) (all []truth.Accepted, err error) {
+	err = t.truth().EachOpen(anytime, "*", "*", func(a truth.Accepted) bool {
+		if t.Now.Sub(a.Stored) >= age {
+			all = append(all, a)
+		}
+		return true
+	})
+	return all, err
+}
+
+// accepted returns a message of the log as the journal does.
+func accepted(t *task, m *Message) truth.Accepted {
+	a, err := t.truth().Accepted(m.msg())
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
 // attend looks after one head that is not driven here.
-func (c *coordinator) attend(t *task, head *Message) {
-	key := head.Body.(*Submission).Key
-	next, err := c.settledHead(t, key) // removes those that have their reply
+func (c *coordinator) attend(t *task, head truth.Accepted) {
+	next, _, err := c.settledHead(t, head.Key) // removes those that have their reply
 	for tries := 0; err != nil && tries < 3; tries++ {
 		t.sleep(AckWait)
-		next, err = c.settledHead(t, key)
+		next, _, err = c.settledHead(t, head.Key)
 	}
-	if err != nil || next != head || t.Now.Sub(head.Time) < restAtMost+2*AckWait {
+	if err != nil || next.Seq != head.Seq || !next.Stored.Equal(head.Stored) || t.Now.Sub(head.Stored) < restAtMost+2*AckWait {
 		return
 	}
-	if waits, err := c.waitsForPeople(t, key); err == nil && !waits {
+	if waits, err := c.waitsForPeople(t, head.Key); err == nil && !waits {
 		c.spawn("drive", func(t *task) { c.driveLane(t, head, nil) })
 	}
 }
 
 // driveLane drives a head, and then the next one, until there is none. It reports whether a drive was given up.
-func (c *coordinator) driveLane(t *task, accepted *Message, delivery *Delivery) (givenUp bool) {
+func (c *coordinator) driveLane(t *task, accepted truth.Accepted, delivery *Delivery) (givenUp bool) {
 	for {
-		sub := accepted.Body.(*Submission)
+		sub := t.submitted(accepted)
 		if live := c.live[sub.Key]; live != nil {
 			live.nudged = true // it may be about to rest
 			if delivery != nil {
@@ -164,11 +181,11 @@ func (c *coordinator) driveLane(t *task, accepted *Message, delivery *Delivery) 
 			d.letGo(t)
 			return d.resting.IsZero()
 		}
-		var err error
-		if accepted, err = c.nextHead(t, sub.Key); err != nil || accepted == nil {
+		next, found, err := c.nextHead(t, sub.Key)
+		if err != nil || !found {
 			return false
 		}
-		delivery = nil
+		accepted, delivery = next, nil
 	}
 }
 
@@ -185,31 +202,30 @@ func (d *drive) letGo(t *task) {
 }
 
 // settledHead is nextHead, where a head whose reply is new is left to its driver.
-func (c *coordinator) settledHead(t *task, key wire.BatchKey) (*Message, error) {
+func (c *coordinator) settledHead(t *task, key wire.BatchKey) (truth.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
 // nextHead is the oldest batch of the session that has no reply yet.
-func (c *coordinator) nextHead(t *task, key wire.BatchKey) (*Message, error) {
+func (c *coordinator) nextHead(t *task, key wire.BatchKey) (truth.Accepted, bool, error) {
 	return c.headAfter(t, key, 0)
 }
 
-func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duration) (*Message, error) {
+func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duration) (truth.Accepted, bool, error) {
 	for {
-		next, err := journal{t}.head(key)
-		if err != nil || next == nil {
-			return nil, err
+		next, found, err := t.truth().Head(anytime, key.Tenant, key.Session)
+		if err != nil || !found {
+			return next, false, err
 		}
-		replied, err := journal{t}.replied(next.Body.(*Submission).Key)
+		reply, replied, err := t.truth().ReplyTo(anytime, next)
 		if err != nil || !replied {
-			return next, err
+			return next, true, err
 		}
-		if last := t.Stream(repliesStream).Last(names.Of(wire.VerbFinal, next.Body.(*Submission).Key)); settled > 0 &&
-			(c.live[next.Body.(*Submission).Key] != nil || t.Now.Sub(last.Time) < settled) {
-			return next, nil
+		if settled > 0 && (c.live[next.Key] != nil || t.Now.Sub(reply.Stored) < settled) {
+			return next, true, nil
 		}
-		if err := (journal{t}).remove(next); err != nil {
-			return nil, err
+		if err := t.truth().Remove(anytime, next); err != nil {
+			return next, false, err
 		}
 	}
 }
@@ -218,13 +234,13 @@ func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duratio
 type drive struct {
 	journal
 	coordinator *coordinator
-	accepted    *Message
+	accepted    truth.Accepted
 	sub         *Submission
 	machine     *batch.Machine
 	delivery    *Delivery // of the batch, if it came by one
 	heard       []notice
 	broken      bool // no driver can bring the batch to its end
-	reply       *reply
+	reply       *messages.Reply
 	over        bool      // the drive has ended
 	nudged      bool      // it is to look into the journal
 	sure        bool      // what was said since the newest record that we know was asked for
@@ -237,14 +253,14 @@ func (d *drive) run() bool {
 	defer func() { d.over = true }()
 	d.coordinator.spawn("alive", d.stayAlive)
 	if d.sub.Refused {
-		d.reply = &reply{by: d.name, refused: true}
+		d.reply = &messages.Reply{Status: messages.ReplyRefused}
 		return d.finish()
 	}
 	config := machineConfig
-	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Time.Add(BatchTTL)
+	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Stored.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
 	late := d.delivery == nil || d.delivery.Count > 1
-	again, resumed := late || d.knew(d.accepted), false
+	again, resumed := late || d.knew(d.accepted.Stored), false
 	if again {
 		var err error
 		if resumed, err = d.recall(); err != nil {
@@ -308,16 +324,16 @@ func (d *drive) stayAlive(t *task) {
 
 // recall tells the machine what the journal holds.
 func (d *drive) recall() (found bool, err error) {
-	plans, err := d.plans(d.sub.Key)
+	plans, err := d.truth().Plans(anytime, d.sub.Key)
 	if err != nil {
 		return false, err
 	}
-	calls, err := d.calls(d.sub.Key)
+	calls, err := d.truth().Calls(anytime, d.sub.Key)
 	if err != nil {
 		return false, err
 	}
-	for _, m := range plans {
-		d.machine.Step(d.accepted.Time, batch.Planned{Record: m.Body.(wire.PlanRecord), Seq: m.Seq})
+	for _, p := range plans {
+		d.machine.Step(d.accepted.Stored, batch.Planned{Record: p.Record, Seq: p.Seq})
 	}
 	events := d.events(calls)
 	for _, e := range events {
@@ -328,13 +344,13 @@ func (d *drive) recall() (found bool, err error) {
 
 // controls is what was said to the session, as far as it means this batch.
 func (d *drive) controls() (events []batch.Event, err error) {
-	all, err := d.journal.controls(d.sub.Key)
+	all, err := d.truth().Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range all {
-		record := m.Body.(wire.ControlRecord)
-		if record.Aborts(m.Time, d.sub.Key.Batch, d.accepted.Seq, d.accepted.Time, BatchTTL) {
+	for _, e := range all {
+		record := e.Record
+		if record.Aborts(e.Stored, d.sub.Key.Batch, d.accepted.Seq, d.accepted.Stored, BatchTTL) {
 			events = append(events, batch.Aborted{})
 		}
 		if record.UpTo < d.accepted.Seq {
@@ -347,33 +363,25 @@ func (d *drive) controls() (events []batch.Event, err error) {
 	return events, nil
 }
 
-func (d *drive) events(k known) []batch.Event {
+func (d *drive) events(k truth.Known) []batch.Event {
 	var events []batch.Event
-	for _, m := range k.hands {
-		events = append(events, batch.HandedBack{Index: indexOf(m)})
+	for _, key := range k.Hands {
+		events = append(events, batch.HandedBack{Index: key.Index})
 	}
 	has := map[int]bool{}
-	for _, m := range k.records {
-		has[indexOf(m)] = true
-		events = append(events, recorded(indexOf(m), entry{m.Seq, m.Body.(wire.CallRecord)}))
+	for _, e := range k.Records {
+		has[e.Key.Index] = true
+		events = append(events, recorded(e.Key.Index, entry{e.Seq, e.Record}))
 	}
-	for _, m := range k.results {
-		if i := indexOf(m); !has[i] && !d.claims(i) {
-			events = append(events, batch.Ended{Index: i, Result: m.Body.(messages.Result)})
+	for _, r := range k.Results {
+		if i := r.Key.Index; !has[i] && !d.claims(i) {
+			events = append(events, batch.Ended{Index: i, Result: r.Result})
 		}
 	}
 	return events
 }
 
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
-
-func indexOf(m *Message) int {
-	_, key, err := names.Call(m.Subject)
-	if err != nil {
-		panic(err)
-	}
-	return key.Index
-}
 
 func (d *drive) step(e batch.Event) {
 	if d.broken = d.broken || d.faults.breaks(d.process); d.broken {
@@ -408,7 +416,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 		return d.storePlan(want)
 	case batch.Look:
 		said, _ := d.controls()
-		k, err := d.calls(d.sub.Key)
+		k, err := d.truth().Calls(anytime, d.sub.Key)
 		if err != nil {
 			return said
 		}
@@ -419,7 +427,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 		key := d.sub.Key.Call(want.Index)
 		d.tell("stop", key.String(), func() { d.stopCall(key) })
 	case batch.Finish:
-		d.reply = &reply{by: d.name, results: want.Results}
+		d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: want.Results}
 	}
 	return nil
 }
@@ -430,16 +438,16 @@ func (d *drive) dispatch(want batch.Dispatch) {
 	job := wire.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
 		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
-		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Time.Add(BatchTTL + d.machine.Waits()),
+		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Stored.Add(BatchTTL + d.machine.Waits()),
 	}
 	d.tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
 }
 
 func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
 	err := d.insist(func() error {
-		stored, err := d.writePlan(d.sub.Key, want.Record, want.Expect)
-		for _, m := range stored {
-			events = append(events, batch.Planned{Record: m.Body.(wire.PlanRecord), Seq: m.Seq})
+		stored, err := d.truth().WritePlan(anytime, d.sub.Key, want.Record, want.Expect)
+		for _, p := range stored {
+			events = append(events, batch.Planned{Record: p.Record, Seq: p.Seq})
 		}
 		return err
 	})
@@ -472,18 +480,21 @@ func (d *drive) end(want batch.End) []batch.Event {
 
 // finish stores the reply and takes the batch out of the log, by its delivery or by its place.
 func (d *drive) finish() bool {
-	if d.insist(func() error { return d.writeReply(d.sub.Key, *d.reply) }) != nil {
+	if d.insist(func() error {
+		_, err := d.truth().WriteReply(anytime, d.accepted, *d.reply)
+		return err
+	}) != nil {
 		return false
 	}
 	_ = d.insist(func() error {
-		if held := d.delivery; held != nil && !d.knew(d.accepted) { // else its place may be another batch's now
+		if held := d.delivery; held != nil && !d.knew(d.accepted.Stored) { // else its place may be another batch's now
 			confirmed := false
 			err := d.ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
 			if err == nil && confirmed {
 				return nil
 			}
 		}
-		return d.remove(d.accepted)
+		return d.truth().Remove(anytime, d.accepted)
 	})
 	return true
 }

@@ -14,9 +14,10 @@
 // so every history can be run again; thousands of them take seconds. The broker answers as the real server
 // does: the tests run the same random commands on both and compare every answer.
 //
-// batch.Machine, plan, approval and lane.Decide are the real ones. What stands around them in the daemons does I/O, so it is
-// written here once more, call for call: coordinator.go and rest.go follow package coordinator, worker.go package lane, asking.go
-// what package pipeline does about people, journal.go internal/journal. Who changes one changes the other.
+// The journal is the real internal/journal: [store] puts the model of the broker under it, and the bytes that it
+// writes are the bytes that it reads. batch.Machine, plan, approval, session.Decide and lane.Decide are real too.
+// The shells around them do I/O in the daemons, so they are written here once more: coordinator.go, close.go and
+// rest.go follow package coordinator, worker.go package lane, asking.go what package pipeline does about people.
 //
 // The ledger stands outside. It sees what really ran, and stops a history at the first broken rule:
 //

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -82,7 +83,7 @@ var catalog = func() schemas.Catalog {
 
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
-	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}}
+	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
 	f := &Fleet{World: w, shape: shape, policy: policies[0]}
 	f.people = f.start("p", nil)
 	f.ledger = newLedger(f)
@@ -168,12 +169,13 @@ func (f *Fleet) startAgent(sub *Submission) {
 		final := names.Of(wire.VerbFinal, sub.Key)
 		for again := true; again; again = f.rng.IntN(8) == 0 {
 			subject := names.Of(wire.VerbBatch, sub.Key)
+			f.submissions[subject] = sub
 			_ = t.insist(func() error {
 				err := t.ask("submit", subject, func() error {
-					_, err := f.Append(subject, sub)
+					_, err := f.Append(subject, packet{body: sub, data: []byte(subject)})
 					return err
 				})
-				if err == ErrExists {
+				if errors.Is(err, ErrExists) {
 					return nil
 				}
 				return err

@@ -1,13 +1,16 @@
 package sim
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
-	"github.com/toolfleet/toolfleet/internal/journal/outcome"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	truth "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -16,30 +19,240 @@ var names = wire.Names{}
 
 // The streams by their roles.
 var (
-	logStream     = names.Stream("BATCHES")
-	callsStream   = names.Stream("CALLS")
-	resultsStream = names.Stream("RESULTS")
-	repliesStream = names.Stream("REPLIES")
-	jobsStream    = names.Stream("JOBS")
+	logStream     = names.Stream(bus.Batches)
+	callsStream   = names.Stream(bus.Calls)
+	repliesStream = names.Stream(bus.Replies)
+	jobsStream    = names.Stream(bus.Jobs)
 )
 
-// Submission is what an agent publishes: a Batch, decoded and planned beforehand, since neither is what is tried here.
+// Submission is what an agent publishes: a Batch that is decoded and planned already, because
+// neither is tried here.
 type Submission struct {
 	Key  wire.BatchKey
 	Plan plan.Plan
-	// Refused cannot be decoded.
+	// Refused: the batch cannot be decoded.
 	Refused bool
 }
 
-// reply is what is stored of a batch in the end.
-type reply struct {
-	by      string
-	refused bool
-	results []messages.Result
+// truth is the real journal on this task's connection to the model of the broker.
+func (t *task) truth() *truth.Journal { return truth.OnClock(store{t}, clock{t}) }
+
+// store is a task's connection as the journal sees it. Each method is one command, so the process
+// may die before and after it, and the command or its answer may be lost.
+type store struct{ *task }
+
+var _ truth.Store = store{}
+
+func (s store) Names() wire.Names             { return names }
+func (s store) MaxPayload() int               { return 1 << 20 }
+func (s store) Now(context.Context) time.Time { return s.task.Now }
+
+func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error) {
+	p := packed(subject, h, data)
+	err = s.askUntil(deadline(ctx), p.what(), subject, func() (err error) {
+		seq, err = s.Broker.CompareAndSet(subject, p, last)
+		return err
+	})
+	return seq, err
 }
 
-// journal is internal/journal, one command at a time. What it answers after a conflict and after silence is the
-// same: the newest record decides.
+func (s store) Append(ctx context.Context, subject string, h bus.Header, data []byte) (seq uint64, err error) {
+	p := packed(subject, h, data)
+	err = s.askUntil(deadline(ctx), p.what(), subject, func() (err error) {
+		seq, err = s.Broker.Append(subject, p)
+		return err
+	})
+	return seq, err
+}
+
+func (s store) Delete(ctx context.Context, stream string, seq uint64) error {
+	return s.askUntil(deadline(ctx), "delete", fmt.Sprint(stream, " ", seq), func() error {
+		s.Broker.Delete(stream, seq)
+		return nil
+	})
+}
+
+func (s store) First(ctx context.Context, stream, filter string) (bus.Msg, error) {
+	return s.one(ctx, "first", filter, func() *Message { return s.Stream(stream).First(filter) })
+}
+
+func (s store) Last(ctx context.Context, stream, subject string) (bus.Msg, error) {
+	return s.one(ctx, "last", subject, func() *Message {
+		if all := s.Stream(stream).LastOfEach(subject); len(all) > 0 {
+			return all[len(all)-1]
+		}
+		return nil
+	})
+}
+
+func (s store) At(ctx context.Context, stream string, seq uint64) (bus.Msg, error) {
+	return s.one(ctx, "at", fmt.Sprint(stream, " ", seq), func() *Message {
+		of := s.Stream(stream)
+		if at, found := of.find(seq); found {
+			return of.msgs[at]
+		}
+		return nil
+	})
+}
+
+func (s store) NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg, error) {
+	return s.At(ctx, stream, seq)
+}
+
+// one reads one message. The error is bus.ErrNotFound when there is none.
+func (s store) one(ctx context.Context, what, subject string, find func() *Message) (msg bus.Msg, err error) {
+	err = s.readUntil(deadline(ctx), what, subject, func() error {
+		m := find()
+		if m == nil {
+			return bus.ErrNotFound
+		}
+		msg = m.msg()
+		return nil
+	})
+	return msg, err
+}
+
+func (s store) All(ctx context.Context, stream, filter string) ([]bus.Msg, error) {
+	return s.many(ctx, "all", filter, func() []*Message { return s.Stream(stream).All(filter) })
+}
+
+func (s store) LastOfEach(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error) {
+	return s.many(ctx, "last of", filters[0], func() []*Message { return s.Stream(stream).LastOfEach(filters...) })
+}
+
+func (s store) Glance(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error) {
+	return s.LastOfEach(ctx, stream, filters...)
+}
+
+func (s store) many(ctx context.Context, what, filter string, find func() []*Message) (msgs []bus.Msg, err error) {
+	err = s.readUntil(deadline(ctx), what, filter, func() error {
+		for _, m := range find() {
+			msgs = append(msgs, m.msg())
+		}
+		return nil
+	})
+	return msgs, err
+}
+
+func (s store) Scan(ctx context.Context, stream, filter string, from bus.From, each func(bus.Msg) (more bool)) error {
+	if from != (bus.From{}) {
+		panic("sim: a scan from somewhere else than the start")
+	}
+	msgs, err := s.All(ctx, stream, filter)
+	for _, msg := range msgs {
+		if !each(msg) {
+			break
+		}
+	}
+	return err
+}
+
+// Nothing here is large.
+func (s store) PutObject(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
+func (s store) GetObject(context.Context, messages.Ref) ([]byte, error) { panic("sim: no objects") }
+
+// msg returns a message as the broker delivers it.
+func (m *Message) msg() bus.Msg {
+	return bus.Msg{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Header: m.Header, Data: m.Data}
+}
+
+// packed decodes a record for the ledger, which sees everything that is stored.
+func packed(subject string, h bus.Header, data []byte) packet {
+	p := packet{header: h, data: data}
+	switch verb := verbOf(subject); verb {
+	case wire.VerbCall:
+		p.body = decoded[wire.CallRecord](data)
+	case wire.VerbPlan:
+		p.body = decoded[wire.PlanRecord](data)
+	case wire.VerbHand:
+		p.body = decoded[wire.HandBack](data)
+	case wire.VerbCtl:
+		p.body = decoded[wire.ControlRecord](data)
+	case wire.VerbResult:
+		p.body = decoded[messages.Result](data)
+	case wire.VerbFinal:
+		p.body = decoded[messages.Reply](data)
+	default:
+		panic(fmt.Sprintf("sim: the journal writes to %s", subject))
+	}
+	return p
+}
+
+// what names the packet in the history.
+func (p packet) what() string {
+	switch body := p.body.(type) {
+	case wire.CallRecord:
+		return string(body.State)
+	case wire.PlanRecord:
+		return "plan"
+	case wire.HandBack:
+		return "hand back"
+	case wire.ControlRecord:
+		return "control"
+	case messages.Result:
+		return "result"
+	}
+	return "reply"
+}
+
+func decoded[T any](data []byte) (value T) {
+	if err := json.Unmarshal(data, &value); err != nil {
+		panic(fmt.Sprintf("sim: a %T that cannot be read: %v", value, err))
+	}
+	return value
+}
+
+func verbOf(subject string) wire.Verb {
+	_, rest, _ := strings.Cut(subject, ".")
+	verb, _, _ := strings.Cut(rest, ".")
+	return wire.Verb(verb)
+}
+
+// clock is the simulation's time for the journal's timeouts.
+type clock struct{ *task }
+
+func (c clock) Now() time.Time { return c.task.Now }
+
+func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return by(ctx, c.task.Now.Add(d)), func() {}
+}
+
+// bounded is a context with a deadline in simulated time. Nothing cancels it: a task that waits past
+// the deadline sees its command fail.
+type bounded struct {
+	context.Context
+	at time.Time
+}
+
+func by(ctx context.Context, at time.Time) context.Context { return bounded{ctx, at} }
+
+func (b bounded) Deadline() (time.Time, bool) { return b.at, true }
+
+func deadline(ctx context.Context) time.Time {
+	if at, ok := ctx.Deadline(); ok {
+		return at
+	}
+	return never
+}
+
+// anytime is the context of a request without a deadline of its own.
+var anytime = context.Background()
+
+// insist repeats what must happen before anything else can, until it does or never can.
+func (t *task) insist(try func() error) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := try()
+		if err == nil || bus.IsTerminal(err) {
+			return err
+		}
+		t.sleep(wait)
+	}
+}
+
+// submitted returns the submission that a batch in the log stands for.
+func (t *task) submitted(a truth.Accepted) *Submission { return t.submissions[string(a.Body)] }
+
+// journal is a task's journal in the shapes that the shells here use.
 type journal struct{ *task }
 
 // entry is a stored record of a call.
@@ -55,261 +268,28 @@ func (l *lostTo) Error() string {
 	return fmt.Sprintf("%s at %d is newer", l.newest.record.State, l.newest.seq)
 }
 
-func (j journal) write(key wire.CallKey, record wire.CallRecord, last uint64, deadline time.Time) (seq uint64, err error) {
-	subject := names.OfCall(wire.VerbCall, key)
-	began := j.Now
-	err = j.askUntil(deadline, string(record.State), subject, func() error {
-		stored, err := j.CompareAndSet(subject, record, last)
-		seq = stored
-		return err
-	})
-	answer := answerTo(err)
-	if answer.Final() {
-		return seq, err
+func (j journal) write(key wire.CallKey, record wire.CallRecord, last uint64, deadline time.Time) (uint64, error) {
+	seq, err := j.truth().Write(by(anytime, deadline), key, record, last)
+	var lost *truth.Lost
+	if errors.As(err, &lost) {
+		return 0, &lostTo{entry{lost.Newest.Seq, lost.Newest.Record}}
 	}
-	// What became of it is asked for no longer than the write took.
-	newest, readErr := j.newestBy(j.Now.Add(max(j.Now.Sub(began), 500*time.Millisecond)), key)
-	seen := outcome.Newest{Read: readErr == nil, Seq: newest.seq, Own: newest.seq > 0 && newest.record.Nonce == record.Nonce}
-	switch outcome.Of(answer, last, seen) {
-	case outcome.Won:
-		return newest.seq, nil
-	case outcome.Overtaken:
-		return 0, &lostTo{newest}
-	case outcome.Refused:
-		return 0, errImpossible
-	}
-	return 0, ErrUnknown
+	return seq, err
 }
 
-// errImpossible is the error of a write that no try stores. The broker here refuses none that way.
-var errImpossible = errors.New("the write can never be stored")
-
-// answerTo is the answer to a write that ended with err.
-func answerTo(err error) outcome.Answer {
-	switch {
-	case err == nil:
-		return outcome.Stored
-	case errors.Is(err, ErrConflict):
-		return outcome.Conflict
-	}
-	return outcome.Unknown
-}
-
-// first decides a write as the first of its subject, by what a read found there afterwards.
-func first(err error, found bool, readErr error) error {
-	newest := outcome.Newest{Read: readErr == nil}
-	if found {
-		newest.Seq = 1
-	}
-	switch outcome.Of(answerTo(err), 0, newest) {
-	case outcome.Won, outcome.Overtaken:
-		return nil
-	case outcome.Refused:
-		return errImpossible
-	}
-	return ErrUnknown
-}
-
-func (j journal) newest(key wire.CallKey) (entry, error) { return j.newestBy(never, key) }
-
-func (j journal) newestBy(deadline time.Time, key wire.CallKey) (e entry, err error) {
-	subject := names.OfCall(wire.VerbCall, key)
-	err = j.readUntil(deadline, "newest", subject, func() error {
-		if m := j.Stream(callsStream).Last(subject); m != nil {
-			e = entry{m.Seq, m.Body.(wire.CallRecord)}
-		}
-		return nil
-	})
-	return e, err
+func (j journal) newest(key wire.CallKey) (entry, error) {
+	newest, _, err := j.truth().Newest(anytime, key)
+	return entry{newest.Seq, newest.Record}, err
 }
 
 func (j journal) writeResult(key wire.CallKey, result messages.Result) (messages.Result, error) {
-	subject := names.OfCall(wire.VerbResult, key)
-	err := j.ask("result", subject, func() error {
-		_, err := j.CompareAndSet(subject, result, 0)
-		return err
-	})
-	if err == nil {
-		return result, nil
-	}
-	stored, found, readErr := j.result(key)
-	return stored, first(err, found, readErr)
+	return j.truth().WriteResult(anytime, key, result)
 }
 
-func (j journal) result(key wire.CallKey) (r messages.Result, found bool, err error) {
-	subject := names.OfCall(wire.VerbResult, key)
-	err = j.read("result?", subject, func() error {
-		if m := j.Stream(resultsStream).Last(subject); m != nil {
-			r, found = m.Body.(messages.Result), true
-		}
-		return nil
-	})
-	return r, found, err
+func (j journal) result(key wire.CallKey) (messages.Result, bool, error) {
+	return j.truth().Result(anytime, key)
 }
 
 func (j journal) handBack(key wire.CallKey) error {
-	subject := names.OfCall(wire.VerbHand, key)
-	err := j.ask("hand back", subject, func() error {
-		_, err := j.CompareAndSet(subject, wire.HandBack{}, 0)
-		return err
-	})
-	if errors.Is(err, ErrConflict) {
-		return nil
-	}
-	return err
-}
-
-// writePlan gives every record that the batch then has after last.
-func (j journal) writePlan(key wire.BatchKey, record wire.PlanRecord, last uint64) ([]*Message, error) {
-	subject := names.Of(wire.VerbPlan, key)
-	var stored []*Message
-	err := j.ask("plan", subject, func() error {
-		seq, err := j.CompareAndSet(subject, record, last)
-		stored = []*Message{{Subject: subject, Seq: seq, Body: record}}
-		return err
-	})
-	if err == nil {
-		return stored, nil
-	}
-	all, readErr := j.plans(key)
-	newer := slices.IndexFunc(all, func(m *Message) bool { return m.Seq > last })
-	newest := outcome.Newest{Read: readErr == nil}
-	if newer >= 0 {
-		newest.Seq = all[newer].Seq
-	}
-	switch outcome.Of(answerTo(err), last, newest) {
-	case outcome.Overtaken:
-		return all[newer:], nil
-	case outcome.Refused:
-		return nil, errImpossible
-	}
-	return nil, ErrUnknown
-}
-
-func (j journal) plans(key wire.BatchKey) (all []*Message, err error) {
-	subject := names.Of(wire.VerbPlan, key)
-	err = j.read("plans?", subject, func() error {
-		all = j.Stream(callsStream).All(subject)
-		return nil
-	})
-	return all, err
-}
-
-// known is what the journal holds about the calls of a batch.
-type known struct{ hands, records, results []*Message }
-
-func (j journal) calls(key wire.BatchKey) (k known, err error) {
-	all := func(v wire.Verb) string { return names.Of(v, key) + ".*" }
-	for _, read := range []struct {
-		stream string
-		verb   wire.Verb
-		into   *[]*Message
-	}{
-		{callsStream, wire.VerbHand, &k.hands},
-		{callsStream, wire.VerbCall, &k.records},
-		{resultsStream, wire.VerbResult, &k.results},
-	} {
-		if err := j.read("look", all(read.verb), func() error {
-			*read.into = j.Stream(read.stream).LastOfEach(all(read.verb))
-			return nil
-		}); err != nil {
-			return known{}, err
-		}
-	}
-	return k, nil
-}
-
-func (j journal) writeReply(key wire.BatchKey, r reply) error {
-	subject := names.Of(wire.VerbFinal, key)
-	err := j.ask("reply", subject, func() error {
-		_, err := j.CompareAndSet(subject, r, 0)
-		return err
-	})
-	if err == nil {
-		return nil
-	}
-	replied, readErr := j.replied(key)
-	return first(err, replied, readErr)
-}
-
-func (j journal) replied(key wire.BatchKey) (found bool, err error) {
-	subject := names.Of(wire.VerbFinal, key)
-	err = j.read("reply?", subject, func() error {
-		found = j.Stream(repliesStream).Last(subject) != nil
-		return nil
-	})
-	return found, err
-}
-
-// control stores what somebody has to say to a session, for the batches that it has now.
-func (j journal) control(key wire.BatchKey, control messages.Control) error {
-	return j.ask("control", names.OfSession(wire.VerbCtl, key.Tenant, key.Session), func() error {
-		record := wire.ControlRecord{Control: control}
-		for _, m := range j.Stream(logStream).All(names.OfSession(wire.VerbBatch, key.Tenant, key.Session) + ".*") {
-			record.UpTo = m.Seq
-		}
-		_, err := j.Append(names.OfSession(wire.VerbCtl, key.Tenant, key.Session), record)
-		return err
-	})
-}
-
-func (j journal) controls(key wire.BatchKey) (all []*Message, err error) {
-	subject := names.OfSession(wire.VerbCtl, key.Tenant, key.Session)
-	err = j.read("controls?", subject, func() error {
-		all = j.Stream(callsStream).All(subject)
-		return nil
-	})
-	return all, err
-}
-
-// head is the oldest unfinished batch of a session.
-func (j journal) head(key wire.BatchKey) (m *Message, err error) {
-	filter := names.OfSession(wire.VerbBatch, key.Tenant, key.Session) + ".*"
-	err = j.read("head?", filter, func() error {
-		m = j.Stream(logStream).First(filter)
-		return nil
-	})
-	return m, err
-}
-
-// remove looks at the place first: it may have been given to another batch.
-func (j journal) remove(m *Message) error {
-	var there *Message
-	err := j.read("at", m.Subject, func() error {
-		log := j.Stream(logStream)
-		if at, found := log.find(m.Seq); found {
-			there = log.msgs[at]
-		}
-		return nil
-	})
-	if err != nil || there == nil || there.Subject != m.Subject || !there.Time.Equal(m.Time) {
-		return err
-	}
-	return j.ask("remove", m.Subject, func() error {
-		j.Delete(logStream, m.Seq)
-		return nil
-	})
-}
-
-// open is the batches in the log that are at least so old, the oldest first.
-func (j journal) open(age time.Duration) (all []*Message, err error) {
-	err = j.read("sweep", logStream, func() error {
-		for _, m := range j.Stream(logStream).All(names.EveryBatch(wire.VerbBatch)) {
-			if j.Now.Sub(m.Time) >= age {
-				all = append(all, m)
-			}
-		}
-		return nil
-	})
-	return all, err
-}
-
-// insist repeats what must happen before anything else can, until it does or never can.
-func (t *task) insist(try func() error) error {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		if err := try(); err == nil || errors.Is(err, errImpossible) {
-			return err
-		}
-		t.sleep(wait)
-	}
+	return j.truth().WriteHandBack(anytime, key, wire.HandBack{})
 }

@@ -21,7 +21,7 @@ type ledger struct {
 // account is what happened to one batch.
 type account struct {
 	sub   *Submission
-	reply *reply // the stored one
+	reply *messages.Reply // the stored one
 	// By call:
 	runs    [][]*run
 	claimed []bool
@@ -97,7 +97,7 @@ func (l *ledger) stored(m *Message) {
 			a := l.batch(m.Subject)
 			a.ended[r.Index], a.durable[r.Index] = true, true
 		}
-	case reply:
+	case messages.Reply:
 		a := l.batch(m.Subject)
 		a.reply = &body
 		l.isWhole(a)
@@ -279,7 +279,7 @@ func (l *ledger) atTheEnd() {
 		}
 		l.isWhole(a) // still
 		l.fleet.tally["batches"]++
-		for _, r := range a.reply.results {
+		for _, r := range a.reply.Results {
 			l.fleet.tally["results: "+string(r.Status)]++
 		}
 	}
@@ -311,10 +311,10 @@ func (l *ledger) isOver(a *account) {
 
 // isWhole holds a reply to guarantees 1 and 3.
 func (l *ledger) isWhole(a *account) {
-	if r := a.reply; r.refused != a.sub.Refused || len(r.results) != len(a.sub.Plan.Calls) {
-		l.fail("%s has %d calls and %d results (refused: %v)", a.sub.Key, len(a.sub.Plan.Calls), len(r.results), r.refused)
+	if r := a.reply; (r.Status == messages.ReplyRefused) != a.sub.Refused || len(r.Results) != len(a.sub.Plan.Calls) {
+		l.fail("%s has %d calls and %d results (%s)", a.sub.Key, len(a.sub.Plan.Calls), len(r.Results), r.Status)
 	}
-	for i, result := range a.reply.results {
+	for i, result := range a.reply.Results {
 		l.isTrue(a, i, result)
 	}
 }

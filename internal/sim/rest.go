@@ -50,7 +50,7 @@ func (c *coordinator) serve(t *task, r request) {
 	answer := func(what any) { t.tell("answer", r.inbox, func() { t.Publish(r.inbox, what) }) }
 	switch asked := r.what.(type) {
 	case speech:
-		if (journal{t}).control(asked.key, asked.Control) != nil {
+		if _, err := t.truth().WriteControl(anytime, asked.key.Tenant, asked.key.Session, asked.Control); err != nil {
 			return
 		}
 		answer(messages.ControlAnswer{OK: true})
@@ -113,15 +113,15 @@ func answered(t *task, parked wire.CallRecord, q messages.Approval, state messag
 func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		head, err := c.nextHead(t, lane)
+		head, found, err := c.nextHead(t, lane)
 		if err == nil {
-			if head == nil || first > 0 && head.Seq != first {
+			if !found || first > 0 && head.Seq != first {
 				return
 			}
 			first = head.Seq
 			is := true
 			if due != nil {
-				is, err = due(t, head.Body.(*Submission).Key)
+				is, err = due(t, head.Key)
 			}
 			if err == nil && (!is || !c.driveLane(t, head, nil)) {
 				return
@@ -133,9 +133,9 @@ func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.Bat
 
 // waitsForPeople reports whether a batch may rest.
 func (c *coordinator) waitsForPeople(t *task, key wire.BatchKey) (bool, error) {
-	known, err := journal{t}.calls(key)
-	for _, m := range known.records {
-		if s := m.Body.(wire.CallRecord).State; s == wire.Parked || s == wire.Granted {
+	known, err := t.truth().Calls(anytime, key)
+	for _, e := range known.Records {
+		if s := e.Record.State; s == wire.Parked || s == wire.Granted {
 			return true, err
 		}
 	}
@@ -161,7 +161,7 @@ func (d *drive) rest() bool {
 func (d *drive) lookOnce() {
 	var events []batch.Event
 	_ = d.insist(func() error {
-		known, err := d.calls(d.sub.Key)
+		known, err := d.truth().Calls(anytime, d.sub.Key)
 		if err != nil {
 			return err
 		}

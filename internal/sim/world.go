@@ -27,6 +27,8 @@ type World struct {
 	history   *strings.Builder
 	tally     map[string]int       // how often what happened
 	decidedAt map[string]time.Time // by the nonce of the record
+	// submissions holds every batch that an agent publishes, by the bytes that the log has of it.
+	submissions map[string]*Submission
 	// The server answers nothing before away, and no read before unready.
 	away, unready time.Time
 	disturbed     time.Time // when something last went wrong
@@ -217,7 +219,9 @@ func (w *World) outage() {
 
 // knew reports whether a message was there when the process and the server last came up. How often it was delivered
 // before may be forgotten.
-func (p *process) knew(m *Message) bool { return !m.Time.After(p.born) || !m.Time.After(p.restarted) }
+func (p *process) knew(stored time.Time) bool {
+	return !stored.After(p.born) || !stored.After(p.restarted)
+}
 
 // close ends everything.
 func (w *World) close() {
