@@ -9,43 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
-	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 const patience = 10 * time.Minute
-
-// fixture is a log and a journal that nobody drives.
-type fixture struct {
-	t       *testing.T
-	conn    *bus.Conn
-	journal *journal.Journal
-}
-
-func withFixture(t *testing.T, f func(x *fixture)) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		x := &fixture{t, conn, journal.New(conn)}
-		x.must(conn.Provision(x.t.Context(), bus.Provision{}))
-		f(x)
-	})
-}
-
-func (x *fixture) must(err error) {
-	x.t.Helper()
-	if err != nil {
-		x.t.Fatal(err)
-	}
-}
 
 func (x *fixture) submit(session, id string) journal.Accepted {
 	x.t.Helper()
@@ -118,13 +88,20 @@ func TestStuckHeads(t *testing.T) {
 		until  time.Duration                        // how long after it that explains the head
 		reason string
 	}{
-		"nobody drives it":      {nil, patience - time.Minute, "idle"},
-		"its reply is stored":   {(*fixture).reply, time.Minute, "replied"},
-		"a plan":                {func(x *fixture, a journal.Accepted) { x.plan(a) }, patience, "idle"},
-		"a result":              {func(x *fixture, a journal.Accepted) { x.result(a) }, patience, "idle"},
+		"nobody drives it":    {nil, patience - time.Minute, "idle"},
+		"its reply is stored": {(*fixture).reply, time.Minute, "replied"},
+		"a plan":              {func(x *fixture, a journal.Accepted) { x.plan(a) }, patience, "idle"},
+		"a result":            {func(x *fixture, a journal.Accepted) { x.result(a) }, patience, "idle"},
+		"a hand-back": {func(x *fixture, a journal.Accepted) {
+			x.must(x.journal.WriteHandBack(x.t.Context(), a.Key.Call(0), wire.HandBack{}))
+		}, patience, "idle"},
 		"a call that has ended": {func(x *fixture, a journal.Accepted) { x.record(a, wire.Ended, nil) }, patience, "idle"},
 		"a claim": {func(x *fixture, a journal.Accepted) {
 			x.record(a, wire.Claimed, func(r *wire.CallRecord) { r.LeaseMS = 3_600_000 })
+		}, time.Hour + patience, "idle"},
+		"a claim that was renewed": {func(x *fixture, a journal.Accepted) {
+			x.record(a, wire.Claimed, nil)
+			x.record(a, wire.Renewed, func(r *wire.CallRecord) { r.LeaseMS = 3_600_000 })
 		}, time.Hour + patience, "idle"},
 		"a pause between two attempts": {func(x *fixture, a journal.Accepted) {
 			x.record(a, wire.Released, func(r *wire.CallRecord) { r.RetryAfterMS = 1_800_000 })
@@ -237,5 +214,26 @@ func TestAStepThatFailsIsTakenAgain(t *testing.T) {
 		if err != nil || !done || len(sweep.Stuck()) != 1 {
 			t.Errorf("done %t, %v, %+v", done, err, sweep.Stuck())
 		}
+	})
+}
+
+// A stuck head names its session and batch as they were submitted, and by their tokens where the
+// batch cannot be read.
+func TestAStuckHeadSaysWhichItIs(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		a := x.submit("a session", "a batch")
+		damaged := wire.BatchKey{Tenant: "_", Session: "damaged", Batch: "b"}
+		seq := x.append(x.names.Of(wire.VerbBatch, damaged), "damaged")
+		x.append(x.names.Of(wire.VerbBatch, wire.BatchKey{Tenant: "_", Session: "s", Batch: "no!token"}), "{}")
+		time.Sleep(patience)
+		sweep := x.journal.SweepHeads(patience)
+		done, err := sweep.Step(x.t.Context())
+		if x.must(err); !done {
+			t.Error("the sweep goes on")
+		}
+		x.same("stuck", []journal.StuckHead{
+			{Key: a.Key, Session: "a session", Batch: "a batch", Seq: a.Seq, Since: a.Stored},
+			{Key: damaged, Session: "damaged", Batch: "b", Seq: seq, Since: a.Stored},
+		}, sweep.Stuck())
 	})
 }

@@ -3,8 +3,6 @@ package journal_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,38 +13,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-// users has a user blind, which may write to the journal and read nothing: every read of that user
-// is like one without an answer from the server.
-const users = `
-accounts {
-  A {
-    jetstream: enabled
-    users: [
-      {user: all, password: p}
-      {user: blind, password: p, permissions: {publish: {deny: ["$JS.API.DIRECT.GET.>", "$JS.API.STREAM.MSG.GET.>"]}}}
-    ]
-  }
-}
-`
-
-func withUsers(t *testing.T) natstest.Option {
-	file := filepath.Join(t.TempDir(), "users.conf")
-	if err := os.WriteFile(file, []byte(users), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return func(o *devserver.Options) { o.Config = file }
-}
-
-func connect(t *testing.T, srv *devserver.Server, user string) *bus.Conn {
-	t.Helper()
-	conn, err := bus.Connect(t.Context(), bus.Options{URL: srv.URL(), InProcess: srv, User: user, Password: "p"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	return conn
-}
 
 var key = wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}
 
