@@ -186,12 +186,6 @@ func TestArgumentNamesAreExact(t *testing.T) {
 }
 
 func TestDemos(t *testing.T) {
-	noop, _ := New("noop", nil)
-	input := json.RawMessage(`{"n":9007199254740993,"s":"<&>"}`)
-	out, err := noop.Run(t.Context(), tool.Call{Input: input})
-	if err != nil || string(out.Value) != string(input) {
-		t.Errorf("noop: got %s, %v", out.Value, err)
-	}
 	blob, err := run(t, nil, "blob", in{"bytes": 5})
 	if err != nil || string(blob.Value) != `"xxxxx"` {
 		t.Errorf("blob: got %s, %v", blob.Value, err)

@@ -1,0 +1,29 @@
+package httptool
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
+)
+
+// A service is only asked: the run that it is asked about is Go code here.
+func TestProbeContract(t *testing.T) {
+	tooltest.RunProbe(t, func(t *testing.T, dir string) (tool.Runner, string) {
+		p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+			answer := "not_done"
+			if tooltest.Applied(dir, r.Header.Get("Toolfleet-Idempotency-Key")) {
+				answer = "done"
+			}
+			_, _ = io.WriteString(w, answer)
+		})
+		run := func(_ context.Context, call tool.Call) (tool.Output, error) {
+			return tool.Text("applied"), tooltest.ApplyOnce(dir, call.IdempotencyKey)
+		}
+		return tool.Checkable(run, p.Probe), `{}`
+	})
+}
