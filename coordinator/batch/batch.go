@@ -1,113 +1,70 @@
-// Package batch is the life of one batch as a state machine: events in, effects out.
-//
-//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Looked, Tick
-//	                               |
-//	                          Machine.Step
-//	                               |
-//	Announce, Dispatch, StorePlan, Look, End, Stop, Tell, Finish   (to be carried out in this order)
-//
-// What may start is derived, each time, from which calls have ended: the first stage with an open call is
-// the one that runs, and of that stage the calls that were handed back run last, each alone. So a coordinator
-// that takes a batch over feeds the records it finds in the journal to a new machine, says Begin, and goes
-// on; there is no second path for recovery.
-//
-// The machine is pure: no clock (every step is told the time), no I/O, no goroutine. Two machines that
-// are told of the same records want the same things, and one that is told a thing twice wants nothing
-// new. It leaves to its shell: carrying effects out, and telling what the journal then holds.
 package batch
 
 import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Config is the bounds of a batch's life.
+// Config bounds the life of a batch.
 type Config struct {
 	Digest       string        // of the Batch as received
-	Nonce        string        // marks the records that this machine's shell writes
-	Window       int           // how many of its calls may be dispatched and not ended
+	Nonce        string        // marks the records that this machine's driver writes
+	Window       int           // most calls that may be dispatched and not ended
 	FirstPoll    time.Duration // from a dispatch to the first look into the journal
 	Poll         time.Duration // between looks after that
 	QueueTimeout time.Duration // how long a call may wait without a sign of a worker
-	Grace        time.Duration // added to every lease and deadline before they are held to have passed
-	NotAfter     time.Time     // past it nothing is started; questions to people put it off
-	Forgets      time.Time     // past it records of the batch may be gone; zero: they are not
-	Waits        time.Duration // by how much they do, in all
+	Grace        time.Duration // added to every lease and deadline before it counts as passed
+	NotAfter     time.Time     // nothing starts after it; questions to people put it off
+	Forgets      time.Time     // records of the batch may be deleted after it; zero: they are kept
+	Waits        time.Duration // most that questions put NotAfter off, in all
 	Timeout      time.Duration // active time of the whole batch; 0: no bound
 	Poison       int           // claims of one call that may lapse before it is given up; 0: no bound
-	// KeepGoing lets later writes of the batch run although the outcome of an earlier one is unknown.
+	// KeepGoing runs later writes of the batch although the outcome of an earlier one is unknown.
 	KeepGoing bool
 }
 
-// Machine is the state of one batch. Its methods are for one goroutine.
+// Machine drives one batch. Its methods are for one goroutine.
 type Machine struct {
 	cfg    Config
 	plan   plan.Plan
 	calls  []call
 	began  bool
-	late   bool      // another coordinator may have driven it before
-	again  bool      // jobs of it may have been published before
-	pollAt time.Time // next look; zero: none wanted
+	late   bool      // another coordinator may have driven the batch before, or drives it too
+	again  bool      // jobs of the batch may have been published before
+	pollAt time.Time // next look; zero: none
 
-	active      time.Duration // active time used before activeSince
-	activeSince time.Time     // zero: the batch only waits for people
-	activeSaid  time.Duration // active time by the newest plan record
+	active       time.Duration // active time used before activeSince
+	activeSince  time.Time     // zero: the batch only waits for people
+	activeStored time.Duration // active time in the newest plan record
 
-	abort *Aborted // nobody wants the batch any more
-	skip  *Steered // somebody said something that is to be heard first
-	after int      // with skip: the last stage of which calls are still run
-	from  int      // the stage whose reads may have been running when the batch was taken over; -1: none
+	abort      *Aborted // the batch is no longer wanted
+	steer      *Steered // somebody has something to say before more of the batch runs
+	steerAfter int      // with steer: the last stage whose calls still run
+	tookOver   int      // the stage whose reads may have run when the batch was taken over; -1: none
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
-	storing  bool // a plan record is on its way
+	storing  bool // a StorePlan was asked for and not answered
 	finished bool
 }
 
-// call is what is known about one call beyond its plan.
-type call struct {
-	result *messages.Result // set: ended
-	told   bool             // its end was told
-	// handedBack: its input turned out stricter than its plan, so it runs alone at the end of its stage.
-	handedBack bool
-	// recorded: the result is in a record that survives power loss: a journal of its own or a plan record.
-	recorded   bool
-	dispatched bool
-	dispatches int
-	gone       bool          // its job left the queue, and no worker has it
-	held       bool          // it would be dispatched, were there room in the window
-	notBefore  time.Time     // of the next dispatch
-	attempts   int           // that failed, of a call that does not claim
-	since      time.Time     // of the last sign of life: dispatch, or a worker's word
-	ran        bool          // a worker said that it runs
-	expires    time.Time     // of its question, while it is parked
-	waits      time.Duration // the time that people were given for its question
-	seq        uint64        // of the newest journal record; 0: it has none
-	record     wire.CallRecord
-	seen       time.Time // when that record was first seen here
-	claimSeen  time.Time // when the claim that it continues was
-	endAt      time.Time // when an End was last asked for
-	stopped    bool      // a Stop was asked for since the last look
-}
-
-// New is the machine of a batch, before anything is known about it but its plan.
+// New returns the machine of a batch of which nothing is known but its plan.
 func New(p plan.Plan, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls))}
 	m.applyRefusals()
 	return m
 }
 
-// Plan is the plan that the machine follows: its own, or the one it adopted.
+// Plan returns the plan that the machine follows: its own, or the one it adopted.
 func (m *Machine) Plan() plan.Plan { return m.plan }
 
-// Open is the calls of the running stage that have not ended.
+// Open returns the calls of the running stage that have not ended.
 func (m *Machine) Open() []int {
 	var open []int
 	for _, i := range m.stage() {
-		if m.calls[i].result == nil {
+		if m.calls[i].state() != ended {
 			open = append(open, i)
 		}
 	}
@@ -118,14 +75,14 @@ func (m *Machine) Open() []int {
 func (m *Machine) Ended() int {
 	n := 0
 	for i := range m.calls {
-		if m.calls[i].result != nil {
+		if m.calls[i].state() == ended {
 			n++
 		}
 	}
 	return n
 }
 
-// Step tells the machine one thing at the given time and returns what it now wants.
+// Step applies one event at the given time and returns what is to be done, in order.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if m.finished {
 		return nil
@@ -134,42 +91,36 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	looked := false
 	switch ev := ev.(type) {
 	case Begin:
-		m.began, m.late, m.again, m.activeSince = true, ev.Late, ev.Again, now
-		m.from = -1
-		if ev.Late { // what happens meanwhile may be told to another coordinator
-			m.pollSoon(now)
-			m.from = m.current()
-		}
+		m.onBegin(now, ev)
 		if !ev.Resumed {
 			wants = append(wants, Announce{})
 		}
 	case Late:
 		m.late = true
-		for i := range m.calls { // an end that was asked for is thought over
+		for i := range m.calls { // an End is reconsidered: another driver may know more
 			m.calls[i].endAt = time.Time{}
 		}
 	case Planned:
-		m.planStored(ev)
+		m.onPlan(ev)
 	case Recorded:
-		m.recorded(now, ev)
+		m.onRecord(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
-		if m.plan.Calls[ev.Index].Claims() { // a notice of what stands in the call's own journal; of any other it may not
-			m.calls[ev.Index].recorded = true
+		if m.plan.Calls[ev.Index].Claims() { // the result of a write stands in the call's own journal
+			m.calls[ev.Index].durable = true
 		}
 	case HandedBack:
-		m.handedBack(ev.Index)
+		m.onHandedBack(now, ev.Index)
 	case LetGo:
-		m.letGo(now, ev)
+		m.onLetGo(now, ev)
 	case Running:
-		c := &m.calls[ev.Index]
-		c.since, c.ran, c.gone = now, true, false
+		m.onRunning(now, ev.Index)
 	case Aborted:
 		if m.abort == nil {
 			m.abort = &ev
 		}
 	case Steered:
-		m.steered(ev)
+		m.onSteered(ev)
 	case Looked:
 		looked = true
 	case Tick:
@@ -181,159 +132,125 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	return append(wants, m.advance(now, looked)...)
 }
 
-// recorded follows the newest record in a call's journal.
-func (m *Machine) recorded(now time.Time, ev Recorded) {
-	c := &m.calls[ev.Index]
-	if ev.Seq <= c.seq {
-		return
-	}
-	if ev.Record.State != wire.Renewed || ev.Record.Fence != c.record.Fence && ev.Record.Fence != c.seq {
-		c.claimSeen = now
-	}
-	c.seq, c.record, c.seen = ev.Seq, ev.Record, now
-	if q := ev.Record.Approval; q != nil {
-		c.waits = max(c.waits, q.Expires.Sub(q.Asked))
-	}
-	c.since, c.ran, c.endAt, c.gone = now, true, time.Time{}, false
-	switch ev.Record.State {
-	case wire.Parked:
-		c.ran, c.dispatched = false, false
-		if c.expires = ev.Expires; c.expires.IsZero() { // a record that asks nothing
-			c.expires = now
-		}
-	case wire.Released, wire.Granted: // to be claimed again
-		c.ran, c.gone = false, true
-		c.notBefore = now.Add(time.Duration(ev.Record.RetryAfterMS) * time.Millisecond)
-		c.since = c.notBefore
-	case wire.Ended:
-		if ev.Record.Result != nil {
-			m.end(ev.Index, *ev.Record.Result)
-			c.recorded = true
-		}
+func (m *Machine) onBegin(now time.Time, ev Begin) {
+	m.began, m.late, m.again, m.activeSince, m.tookOver = true, ev.Late, ev.Again, now, -1
+	if ev.Late { // a worker may send its notices to another coordinator
+		m.pollSoon(now)
+		m.tookOver = m.current()
 	}
 }
 
-// handedBack makes the call wait for the rest of its stage. What is known of its job is of no use any more: it
-// was for a lane that the call may not use.
-func (m *Machine) handedBack(i int) {
-	if c := &m.calls[i]; !c.handedBack {
-		c.handedBack, c.dispatched, c.ran, c.gone = true, false, false, false
-	}
-}
-
-// letGo wants the job published again when it is time. Without a failed attempt the call still waits for its
-// first worker, and its patience is not renewed.
-func (m *Machine) letGo(now time.Time, ev LetGo) {
-	c := &m.calls[ev.Index]
-	if !c.dispatched || c.gone {
-		return
-	}
-	c.gone, c.notBefore = true, now.Add(ev.After)
-	if ev.Attempt > c.attempts || c.ran {
-		c.attempts, c.since = max(c.attempts, ev.Attempt), c.notBefore
-	}
-	c.ran = false
-}
-
-// steered takes the strictest wish: it is heard once the stage that now runs has ended, or at once.
-func (m *Machine) steered(ev Steered) {
-	if m.skip == nil {
-		m.skip, m.after = &ev, m.current()
+// onSteered keeps the strictest wish: the batch stops at once, or once the stage that now runs has
+// ended.
+func (m *Machine) onSteered(ev Steered) {
+	if m.steer == nil {
+		m.steer, m.steerAfter = &ev, m.current()
 		if !m.started(m.stage()) {
-			m.after--
+			m.steerAfter--
 		}
 	}
-	m.skip.Now = m.skip.Now || ev.Now
+	m.steer.Now = m.steer.Now || ev.Now
 }
 
-// started reports whether anything is known to have begun of these calls.
+// started reports whether any of these calls is known to have begun.
 func (m *Machine) started(calls []int) bool {
 	for _, i := range calls {
 		c := &m.calls[i]
-		if c.dispatched || c.seq > 0 || c.result != nil && m.plan.Calls[i].Refused == nil {
+		if c.published || c.seq > 0 || c.state() == ended && m.plan.Calls[i].Refused == nil {
 			return true
 		}
 	}
 	return false
 }
 
-// end keeps the first result of a call. Later ones are other tellings of it.
-func (m *Machine) end(index int, r messages.Result) {
-	if c := &m.calls[index]; c.result == nil {
-		c.result = &r
-	}
-}
-
-// advance derives from what has ended what should be done next.
+// advance derives what to do next from the states of the calls.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
-	wants := m.tell()
-	calls, exclusive := m.turn()
+	wants := m.tellEnds()
+	calls, exclusive := m.runnable()
 	if len(calls) == 0 {
 		m.finished = true
 		return append(wants, Finish{m.results()})
 	}
-	if (exclusive || m.forgetsTime(calls)) && m.wanted(calls[0]) {
+	if (exclusive || m.storesTime(calls)) && m.wanted(calls[0]) {
 		if store, ok := m.planFirst(calls[0]); ok {
 			return append(wants, store...)
 		}
 	}
 	room := m.cfg.Window
 	for _, i := range calls {
-		if m.out(now, &m.calls[i]) {
+		if m.inWindow(now, &m.calls[i]) {
 			room--
 		}
 	}
 	for _, i := range calls {
 		c := &m.calls[i]
 		c.held = false
+		if m.live(now, c) {
+			wants = append(wants, m.stopRun(i, looked)...)
+			continue
+		}
+		if end, over := m.giveUp(now, i); over {
+			wants = append(wants, end...)
+			continue
+		}
 		switch {
-		case m.live(now, c):
-			wants = append(wants, m.stop(i, looked)...)
-		case m.over(now, i, c, &wants): // until the end is stored
-		case parked(c), now.Before(c.notBefore):
-		case !c.dispatched || c.gone || m.lapsed(now, c):
-			if !m.out(now, c) {
+		case c.base == parked, now.Before(c.notBefore):
+		case m.needsJob(now, c):
+			if !c.published {
 				if c.held = room <= 0; c.held {
 					continue
 				}
 				room--
 			}
 			wants = append(wants, m.dispatch(now, i, exclusive))
-		case looked && now.Sub(c.since) >= m.cfg.FirstPoll:
+		case looked && now.Sub(c.since) >= m.cfg.FirstPoll: // the job or the notice about it may be lost
 			wants = append(wants, m.dispatch(now, i, exclusive))
-		case looked && !c.ran: // dispatched a moment ago: that look was too soon for it
+		case looked && c.base == queued: // this look came too soon to find anything
 			m.pollSoon(c.since)
 		}
 	}
 	return append(wants, m.poll(now, looked)...)
 }
 
-// out reports whether the call has a place in the window: it was dispatched, or somebody runs it. Whoever waits for a
-// person has given it back.
-func (m *Machine) out(now time.Time, c *call) bool { return c.dispatched || m.live(now, c) }
+// inWindow reports whether the call has a place in the window: a job of it is published, or a worker
+// holds it.
+func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
-// turn is the open calls that may run now, in call order, and whether it is one that must run alone: the open
-// calls of the first stage that has any; when all that are left of it were handed back, the first of these.
-func (m *Machine) turn() (calls []int, exclusive bool) {
-	var strict []int
+// needsJob reports whether no job of the call that a worker could take is out.
+func (m *Machine) needsJob(now time.Time, c *call) bool {
+	switch c.base {
+	case waiting, released:
+		return true
+	case running: // by the job of another driver
+		return !c.published
+	case claimed:
+		return !c.published || m.lapsed(now, c)
+	}
+	return false
+}
+
+// runnable returns the open calls that may run now, in call order: those of the first stage that has
+// any. Calls that were handed back come last, one at a time. Exclusive: one of them must run alone.
+func (m *Machine) runnable() (calls []int, exclusive bool) {
+	var handedBack []int
 	for _, i := range m.stage() {
 		switch c := &m.calls[i]; {
-		case c.result != nil:
+		case c.state() == ended:
 		case c.handedBack:
-			strict = append(strict, i)
+			handedBack = append(handedBack, i)
 		default:
 			calls = append(calls, i)
 			exclusive = exclusive || !m.plan.Calls[i].ConcurrencySafe
 		}
 	}
-	if len(calls) == 0 && len(strict) > 0 {
-		return strict[:1], true
+	if len(calls) == 0 && len(handedBack) > 0 {
+		return handedBack[:1], true
 	}
 	return calls, exclusive
 }
 
-// stop wants a run that is not wanted any more told so: at once, and again at every look.
-func (m *Machine) stop(i int, looked bool) []Effect {
+// stopRun asks for a Stop of an aborted call that a worker holds: at once, and again at every look.
+func (m *Machine) stopRun(i int, looked bool) []Effect {
 	c := &m.calls[i]
 	if m.abort == nil || c.stopped && !looked {
 		return nil
@@ -342,11 +259,11 @@ func (m *Machine) stop(i int, looked bool) []Effect {
 	return []Effect{Stop{i, m.abort.Stop}}
 }
 
-// tell wants the end of each call told, once.
-func (m *Machine) tell() []Effect {
+// tellEnds asks for one Tell of the end of each call.
+func (m *Machine) tellEnds() []Effect {
 	var wants []Effect
 	for i := range m.calls {
-		if c := &m.calls[i]; c.result != nil && !c.told {
+		if c := &m.calls[i]; c.state() == ended && !c.told {
 			c.told = true
 			wants = append(wants, Tell{*c.result})
 		}
@@ -358,7 +275,7 @@ func (m *Machine) tell() []Effect {
 func (m *Machine) current() int {
 	for s, calls := range m.plan.Stages {
 		for _, i := range calls {
-			if m.calls[i].result == nil {
+			if m.calls[i].state() != ended {
 				return s
 			}
 		}
@@ -374,17 +291,22 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
+// dispatch publishes the job of the call. A job that nobody took is published again without a new
+// since: that the call waits does not begin anew.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
-	if !c.dispatched || m.lapsed(now, c) { // not when a job that nobody took is published once more
+	if !c.published || m.lapsed(now, c) {
 		c.since = now
 	}
-	if c.since.Equal(now) || c.gone {
+	if c.since.Equal(now) || c.base == released {
 		m.pollSoon(now)
 	}
-	c.dispatched, c.gone = true, false
+	c.published = true
+	if !c.reported() {
+		c.become(queued, now)
+	}
 	d := Dispatch{Index: i, Again: c.dispatches, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
-	if m.late || m.again { // another driver may have published it before, and a worker may have ended it
+	if m.late || m.again { // another driver may have published it, and a worker may have ended it
 		d.Again++
 	}
 	c.dispatches++
@@ -394,7 +316,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	return d
 }
 
-// results is every result, in call order, each told whether its run overlapped another's.
+// results returns every result in call order. It marks those whose runs overlapped.
 func (m *Machine) results() []messages.Result {
 	results := make([]messages.Result, len(m.calls))
 	for i, c := range m.calls {
@@ -414,9 +336,9 @@ func overlap(a, b messages.Result) bool {
 	if a.Started.IsZero() || b.Started.IsZero() {
 		return false
 	}
-	return a.Started.Before(ended(b)) && b.Started.Before(ended(a))
+	return a.Started.Before(endOf(b)) && b.Started.Before(endOf(a))
 }
 
-func ended(r messages.Result) time.Time {
+func endOf(r messages.Result) time.Time {
 	return r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
 }

@@ -37,7 +37,7 @@ type Close struct {
 // it comes to is worth more than an outcome that nobody knows. A claim that is renewed for longer than
 // its run can take is held by a broken worker.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
-	if !claimedBy(record) {
+	if !isClaim(record) {
 		return Close{End: true, Unknown: record.Unsure()}
 	}
 	if c.seen == nil {

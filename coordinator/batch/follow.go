@@ -7,24 +7,25 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// planFirst wants the plan stored before an exclusive call, when there is none yet or reads have ended
-// since that are in no record: a write never starts on a read whose result is not durable. It does so too before a
-// batch rests that has used some of its time.
+// planFirst asks for a plan record before the call is dispatched, when there is none yet or a read has
+// ended since whose result is in no record: a write never builds on a result that a power loss could
+// take away. It does so too when the record is behind on the active time.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
 	}
 	record := wire.PlanRecord{
-		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest, Stage: m.plan.Calls[call].Stage, ActiveMS: m.active.Milliseconds(),
+		V: messages.Version, Nonce: m.cfg.Nonce, Digest: m.cfg.Digest,
+		Stage: m.plan.Calls[call].Stage, ActiveMS: m.active.Milliseconds(),
 	}
 	for i, c := range m.calls {
-		if c.result != nil && !c.recorded && m.plan.Calls[i].Refused == nil {
+		if c.state() == ended && !c.durable && m.plan.Calls[i].Refused == nil {
 			record.Results = append(record.Results, *c.result)
 		}
 	}
-	// Whoever takes the batch over must know how much of its time is used, within an eighth of it.
-	told := m.cfg.Timeout == 0 || m.calls[call].dispatched || m.active-m.activeSaid < m.cfg.Timeout/8
-	if m.planned && len(record.Results) == 0 && told {
+	// The next driver must know the used active time to within an eighth of the bound.
+	behind := m.cfg.Timeout > 0 && !m.calls[call].published && m.active-m.activeStored >= m.cfg.Timeout/8
+	if m.planned && len(record.Results) == 0 && !behind {
 		return nil, false
 	}
 	if !m.planned {
@@ -34,6 +35,7 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
+// applyRefusals ends the calls that the plan refuses to run.
 func (m *Machine) applyRefusals() {
 	for i, c := range m.plan.Calls {
 		if c.Refused != nil {
@@ -42,36 +44,37 @@ func (m *Machine) applyRefusals() {
 	}
 }
 
-// planStored follows a stored plan record. The first record of another coordinator is adopted whole.
-func (m *Machine) planStored(ev Planned) {
+// onPlan applies a stored plan record. The first record of another coordinator replaces our plan.
+func (m *Machine) onPlan(ev Planned) {
 	if ev.Seq <= m.planSeq {
 		return
 	}
 	m.planned, m.planSeq, m.storing = true, ev.Seq, false
-	m.activeSaid = time.Duration(ev.Record.ActiveMS) * time.Millisecond
+	m.activeStored = time.Duration(ev.Record.ActiveMS) * time.Millisecond
 	if !m.began {
-		m.active = max(m.active, m.activeSaid)
+		m.active = max(m.active, m.activeStored)
 	}
 	if len(ev.Record.Calls) > 0 && ev.Record.Nonce != m.cfg.Nonce {
 		m.adopt(ev.Record)
 	}
 	for _, r := range ev.Record.Results {
-		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].recorded {
+		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].durable {
 			continue
 		}
-		// What is recorded is what the next write builds on, even if a read was run twice and we saw the other result.
-		m.calls[r.Index].result, m.calls[r.Index].recorded = &r, true
+		// The next write builds on the recorded result, even when a read ran twice and we saw the other.
+		m.calls[r.Index].result, m.calls[r.Index].durable = &r, true
 	}
 }
 
-// adopt follows the plan of a coordinator that was faster. What our own refused and it does not is open again.
+// adopt follows the plan of a faster coordinator. A call is open again when only our plan refused it.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
-	if err != nil { // not a record of this batch; the shell has compared the digests
+	if err != nil { // not a record of this batch; the driver has compared the digests
 		return
 	}
 	for i := range m.calls {
-		if c := &m.calls[i]; m.plan.Calls[i].Refused != nil && adopted.Calls[i].Refused == nil && !c.recorded {
+		c := &m.calls[i]
+		if m.plan.Calls[i].Refused != nil && adopted.Calls[i].Refused == nil && !c.durable {
 			c.result, c.told = nil, false
 		}
 	}

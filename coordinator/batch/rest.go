@@ -6,33 +6,33 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether a run of the call is claimed in the call's own journal, where its end stands too: of whatever
-// may change the world, and from its first record on also of a call that has one for another reason. Any call can be
-// parked.
+// Claims reports whether the result of the call stands in the call's own journal, so that a run of it
+// has to be claimed there: true of every write, and of any other call from its first record on. Any
+// call can get one, since any can be parked.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
-// Question is what people are asked about the call, or were: it stands in the call's newest record. Nil when nobody was
-// asked. Open tells whether it is to be answered.
+// Question returns the question in the call's newest record; nil when people were not asked. Open:
+// it waits for an answer.
 func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	c := &m.calls[i]
-	return c.record.Approval, c.record.Approval != nil && parked(c) && c.result == nil
+	return c.record.Approval, c.record.Approval != nil && c.base == parked && c.state() != ended
 }
 
-// Span is the attempt that the newest record of the call tells of, as a traceparent; empty when it tells of none.
+// Span is the traceparent of the attempt in the call's newest record; empty when it has none.
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits for people, and until when at most: every open call whose turn it is waits
-// for an answer, and nothing of the batch is on its way. A machine that rests may be dropped. A new one that is told
-// of the same records comes to the same point.
+// Rest reports whether the batch only waits for people, and until when at most: every call that could
+// run is parked, and no End or plan record is on its way. A driver may then drop the machine: a new
+// one that gets the same records comes to the same point.
 func (m *Machine) Rest() (until time.Time, rests bool) {
-	calls, _ := m.turn()
+	calls, _ := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
 		return time.Time{}, false
 	}
 	until = m.notAfter()
 	for _, i := range calls {
 		c := &m.calls[i]
-		if !parked(c) || !c.endAt.IsZero() {
+		if c.state() != parked {
 			return time.Time{}, false
 		}
 		if c.expires.Before(until) {
@@ -42,10 +42,11 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
-// forgetsTime reports whether the batch is about to rest, so that the active time that it has used is to be noted down.
-func (m *Machine) forgetsTime(calls []int) bool {
+// storesTime reports whether the batch is about to rest, so that the active time it has used must be
+// stored first.
+func (m *Machine) storesTime(calls []int) bool {
 	for _, i := range calls {
-		if !parked(&m.calls[i]) {
+		if m.calls[i].base != parked {
 			return false
 		}
 	}
@@ -64,12 +65,12 @@ func (m *Machine) Waits() time.Duration {
 // notAfter is the end of the batch's life.
 func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
 
-// Answer is what became of a question that is not open any more: granted, denied, expired, or gone when the call ended
-// otherwise.
+// Answer is how a question ended that is no longer open: granted, denied or expired; gone when the
+// call ended for another reason.
 func (m *Machine) Answer(i int) string {
 	c := &m.calls[i]
 	switch {
-	case c.result == nil:
+	case c.state() != ended:
 		return "granted"
 	case c.result.Err != nil && c.result.Err.Code == messages.CodeDeniedByUser:
 		return "denied"

@@ -1,0 +1,79 @@
+package batch
+
+import "time"
+
+// pollSoon has the next look come a FirstPoll after now, if none comes earlier.
+func (m *Machine) pollSoon(now time.Time) {
+	if at := now.Add(m.cfg.FirstPoll); m.pollAt.IsZero() || at.Before(m.pollAt) {
+		m.pollAt = at
+	}
+}
+
+// poll asks for a look into the journal when it is time for one. Notices are hints and may be lost;
+// the batch relies on the looks.
+func (m *Machine) poll(now time.Time, looked bool) []Effect {
+	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
+		return nil
+	}
+	m.pollAt = now.Add(m.cfg.Poll)
+	return []Effect{Look{}}
+}
+
+// Wake returns when the machine next needs a [Tick]. It returns false when only an event can bring
+// the batch on.
+func (m *Machine) Wake() (time.Time, bool) {
+	calls, _ := m.runnable()
+	if !m.began || m.finished || len(calls) == 0 {
+		return time.Time{}, false
+	}
+	wake := m.pollAt
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (wake.IsZero() || t.Before(wake)) {
+			wake = t
+		}
+	}
+	for _, i := range calls {
+		c := &m.calls[i]
+		switch {
+		case c.state() == ending:
+			earlier(c.endAt.Add(m.cfg.Poll))
+		case m.silent(c) && !c.held:
+			earlier(m.lapse(c))
+			if c.record.DeadlineMS > 0 {
+				earlier(m.due(c))
+			}
+		default:
+			earlier(m.notAfter().Add(1))
+			earlier(m.waitsUntil(i, c))
+			earlier(m.timeUp(c))
+		}
+	}
+	return wake, !wake.IsZero()
+}
+
+// waitsUntil is when the call is dispatched again or given up for its own sake; zero: not before an
+// event.
+func (m *Machine) waitsUntil(i int, c *call) time.Time {
+	switch {
+	case c.base == parked:
+		return c.expires
+	case c.held: // until another call ends
+	case c.base == released:
+		return c.notBefore
+	case c.published:
+		return c.since.Add(m.patience(i, c))
+	}
+	return time.Time{}
+}
+
+// timeUp is when the time of the batch is up for the call; zero: it does not end the call.
+func (m *Machine) timeUp(c *call) time.Time {
+	if m.cfg.Timeout == 0 || m.activeSince.IsZero() || c.hasClaim() {
+		return time.Time{}
+	}
+	switch c.base {
+	case waiting, queued, released:
+		return m.activeSince.Add(m.cfg.Timeout - m.active + m.slack(c))
+	}
+	return time.Time{}
+}
