@@ -22,11 +22,19 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
 
-// Each file of testdata is a story. "calls:" names the tools of the batch; a line "> event" tells the
-// machine something, the lines under it are what it then wants. "+3s" before an event lets time pass, "timeout:" bounds
-// the batch. Words of an event: seq=7 is the sequence of its record, after=4s a pause, failed=2 how many attempts
-// failed or, of a claim, were lost with their worker; drained says that a release came without an error; expires=15m is how long
-// a question may be answered. After each event that leaves the batch waiting for people alone, "rest" says so.
+// Each file of testdata is a scenario. "calls:" names the tools of the batch, "timeout:" bounds
+// it. A line "> event" is an event; the lines below it are the effects that the machine asks for.
+// "+3s" before an event lets time pass. Words of an event:
+//
+//	seq=7       the sequence of its record
+//	after=4s    the pause before the next attempt
+//	failed=2    how many attempts failed; of a claim: how many were lost with their worker
+//	drained     the release came without an error
+//	expires=15m how long the question may be answered
+//	wake?       print when the machine needs the next tick
+//
+// "states:" lists the state of every call, when it has changed. "rest" follows each event that
+// leaves the batch waiting for people alone.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -52,7 +60,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// serverTime is far from the time of the steps: whoever takes one for the other is found out.
+// serverTime is far from the time of the steps, so a mix-up of the two clocks fails a scenario.
 var serverTime = epoch.Add(-48 * time.Hour)
 
 type story struct {
@@ -61,6 +69,7 @@ type story struct {
 	m       *batch.Machine
 	timeout time.Duration     // of the batch
 	records []wire.PlanRecord // that the machine wanted stored
+	states  []string          // of the calls, as last printed
 	out     bytes.Buffer
 }
 
@@ -180,6 +189,10 @@ func (s *story) tell(words []string) {
 	}
 	for _, e := range s.m.Step(s.now, ev) {
 		s.write(e)
+	}
+	if states := s.m.States(); !slices.Equal(states, s.states) {
+		s.states = states
+		fmt.Fprintf(&s.out, "states: %s\n", strings.Join(states, " "))
 	}
 	wake, ok := s.m.Wake()
 	if ok && !wake.After(s.now) {
