@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A coordinator that does not know the tool of an exclusive call (removed, or a definition that only newer
-// coordinators read) takes over a batch whose stored plan knows it.
+// A coordinator takes over a batch whose stored plan has an exclusive call of a tool that it does
+// not know: the tool was removed, or only newer coordinators can read its definition.
 func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	write := schemas.Tool{Name: "write", Kind: messages.KindWrite}
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}

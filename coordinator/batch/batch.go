@@ -212,8 +212,8 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	return append(wants, m.poll(now, looked)...)
 }
 
-// inWindow reports whether the call has a place in the window: a job of it is published, or a worker
-// holds it.
+// inWindow reports whether the call has a place in the window: a job of it is published, or a
+// worker holds it.
 func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
 // needsJob reports whether no job of the call that a worker could take is out.
@@ -229,8 +229,9 @@ func (m *Machine) needsJob(now time.Time, c *call) bool {
 	return false
 }
 
-// runnable returns the open calls that may run now, in call order: those of the first stage that has
-// any. Calls that were handed back come last, one at a time. Exclusive: one of them must run alone.
+// runnable returns the open calls that may run now, in call order: those of the first stage that
+// has any. Calls that were handed back come last, one at a time. Exclusive: one of them must run
+// alone.
 func (m *Machine) runnable() (calls []int, exclusive bool) {
 	var handedBack []int
 	for _, i := range m.stage() {

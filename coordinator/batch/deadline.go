@@ -88,8 +88,8 @@ func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool)
 	return result, over
 }
 
-// forgotten reports whether records of the batch may have been deleted, so that a missing one proves
-// nothing.
+// forgotten reports whether records of the batch may have been deleted, so that a missing one
+// proves nothing.
 func (m *Machine) forgotten(now time.Time) bool {
 	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
@@ -195,10 +195,16 @@ func (m *Machine) whySkipped(i int) string {
 	switch {
 	case write && !m.cfg.KeepGoing && m.unknownBefore(i):
 		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
-	case m.steer != nil && !c.published && (p.Stage != m.tookOver || m.Claims(i)) && (m.steer.Now || p.Stage > m.steerAfter):
+	case m.steer != nil && (m.steer.Now || p.Stage > m.steerAfter) && !m.mayRun(i):
 		return fmt.Sprintf("Not run: %s. Hear that first.", m.steer.said())
 	}
 	return ""
+}
+
+// mayRun reports whether a worker may run the call by a job of this driver, or by one of the driver
+// that it took the batch over from. A run of the latter shows in the journal if the call claims.
+func (m *Machine) mayRun(i int) bool {
+	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
 }
 
 // said is the part of a sentence that names who steers the batch, and why.
@@ -237,8 +243,8 @@ func (m *Machine) left(now time.Time) time.Duration {
 	return m.cfg.Timeout - used
 }
 
-// slack is the time beyond its batch's that a call gets which no worker is known to run. A published
-// one may run all the same: its worker ends it at the batch's time, and gets a grace to report that.
+// slack is how long after the batch's time a call without a report is ended. A published call may
+// run all the same: its worker ends it at the batch's time, and gets a grace to report that.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll

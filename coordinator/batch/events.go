@@ -7,57 +7,57 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Event is something that the machine is told.
+// Event is something that happened to the batch.
 type Event interface{ event() }
 
 type (
-	// Begin starts the batch, once all records that the journal holds have been told. Resumed: there
-	// were some, so whoever watches has seen the start already. Late: this is not certainly the first
-	// driver, so a worker may be running a call and telling another coordinator. Again: jobs of it may have
-	// been published before, even where nothing else says so.
+	// Begin starts the batch, once the machine has all records that the journal holds. Resumed:
+	// there were some, so watchers have seen the start already. Late: this may not be the first
+	// driver, so a worker may be running a call and sending its notices to another coordinator.
+	// Again: jobs of the batch may have been published before, even where no record says so.
 	Begin struct{ Resumed, Late, Again bool }
-	// Late tells, after Begin, that another coordinator drives or drove the batch too.
+	// Late, after Begin, says that another coordinator drives or drove the batch too.
 	Late struct{}
-	// Planned tells of a record on the batch's plan subject, ours or another's.
+	// Planned is a record on the batch's plan subject, ours or another coordinator's.
 	Planned struct {
 		Record wire.PlanRecord
 		Seq    uint64
 	}
-	// Recorded tells of the newest record in a call's journal. Expires is when the question of a parked one does, by
-	// the clock of the steps: the record itself says it by the server's.
+	// Recorded is the newest record in a call's journal. Expires is when the question of a parked
+	// call does, by the clock of the steps; the record itself has the server's time.
 	Recorded struct {
 		Index   int
 		Record  wire.CallRecord
 		Seq     uint64
 		Expires time.Time
 	}
-	// Ended tells of the stored result of a call.
+	// Ended is the stored result of a call.
 	Ended struct {
 		Index  int
 		Result messages.Result
 	}
-	// HandedBack tells that the call's frozen input is stricter than its plan: it must run alone.
+	// HandedBack says that the call's frozen input is stricter than its plan: it must run alone.
 	HandedBack struct{ Index int }
-	// LetGo is a worker's word that it gave the call's job up and that it should be published again after a
-	// while. Attempt counts the failed attempts of a call that does not claim. A hint.
+	// LetGo is a worker's hint that it gave up the call's job, which should be published again
+	// after the pause. Attempt counts the failed attempts of a call that does not claim.
 	LetGo struct {
 		Index   int
 		After   time.Duration
 		Attempt int
 	}
-	// Running is a worker's word that it has the call in hand. A hint.
+	// Running is a worker's hint that it runs the call, or prepares to.
 	Running struct{ Index int }
-	// Aborted tells that nobody wants the batch any more, who said so and why. What has not started never will.
+	// Aborted says that the batch is no longer wanted, by whom and why. No call starts after it.
 	Aborted struct{ wire.Stop }
-	// Steered tells that somebody wants to be heard before more of the batch runs: before any call that is not
-	// dispatched yet when Now is set, else before the next stage.
+	// Steered says that somebody has something to say before more of the batch runs: before any
+	// call that is not dispatched yet when Now is set, else before the next stage.
 	Steered struct {
 		wire.Stop
 		Now bool
 	}
-	// Looked ends what a Look found.
+	// Looked ends the events of one Look.
 	Looked struct{}
-	// Tick tells the time, at or after [Machine.Wake].
+	// Tick has the machine look at the time, at or after [Machine.Wake].
 	Tick struct{}
 )
 
@@ -74,21 +74,22 @@ func (Steered) event()    {}
 func (Looked) event()     {}
 func (Tick) event()       {}
 
-// Effect is something that the machine wants done.
+// Effect is something that the driver is to do.
 type Effect interface{ effect() }
 
 type (
-	// Announce wants a start event for every call, before anything is dispatched.
+	// Announce publishes a start event for every call, before anything is dispatched.
 	Announce struct{}
-	// StorePlan wants the record stored behind the one at sequence Expect, and [Planned] told of what is
-	// then the newest there. Nothing exclusive is dispatched before.
+	// StorePlan stores the record behind the one at sequence Expect. The driver answers with
+	// [Planned] for the newest record that is then there. Nothing exclusive is dispatched before
+	// that.
 	StorePlan struct {
 		Record wire.PlanRecord
 		Expect uint64
 	}
-	// Dispatch wants the call's job published. Again counts the times it was published before, and once more
-	// where another driver may have published it. A worker that gets a job with Again 0 need not look whether
-	// its call has ended.
+	// Dispatch publishes the call's job. Again counts how often it was published before, and one
+	// more where another driver may have published it. A worker that gets a job with Again 0 need
+	// not check whether its call has ended.
 	Dispatch struct {
 		Index, Again int
 		Exclusive    bool
@@ -96,23 +97,24 @@ type (
 		TakeOver     uint64        // the record to claim behind: a lapsed claim or a release; 0: none
 		Attempt      int           // failed attempts of a call that does not claim
 	}
-	// Look wants the journal of the open calls read and told, then [Looked].
+	// Look reads the journal of the open calls. The driver answers with what it found, then
+	// [Looked].
 	Look struct{}
-	// End wants the result stored for a call that nobody runs, behind the journal record at Expect, and
-	// what is then stored told.
+	// End stores the result of a call that nobody runs, behind the journal record at Expect. The
+	// driver answers with what is then stored.
 	End struct {
 		Index  int
 		Result messages.Result
 		Expect uint64
 	}
-	// Stop wants whoever runs the call told to stop it.
+	// Stop asks the worker that runs the call to stop it.
 	Stop struct {
 		Index int
 		Why   wire.Stop
 	}
-	// Tell wants the end of a call published to whoever watches.
+	// Tell publishes the end of a call to watchers.
 	Tell struct{ Result messages.Result }
-	// Finish wants the reply made of the results, in call order. It comes last, and once.
+	// Finish makes the reply of the results, in call order. It comes last, and once.
 	Finish struct{ Results []messages.Result }
 )
 

@@ -7,9 +7,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// planFirst asks for a plan record before the call is dispatched, when there is none yet or a read has
-// ended since whose result is in no record: a write never builds on a result that a power loss could
-// take away. It does so too when the record is behind on the active time.
+// planFirst asks for a plan record before the call is dispatched, when there is none yet or a
+// read has ended since whose result is in no record: a write never builds on a result that a
+// power loss could take away. It does so too when the record is behind on the active time.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
@@ -61,12 +61,14 @@ func (m *Machine) onPlan(ev Planned) {
 		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].durable {
 			continue
 		}
-		// The next write builds on the recorded result, even when a read ran twice and we saw the other.
+		// The next write builds on the recorded result, even when a read ran twice and we saw the
+		// other.
 		m.calls[r.Index].result, m.calls[r.Index].durable = &r, true
 	}
 }
 
-// adopt follows the plan of a faster coordinator. A call is open again when only our plan refused it.
+// adopt follows the plan of a faster coordinator. A call is open again when only our plan refused
+// it.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
 	if err != nil { // not a record of this batch; the driver has compared the digests

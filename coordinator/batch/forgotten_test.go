@@ -10,8 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Where the records of a batch may have outlived their time, that there is none says nothing: a write of it may have been
-// applied. Nobody says that it was not, but of a batch that is certainly driven for the first time.
+// When the records of a batch may have been deleted, a missing record proves nothing: the write
+// may have been applied, so its outcome is unknown. Only the certain first driver knows that it
+// was not.
 func TestWhatIsForgottenIsUnknown(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, schemas.Tool{Name: "look", Kind: messages.KindRead})
 	if err != nil {

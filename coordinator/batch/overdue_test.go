@@ -11,7 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A worker that renews its claim for ever, long after its tool's time, does not hold the batch for ever.
+// A worker that renews its claim for ever, long after its tool's deadline, does not hold up the
+// batch.
 func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent})
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether the result of the call stands in the call's own journal, so that a run of it
-// has to be claimed there: true of every write, and of any other call from its first record on. Any
-// call can get one, since any can be parked.
+// Claims reports whether the result of the call stands in the call's own journal, so that a run
+// of it has to be claimed there: true of every write, and of any other call from its first record
+// on. Any call can get one, since any can be parked.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
 // Question returns the question in the call's newest record; nil when people were not asked. Open:
@@ -21,9 +21,9 @@ func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 // Span is the traceparent of the attempt in the call's newest record; empty when it has none.
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits for people, and until when at most: every call that could
-// run is parked, and no End or plan record is on its way. A driver may then drop the machine: a new
-// one that gets the same records comes to the same point.
+// Rest reports whether the batch only waits for people, and until when at most: every call that
+// could run is parked, and no End or plan record is on its way. A driver may then drop the
+// machine: a new one that gets the same records comes to the same point.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, _ := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
@@ -42,8 +42,8 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
-// storesTime reports whether the batch is about to rest, so that the active time it has used must be
-// stored first.
+// storesTime reports whether the batch is about to rest, so that the active time it has used must
+// be stored first.
 func (m *Machine) storesTime(calls []int) bool {
 	for _, i := range calls {
 		if m.calls[i].base != parked {

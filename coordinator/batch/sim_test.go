@@ -13,9 +13,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// world is the slow obvious twin: a journal that keeps what it is given, workers that may take any job
-// that was ever published, coordinators that may die between any two effects. Whatever it does, the
-// batch must end with one result per call, and no rule of order may be broken on the way.
+// world is the slow obvious twin of what surrounds the machine: a journal, workers that may take
+// any job that was ever published, and coordinators that may die between any two effects.
+// Whatever it does, the batch must end with one result per call, and every dispatch must keep the
+// order of calls.
 type world struct {
 	t    testing.TB
 	seed uint64
@@ -178,7 +179,7 @@ func (c *coordinator) perform() {
 	}
 }
 
-// checkDispatch is the rule of order, said plainly.
+// checkDispatch checks the order of calls, the plan record before a write, and the window.
 func (c *coordinator) checkDispatch(e batch.Dispatch) {
 	w := c.w
 	p := c.m.Plan()
@@ -233,7 +234,8 @@ func (w *world) work(i int) {
 	}
 	attempt := 1
 	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State != wire.Granted {
-		// A lapsed claim is taken over only where the tool allows it. The twin's clock jumps, so any age will do.
+		// A lapsed claim is taken over only where the tool allows it. The clock jumps, so any age
+		// will do.
 		if call.Claims() && call.Tool.OnCrash != messages.OnCrashIdempotent {
 			delete(w.jobs, i)
 			return
@@ -299,7 +301,7 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 					c.look()
 				}
 			default:
-				if until, rests := c.m.Rest(); rests && until.After(w.now) { // nothing of it stays; somebody wakes it, or time does
+				if until, rests := c.m.Rest(); rests && until.After(w.now) { // drop the machine
 					w.checkRest()
 					rested++
 					if w.decide(); w.rng.IntN(3) == 0 {
@@ -325,7 +327,7 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 	}
 }
 
-// checkRest holds a machine that rests to what that means: nothing of the batch is on its way.
+// checkRest fails when the machine rests while a job of the batch is out, or no call is parked.
 func (w *world) checkRest() {
 	waiting := 0
 	for i := range w.plan.Calls {

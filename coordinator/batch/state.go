@@ -35,8 +35,9 @@ type call struct {
 	// since is the last sign of life: when the job was published, or a worker reported. Read in
 	// every base state but waiting and parked.
 	since time.Time
-	// published: the queue may hold a job by this driver, so the call keeps its place in the window.
-	// Always true in queued, never in waiting and parked; it tells something in the others.
+	// published: the queue may hold a job by this driver, so the call keeps its place in the
+	// window. Always true in queued, never in waiting and parked; it tells something in the
+	// others.
 	published bool
 	// held: at the last step its job was due and the window was full. Never true when published.
 	held      bool
@@ -46,7 +47,7 @@ type call struct {
 
 	result  *messages.Result // ended: how
 	told    bool             // ended: its end was told
-	durable bool             // ended: the result is in its journal or a plan record, and survives power loss
+	durable bool             // ended: a record has the result, so it survives power loss
 
 	// What follows means the same in every state.
 
@@ -160,8 +161,8 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 	c.handedBack = true
 }
 
-// onLetGo has the job published again after the pause. Without a failed attempt the call still waits
-// for its first worker, and its patience is not renewed.
+// onLetGo has the job published again after the pause. Without a failed attempt the call still
+// waits for its first worker, and its patience is not renewed.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {

@@ -12,7 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A call that only waits for room in the window wakes nobody: another call's end does.
+// A call that only waits for room in the window sets no wake time: it goes on when another call
+// ends.
 func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
 	for _, state := range []wire.CallState{wire.Released, wire.Claimed} {
 		safe := true

@@ -1,11 +1,12 @@
 // Package plan turns the calls of a batch into stages: calls in, ordered stages out.
 //
-// Emission order is kept. Consecutive calls that may overlap form one stage; every other call is a
-// stage of its own; a stage starts when the one before it has ended:
+// Stages keep the order in which the model emitted the calls. Consecutive calls that may overlap
+// form one stage. Every other call is a stage of its own. A stage starts when the one before it
+// has ended:
 //
 //	[Grep Glob Read Bash Grep]  ->  [Grep Glob Read] [Bash] [Grep]
 //
-// So a read that the model put after a write sees what that wrote, and a read before it does not.
+// So a read after a write sees the effect of the write, and a read before it does not.
 //
 // The package is pure: no clock, no I/O, no goroutine. The same calls and the same catalog give the
 // same plan on every coordinator.
@@ -27,21 +28,21 @@ type Plan struct {
 	Stages [][]int // indices into Calls, in emission order
 }
 
-// Call is one call with what the plan fixed about it.
+// Call is one call with what the plan has settled about it.
 type Call struct {
 	wire.PlannedCall
 	ID     messages.CallID
 	Input  json.RawMessage
 	Reason string // why the call may or may not run beside others, for people
-	// Tool is the tool's promise, among it the timeout and what is allowed after a crash.
+	// Tool is what the tool promises, for example its timeout and what is allowed after a crash.
 	Tool schemas.Tool
 }
 
 // Claims reports whether a run of the call must be claimed in its journal: true for every write.
 func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 
-// New plans the calls with the catalog's tools. A call that cannot run, because its tool is unknown
-// or its arguments could not be read, gets its result here and delays no other call.
+// New plans the calls with the catalog's tools. A call whose tool is unknown, or whose arguments
+// could not be read, is refused: it has its result already and delays no other call.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	planned := make([]Call, len(calls))
 	for i, c := range calls {
@@ -50,6 +51,7 @@ func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	return Plan{Calls: planned, Stages: stages(planned)}
 }
 
+// classify decides whether a call can run at all, and whether it may overlap others.
 func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
 	tool, known := catalog.Lookup(c.Tool())
 	call := Call{
@@ -70,6 +72,7 @@ func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
 	return call
 }
 
+// refuse gives the call the result of a call that never runs.
 func (c *Call) refuse(status messages.Status, code messages.Code, message string) {
 	c.Reason = "never runs: " + string(code)
 	c.Refused = &messages.Result{
@@ -78,6 +81,7 @@ func (c *Call) refuse(status messages.Status, code messages.Code, message string
 	}
 }
 
+// unknownTool tells the model which tools it can call instead, up to a bound.
 func unknownTool(name string, catalog schemas.Catalog) string {
 	const most = 20
 	message := fmt.Sprintf("There is no tool named %.80q.", name)
@@ -104,8 +108,8 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 	return message
 }
 
-// stages groups the calls, and also writes each call's stage into the call. A refused call joins
-// any open stage, since it never runs.
+// stages groups the calls and sets the stage of each. A refused call joins any open stage, since it
+// never runs.
 func stages(calls []Call) [][]int {
 	var stages [][]int
 	open := false // the last stage takes more calls that may overlap
@@ -122,8 +126,8 @@ func stages(calls []Call) [][]int {
 	return stages
 }
 
-// Adopt is the plan that another coordinator stored first, for the same batch: its classes replace
-// ours.
+// Adopt returns the plan with the decisions of another coordinator, which stored its plan of the
+// same batch first. It fails when the record has another number of calls.
 func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))
@@ -139,7 +143,7 @@ func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	return Plan{Calls: calls, Stages: stages(calls)}, nil
 }
 
-// Record is the first record of the plan: what every call of the batch is.
+// Record returns the decisions about every call, for the first plan record.
 func (p Plan) Record() []wire.PlannedCall {
 	record := make([]wire.PlannedCall, len(p.Calls))
 	for i, c := range p.Calls {
