@@ -32,12 +32,12 @@ type call struct {
 	// back: a driver reconsiders an End, and an adopted plan may know a tool that ours refused.
 	base state
 
-	// since is the last sign of life: when the job was published, or a worker reported. Read in
-	// every base state but waiting and parked.
+	// since is the last sign of life: a worker's report, the end of the pause that it asked for, or
+	// the first dispatch. It means nothing in parked, nor in waiting without a claim.
 	since time.Time
-	// published: the queue may hold a job by this driver, so the call keeps its place in the
-	// window. Always true in queued, never in waiting and parked; it tells something in the
-	// others.
+	// published: this driver published its job, and the call has kept its place in the window
+	// since. True in queued, false in waiting and parked, either in running, claimed and
+	// released.
 	published bool
 	// held: at the last step its job was due and the window was full. Never true when published.
 	held      bool
