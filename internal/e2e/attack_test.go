@@ -125,10 +125,10 @@ func (s *siege) belongings() map[string]string {
 	return stored
 }
 
-// everyVerb lists the verbs of package messages, so that the test covers new ones too.
+// everyVerb lists the verbs of package wire, so that the test covers new ones too.
 func everyVerb(t *testing.T) (verbs []wire.Verb) {
 	t.Helper()
-	source, err := os.ReadFile("../../messages/token.go")
+	source, err := os.ReadFile("../../internal/wire/subjects.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func everyVerb(t *testing.T) (verbs []wire.Verb) {
 		verbs = append(verbs, wire.Verb(found[1]))
 	}
 	if len(verbs) < 23 {
-		t.Fatalf("%d verbs in the source of package messages", len(verbs))
+		t.Fatalf("%d verbs in the source of package wire", len(verbs))
 	}
 	return verbs
 }
