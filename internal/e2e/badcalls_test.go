@@ -51,7 +51,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 			want := []ended{{messages.StatusOK, ""}}
 			unknown := 0
 			for _, b := range bad {
-				if b.call.name == "" && p == messages.Gemini {
+				if b.call.Name == "" && p == messages.Gemini {
 					continue // an answer must repeat the name
 				}
 				calls, want = append(calls, b.call), append(want, ended{b.status, b.code})

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,7 +44,12 @@ func BenchmarkBatch(b *testing.B) {
 // BenchmarkTraces measures the cost of traces: without a tracer, with one trace in a hundred, with
 // all, and with all while the collector is away, slow, or silent.
 func BenchmarkTraces(b *testing.B) {
-	fine := newOTLP(b)
+	fine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	}))
+	b.Cleanup(fine.Close)
+	all := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + fine.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=100"}
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		time.Sleep(time.Second)
@@ -60,8 +66,8 @@ func BenchmarkTraces(b *testing.B) {
 			env  []string
 		}{
 			{"off", nil},
-			{"one-in-100", append(fine.env(), "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01")},
-			{"all", fine.env()},
+			{"one-in-100", append(slices.Clone(all), "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01")},
+			{"all", all},
 			{"all-down", []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"}},
 			{"all-slow", []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + slow.URL}},
 			{"all-deaf", []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + deaf.Addr().String()}},
@@ -76,7 +82,6 @@ func BenchmarkTraces(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer flush()
-				fine.forget()
 				batches(b, sessions, tracer, natstest.Fast)
 			})
 		}
@@ -97,7 +102,7 @@ func batches(b *testing.B, sessions int, tracer trace.Tracer, options ...natstes
 	for i := range calls {
 		calls[i] = call{"rd", input}
 		if i >= 8 {
-			calls[i].name = "wr"
+			calls[i].Name = "wr"
 		}
 	}
 	waits := make([]chan struct{}, sessions)

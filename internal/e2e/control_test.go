@@ -90,14 +90,6 @@ func (f *fleet) reply(b messages.Batch, within time.Duration) messages.Reply {
 	return reply
 }
 
-func statuses(r messages.Reply) string {
-	var all []string
-	for _, result := range r.Results {
-		all = append(all, string(result.Status))
-	}
-	return strings.Join(all, " ")
-}
-
 func (f *fleet) wantStatuses(r messages.Reply, want string) {
 	f.t.Helper()
 	if got := statuses(r); got != want {

@@ -27,27 +27,6 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// eventName returns an event in the tests' short form: its type, its call, and its attempt if there
-// is one.
-func eventName(e messages.Event) string {
-	name := string(e.Type)
-	if e.Index >= 0 {
-		name += fmt.Sprint(" ", e.Index)
-	}
-	if e.Attempt > 0 {
-		name += fmt.Sprint(" #", e.Attempt)
-	}
-	return name
-}
-
-func eventNames(events []messages.Event) []string {
-	var names []string
-	for _, e := range events {
-		names = append(names, eventName(e))
-	}
-	return names
-}
-
 // feed records the events that a watcher received.
 type feed struct {
 	mu     sync.Mutex
@@ -76,70 +55,6 @@ func (f *feed) of(id messages.BatchID) (events []messages.Event) {
 		}
 	}
 	return events
-}
-
-// checkFeed checks the guarantees for the events of a batch of this many calls, followed to its
-// reply.
-func checkFeed(t testing.TB, events []messages.Event, calls int) {
-	t.Helper()
-	names := eventNames(events)
-	times := map[string]int{}
-	type at struct {
-		attempt  int
-		fraction float64
-		ended    bool
-	}
-	state := make([]at, calls)
-	ran, ended, results := false, 0, 0
-	for i, e := range events {
-		if e.Type != messages.EventProgress && e.Type != messages.EventAwaiting && e.Type != messages.EventHook {
-			key := fmt.Sprint(e.Type, e.Index)
-			if e.Type == messages.EventRunning {
-				key = eventName(e)
-			}
-			if times[key]++; times[key] > 1 {
-				t.Errorf("%s was told twice: %v", eventName(e), names)
-			}
-		}
-		if e.Result != nil && (e.Result.Output != nil || e.Result.Trail != nil) {
-			t.Errorf("%s tells more than it should: %+v", eventName(e), e.Result)
-		}
-		switch e.Type {
-		case messages.EventStart:
-			if ran || e.Index != i {
-				t.Errorf("%s is event %d: %v", eventName(e), i, names)
-			}
-		case messages.EventRunning:
-			ran = true
-			if c := &state[e.Index]; e.Attempt <= c.attempt || c.ended || e.Worker == "" {
-				t.Errorf("%s by %q comes too late: %v", eventName(e), e.Worker, names)
-			} else {
-				c.attempt, c.fraction = e.Attempt, 0
-			}
-		case messages.EventProgress:
-			if c := &state[e.Index]; e.Attempt != c.attempt || c.ended || e.Progress.Fraction < c.fraction {
-				t.Errorf("%s (%+v) goes back: %v", eventName(e), e.Progress, names)
-			} else {
-				c.fraction = e.Progress.Fraction
-			}
-		case messages.EventEnd:
-			ran = true
-			state[e.Index].ended = true
-			ended++
-		case messages.EventResult:
-			if ended != calls || e.Index != results {
-				t.Errorf("%s comes after %d ends and %d results: %v", eventName(e), ended, results, names)
-			}
-			results++
-		case messages.EventReply:
-			if results != calls || i != len(events)-1 {
-				t.Errorf("the reply comes after %d results: %v", results, names)
-			}
-		}
-	}
-	if n := len(events); n == 0 || events[n-1].Type != messages.EventReply {
-		t.Errorf("there is no reply: %v", names)
-	}
 }
 
 // watchable returns a fleet with the tools echo (a read) and count (a write), and those that more

@@ -4,10 +4,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +13,6 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -159,58 +155,4 @@ func (f *fleet) run(b messages.Batch) messages.Reply {
 		f.t.Fatalf("batch %s: %v", b.ID, err)
 	}
 	return reply
-}
-
-// call is one tool call: a tool and its input as JSON; "" means {}.
-type call struct {
-	name  string
-	input string
-}
-
-// canonical returns a batch of these calls in the canonical dialect, with the call ids c0, c1, ...
-func canonical(session, id string, calls ...call) messages.Batch {
-	return batchIn(messages.Canonical, session, id, calls...)
-}
-
-// batchIn returns a batch of these calls in a provider's dialect, with the call ids c0, c1, ...
-func batchIn(p messages.Provider, session, id string, calls ...call) messages.Batch {
-	list := make([]string, len(calls))
-	wrap := func(format string) json.RawMessage {
-		return json.RawMessage(fmt.Sprintf(format, strings.Join(list, ",")))
-	}
-	b := messages.Batch{V: messages.Version, ID: messages.BatchID(id), Session: messages.SessionID(session), Provider: p}
-	for i, c := range calls {
-		id, name, input := fmt.Sprintf("c%d", i), c.name, c.input
-		if input == "" {
-			input = "{}"
-		}
-		quoted := rawjson.Quote(input)
-		switch p {
-		case messages.Anthropic:
-			list[i] = fmt.Sprintf(`{"type":"tool_use","id":%q,"name":%q,"input":%s}`, id, name, input)
-		case messages.OpenAIChat:
-			list[i] = fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%s}}`, id, name, quoted)
-		case messages.OpenAIResponses:
-			list[i] = fmt.Sprintf(`{"type":"function_call","call_id":%q,"name":%q,"arguments":%s}`, id, name, quoted)
-		case messages.Bedrock:
-			list[i] = fmt.Sprintf(`{"toolUse":{"toolUseId":%q,"name":%q,"input":%s}}`, id, name, input)
-		case messages.Gemini:
-			list[i] = fmt.Sprintf(`{"functionCall":{"id":%q,"name":%q,"args":%s}}`, id, name, input)
-		default:
-			list[i] = fmt.Sprintf(`{"id":%q,"name":%q,"input":%s}`, id, name, input)
-		}
-	}
-	switch p {
-	case messages.Anthropic, messages.Bedrock:
-		b.Message = wrap(`{"role":"assistant","content":[%s]}`)
-	case messages.OpenAIChat:
-		b.Message = wrap(`{"role":"assistant","content":null,"tool_calls":[%s]}`)
-	case messages.OpenAIResponses:
-		b.Message = wrap(`[%s]`)
-	case messages.Gemini:
-		b.Message = wrap(`{"role":"model","parts":[%s]}`)
-	default:
-		b.Message = wrap(`{"calls":[%s]}`)
-	}
-	return b
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -277,7 +278,7 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 // calls end like those of a lost worker.
 func TestRevokedCredentials(t *testing.T) {
 	// A data race inside nats-server: its reload compares account counters while they change.
-	if raceDetector {
+	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)
@@ -342,7 +343,7 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 // another one continues the batch.
 func TestARevokedCoordinatorEnds(t *testing.T) {
 	// A data race inside nats-server: its reload compares account counters while they change.
-	if raceDetector {
+	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
 	ids := natstest.NewIdentities(t)

@@ -100,8 +100,7 @@ var rooms = []room{
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
-	{path: "internal/e2e", may: []string{"..."}},
-	{path: "internal/e2e/soak/...", may: []string{"..."}},
+	{path: "internal/e2e/...", may: []string{"..."}},
 	{path: "cmd/...", may: []string{"..."}},
 }
 

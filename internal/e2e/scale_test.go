@@ -171,7 +171,7 @@ func BenchmarkLiveSessions(b *testing.B) {
 			for i := range calls {
 				calls[i] = call{"rd", `{"p":1}`}
 				if i >= 8 {
-					calls[i].name = "wr"
+					calls[i].Name = "wr"
 				}
 			}
 			replies := make(chan string, 10*sessions)

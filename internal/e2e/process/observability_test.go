@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 )
 
 // observability is the folder with the settings of the monitoring.
-const observability = "../../deploy/observability/"
+const observability = "../../../deploy/observability/"
 
 // A fleet of processes works, with successes and failures, under a Prometheus with our settings.
 // Every query of the dashboard finds data, every rule can be evaluated, and the alerts name what
@@ -76,7 +76,7 @@ func TestTheDashboardHasData(t *testing.T) {
 type observed struct {
 	*processes
 	dir    string
-	people people
+	alice  approval.Key
 	agent  *client.Client
 	served map[string][]string // addresses of the /metrics of each job's processes
 	rounds int
@@ -86,13 +86,17 @@ type observed struct {
 // hook that cannot run, a bounded stream, approvers, traces.
 func newObserved(t *testing.T) *observed {
 	t.Helper()
-	f := &observed{dir: t.TempDir(), people: newPeople(t, "alice"), served: map[string][]string{}}
+	alice, err := approval.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &observed{dir: t.TempDir(), alice: alice, served: map[string][]string{}}
 	policy := f.file(t, "policy.yaml", fmt.Sprintf(`
 ask: [{tool: refund, name: refunds}]
 deny: [{tool: forbidden, name: never}]
 hooks: [{name: lost, match: echo, class: observe, after: {command: [./no-such-program]}}]
 approvers: [{name: alice, key: %s}]
-`, f.people.keys["alice"].Public()))
+`, f.alice.Public()))
 	settings := f.file(t, "toolfleet.yaml", "max_bytes: {CALLS: 100MB}\npolicy: "+policy+"\n")
 	f.processes = newProcesses(t, append(newOTLP(t).env(), "TOOLFLEET_CONFIG="+settings,
 		"TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=400ms")...)
@@ -234,7 +238,7 @@ func (f *observed) answer(b messages.Batch) {
 	})
 	d := approval.Answer(q, messages.VerdictApprove, "alice")
 	d.At = time.Now().UTC()
-	signed, err := f.people.keys["alice"].Sign(d)
+	signed, err := f.alice.Sign(d)
 	if err != nil {
 		f.t.Fatal(err)
 	}

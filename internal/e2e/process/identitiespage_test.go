@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ func TestIdentitiesPage(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands are not run")
 	}
-	document, err := os.ReadFile("../../docs/identities.md")
+	document, err := os.ReadFile("../../../docs/identities.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func TestIdentitiesPage(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d commands, %v", len(all), err)
 	}
-	dependOn(t, "../../cmd", "../../internal")
+	dependOn(t, "../../../cmd", "../../../internal")
 	command := binary(t)
 	p := page{&reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}}
 	if err := errors.Join(
-		os.CopyFS(filepath.Join(p.dir, "examples"), os.DirFS("../../examples")),
-		os.CopyFS(filepath.Join(p.dir, "deploy"), os.DirFS("../../deploy")),
+		os.CopyFS(filepath.Join(p.dir, "examples"), os.DirFS("../../../examples")),
+		os.CopyFS(filepath.Join(p.dir, "deploy"), os.DirFS("../../../deploy")),
 		os.Symlink(command, filepath.Join(p.dir, "toolfleet")),
 	); err != nil {
 		t.Fatal(err)

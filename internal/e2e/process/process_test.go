@@ -1,7 +1,8 @@
-package e2e
+// Package process runs the command toolfleet as its users do: real processes, a real server, signals,
+// disks and terminals. What shows in one process is tested in the package above, in simulated time.
+package process
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -30,7 +33,7 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	built = dir
 	path := filepath.Join(dir, "toolfleet")
-	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/toolfleet").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path, "../../../cmd/toolfleet").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the command: %w\n%s", err, out)
 	}
 	return path, nil
@@ -40,7 +43,7 @@ var build = sync.OnceValues(func() (string, error) {
 // detector sees nothing of other processes.
 func binary(t *testing.T) string {
 	t.Helper()
-	if raceDetector {
+	if fleettest.RaceDetector {
 		t.Skip("what runs in processes of its own is not seen by the race detector")
 	}
 	path, err := build()
@@ -62,23 +65,6 @@ func TestMain(m *testing.M) {
 type daemon struct {
 	cmd *exec.Cmd
 	log *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // processes is a fleet of real processes: one NATS server, and the daemons started for it.
@@ -170,6 +156,29 @@ func (p *processes) client() *client.Client {
 	return c
 }
 
+// tell runs a command to its end and returns its stdout, stderr and exit status.
+func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
+	p.t.Helper()
+	path := binary(p.t)
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
+	var out, talk strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &talk
+	_ = cmd.Run() // the exit status is checked instead
+	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
+}
+
+// bus connects to the server of the processes.
+func (p *processes) bus() *bus.Conn {
+	p.t.Helper()
+	conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.url, Name: "test"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(conn.Close)
+	return conn
+}
+
 // tools writes a tools file with these tools: sleep and echo are reads; hold is a read that waits
 // until the file LEDGER.go exists, LEDGER being the path of the ledger; note is a write that
 // appends a line to the ledger.
@@ -209,7 +218,7 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 	c := p.client()
 	calls := make([]call, 8)
 	for i := range calls {
-		calls[i].name = "look"
+		calls[i].Name = "look"
 	}
 	b := canonical("s", "shared", calls...)
 	if err := c.Submit(t.Context(), b); err != nil {

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/proto/otlp/trace/v1"
+	v1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
@@ -85,7 +85,7 @@ func TestJaegerShowsTheTrace(t *testing.T) {
 func (p *processes) runREADMEsBatch() {
 	p.t.Helper()
 	root := p.t.TempDir()
-	if err := os.CopyFS(filepath.Join(root, "examples"), os.DirFS("../../examples")); err != nil {
+	if err := os.CopyFS(filepath.Join(root, "examples"), os.DirFS("../../../examples")); err != nil {
 		p.t.Fatal(err)
 	}
 	p.ready("coordinator")

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"bytes"
@@ -100,7 +100,7 @@ func TestReadme(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands of README.md are not run")
 	}
-	document, err := os.ReadFile("../../README.md")
+	document, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,11 +123,11 @@ func TestReadme(t *testing.T) {
 // newReader returns a reader with a copy of the examples and a built binary.
 func newReader(t *testing.T) *reader {
 	t.Helper()
-	dependOn(t, "../../cmd", "../../internal")
+	dependOn(t, "../../../cmd", "../../../internal")
 	r := &reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}
 	command := binary(t)
 	if err := errors.Join(
-		os.CopyFS(filepath.Join(r.dir, "examples"), os.DirFS("../../examples")),
+		os.CopyFS(filepath.Join(r.dir, "examples"), os.DirFS("../../../examples")),
 		os.Mkdir(filepath.Join(r.dir, ".built"), 0o700),
 		os.Symlink(command, filepath.Join(r.dir, ".built", "toolfleet")),
 	); err != nil {
@@ -192,7 +192,7 @@ func (r *reader) follow(s snippet) error {
 	case "screen":
 		return same(r.screen, text)
 	case "file":
-		body, err := os.ReadFile(filepath.Join("../..", s.arg))
+		body, err := os.ReadFile(filepath.Join("../../..", s.arg))
 		if err == nil && !strings.Contains(string(body), text) {
 			err = fmt.Errorf("the block is not a part of %s", s.arg)
 		}
@@ -209,7 +209,7 @@ func (r *reader) run(commands string) error {
 		r.noPython = true
 		commands = pythonLine.ReplaceAllString(commands, "")
 	}
-	checkout, err := filepath.Abs("../..")
+	checkout, err := filepath.Abs("../../..")
 	if err != nil {
 		return err
 	}

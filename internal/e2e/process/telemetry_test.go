@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"context"
@@ -130,7 +130,7 @@ func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	for _, name := range []string{"down", "never answers"} {
 		// However long the batch takes, no trace is sent before its end.
 		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name], "OTEL_BSP_SCHEDULE_DELAY=600000"}}
-		stdout, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../..")
+		stdout, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../..")
 		if code != 0 || !strings.HasPrefix(stdout, "{") || !endsWithTraces(stderr, "completed: 5 calls") {
 			t.Errorf("%s: run ends with %d\n%s\n%s", name, code, stdout, stderr)
 		}
@@ -202,7 +202,7 @@ func TestACollectorThatComesBack(t *testing.T) {
 func TestOneProcessIsOneService(t *testing.T) {
 	backend := newOTLP(t)
 	p := &processes{t: t, env: append(backend.env(), "OTEL_SERVICE_NAME=")}
-	if _, stderr, code := p.tell("run", "../../examples/anthropic.json", "--root", "../.."); code != 0 {
+	if _, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../.."); code != 0 {
 		t.Fatalf("run ends with %d\n%s", code, stderr)
 	}
 	// All spans are there once the command has ended: it flushes.

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"encoding/json"
@@ -24,6 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -242,7 +243,7 @@ func (c *canaries) raw() {
 	c.t.Helper()
 	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
 	header := bus.Header{"Authorization": {"cnry-headers"}, "tracestate": {"cnry-state"}, "baggage": {"user=cnry-baggage"}, "traceparent": {"cnry-parent"}}
-	if _, err := c.conn.Append(c.t.Context(), c.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), header, encoded(b)); err != nil {
+	if _, err := c.conn.Append(c.t.Context(), c.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), header, rawjson.MustMarshal(b)); err != nil {
 		c.t.Fatal(err)
 	}
 	if _, err := c.client.Await(c.t.Context(), b.Session, b.ID); err != nil {

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ func TestTheDrillOfAWrongRefund(t *testing.T) {
 			t.Skipf("no %s: the commands of docs/audit.md are not run", needed)
 		}
 	}
-	page, err := os.ReadFile("../../docs/audit.md")
+	page, err := os.ReadFile("../../../docs/audit.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"os"
@@ -24,8 +24,8 @@ func TestPythonClient(t *testing.T) {
 	}
 	p.ready("coordinator")
 	p.ready("worker", "--tools", file)
-	dependOn(t, "../../cmd", "../../internal", "../../examples/agent-python")
-	cmd := exec.CommandContext(t.Context(), python, "-m", "unittest", "discover", "-s", "../../examples/agent-python")
+	dependOn(t, "../../../cmd", "../../../internal", "../../../examples/agent-python")
+	cmd := exec.CommandContext(t.Context(), python, "-m", "unittest", "discover", "-s", "../../../examples/agent-python")
 	cmd.Env = append(os.Environ(), "NATS_URL="+p.url, "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"bytes"
@@ -17,10 +17,10 @@ import (
 // Views of a batch during its run and afterwards, through the binary: a watched session, an
 // external progress bar, and the picture that docs/events.md shows.
 func TestWatchingABatch(t *testing.T) {
-	dependOn(t, "../../cmd", "../../examples")
+	dependOn(t, "../../../cmd", "../../../examples")
 	p := newProcesses(t)
 	p.ready("coordinator")
-	p.ready("worker", "--tools", "../../examples/tools.yaml")
+	p.ready("worker", "--tools", "../../../examples/tools.yaml")
 	c := p.client()
 	if _, err := c.Run(t.Context(), canonical("s", "before"), nil); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestWatchingABatch(t *testing.T) {
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	bar := exec.Command("go", "run", "../../examples/progress-bar", "s", "turn-7")
+	bar := exec.Command("go", "run", "../../../examples/progress-bar", "s", "turn-7")
 	bar.Env = append(bar.Environ(), "NATS_URL="+p.url)
 	shown, err := bar.CombinedOutput()
 	if err != nil {
@@ -83,7 +83,7 @@ func TestWatchingABatch(t *testing.T) {
 	if code != 0 {
 		t.Fatal(stderr)
 	}
-	docs, err := os.ReadFile("../../docs/events.md")
+	docs, err := os.ReadFile("../../../docs/events.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"encoding/hex"
@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"go.opentelemetry.io/proto/otlp/trace/v1"
+	v1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 )
 

@@ -1,0 +1,19 @@
+package e2e
+
+import "github.com/toolfleet/toolfleet/internal/e2e/fleettest"
+
+// Short names for what is used everywhere.
+type (
+	call         = fleettest.Call
+	lockedBuffer = fleettest.Buffer
+)
+
+var (
+	canonical  = fleettest.Canonical
+	batchIn    = fleettest.BatchIn
+	statuses   = fleettest.Statuses
+	says       = fleettest.Says
+	checkFeed  = fleettest.CheckFeed
+	eventName  = fleettest.EventName
+	eventNames = fleettest.EventNames
+)

@@ -1,0 +1,16 @@
+package process
+
+import "github.com/toolfleet/toolfleet/internal/e2e/fleettest"
+
+// Short names for what is used everywhere.
+type (
+	call         = fleettest.Call
+	lockedBuffer = fleettest.Buffer
+)
+
+var (
+	canonical = fleettest.Canonical
+	statuses  = fleettest.Statuses
+	says      = fleettest.Says
+	checkFeed = fleettest.CheckFeed
+)
