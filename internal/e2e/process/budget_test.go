@@ -108,6 +108,7 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 // Jobs, results of reads, presence and events cost none. The server also syncs the state of the
 // coordinators' consumer, at most ten times a second however many batches there are.
 func TestDurabilityBudget(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes")
 	}

@@ -329,6 +329,7 @@ func (c *canaries) found() []string {
 var recorded = []string{"the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
 
 func TestNoSecretLeavesTheProcesses(t *testing.T) {
+	t.Parallel()
 	c := newCanaries(t)
 	c.work()
 	if diff := cmp.Diff(recorded, c.found()); diff != "" {
@@ -339,6 +340,7 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 // TestWhatDebugShows: at the level debug the log has the texts of probes, hooks and refusals, so
 // that an operator finds out why they fail, but never arguments, results or credentials.
 func TestWhatDebugShows(t *testing.T) {
+	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
 	c.work()
 	allowed := append([]string{"the log of the coordinator: cnry-provider", "the log of the coordinator: cnry-refused", "the log of the worker: cnry-answer", "the log of the worker: cnry-hook",
@@ -352,6 +354,7 @@ func TestWhatDebugShows(t *testing.T) {
 // TestContentInTracesByRequest shows that the tests above would find the secrets if traces held
 // content.
 func TestContentInTracesByRequest(t *testing.T) {
+	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_TRACE_CONTENT=true")
 	c.work()
 	found := c.found()
@@ -372,6 +375,7 @@ func TestContentInTracesByRequest(t *testing.T) {
 // TestAWrongStartTellsNoSecret starts daemons that cannot work because of settings with secrets in
 // them. No message may contain one.
 func TestAWrongStartTellsNoSecret(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t)
 	tools, _ := p.tools()
 	for _, tc := range []struct {

@@ -57,6 +57,7 @@ func fillDisk(t *testing.T, dir string) (remove func()) {
 // The server's disk fills up while batches run. Nothing is acknowledged that is not stored, doctor
 // says what to do, and after a restart with free space every acknowledged batch gets its reply.
 func TestTheDiskIsFull(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes")
 	}

@@ -13,6 +13,7 @@ import (
 // round?". The test runs the commands of that drill in docs/audit.md, and they show what the page
 // shows.
 func TestTheDrillOfAWrongRefund(t *testing.T) {
+	t.Parallel()
 	for _, needed := range []string{"bash", "jq"} {
 		if _, err := exec.LookPath(needed); err != nil {
 			t.Skipf("no %s: the commands of docs/audit.md are not run", needed)

@@ -16,6 +16,7 @@ import (
 // A worker without free file descriptors says so in the results of the calls that it cannot start,
 // runs the others, and starts calls again later.
 func TestAWorkerHasNoFilesLeft(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t)
 	path := binary(t)
 	file := filepath.Join(t.TempDir(), "tools.yaml")

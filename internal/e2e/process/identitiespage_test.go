@@ -24,6 +24,7 @@ type page struct{ *reader }
 // <!-- test: sees, TEXT --> its command soon shows the text <!-- test: reload, FILE --> the server
 // gets SIGHUP and then accepts the key in that file
 func TestIdentitiesPage(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands are not run")
 	}

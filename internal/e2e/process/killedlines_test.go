@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,14 +17,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Workers are killed with SIGKILL between the effect of a call and its result, 200 times, and
-// coordinators at any moment. Each effect has exactly one audit line, which says how its call
-// ended.
+var auditKills = flag.Int("audit.kills", 40, "how often TestEveryEffectHasItsLine kills a worker")
+
+// Workers are killed with SIGKILL between the effect of a call and its result, and coordinators at
+// any moment. Each effect has exactly one audit line, which says how its call ended.
 func TestEveryEffectHasItsLine(t *testing.T) {
-	kills := 200
-	if testing.Short() {
-		kills = 30
-	}
+	t.Parallel()
+	kills := *auditKills
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=1500ms", "TOOLFLEET_GRACE=400ms", "TOOLFLEET_QUEUE_TIMEOUT=1h", "TOOLFLEET_POISON=50")
 	dir := t.TempDir()
 	ledger, file := filepath.Join(dir, "ledger"), filepath.Join(dir, "tools.yaml")

@@ -32,6 +32,7 @@ const observability = "../../../deploy/observability/"
 // Every query of the dashboard finds data, every rule can be evaluated, and the alerts name what
 // was broken.
 func TestTheDashboardHasData(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}

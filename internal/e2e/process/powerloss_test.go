@@ -265,6 +265,7 @@ func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed
 // that was seen does not change, and no effect happens twice. The ledger of the effects is on
 // another disk.
 func TestPowerLoss(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
 	}
@@ -282,6 +283,7 @@ func TestPowerLoss(t *testing.T) {
 // acknowledged batches: the test logs how many without asserting it, which shows that TestPowerLoss
 // can fail.
 func TestPowerLossWithoutSync(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
 	}
@@ -294,6 +296,7 @@ func TestPowerLossWithoutSync(t *testing.T) {
 // The power fails for the server only. Coordinator and worker survive, reconnect to the server with
 // what its disk has, and go on.
 func TestPowerLossUnderLivingDaemons(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes on disks of their own")
 	}

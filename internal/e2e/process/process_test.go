@@ -3,6 +3,7 @@
 package process
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -53,7 +54,9 @@ func binary(t *testing.T) string {
 	return path
 }
 
+// These tests wait for their processes most of the time, so that four run at once even on two cores.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // before -parallel of the command line
 	code := m.Run()
 	if built != "" {
 		_ = os.RemoveAll(built)
@@ -210,6 +213,7 @@ func (p *processes) tools() (file, ledger string) {
 }
 
 func TestTwoWorkersShareABatch(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t)
 	file, dir := p.effects()
 	p.ready("coordinator")
@@ -240,6 +244,7 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 }
 
 func TestAWorkerIsKilledDuringARead(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
 	file, dir := p.effects()
 	p.ready("coordinator")
@@ -265,6 +270,7 @@ func TestAWorkerIsKilledDuringARead(t *testing.T) {
 }
 
 func TestAWorkerIsKilledDuringAWrite(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")
 	file, ledger := p.tools()
 	p.ready("coordinator")
@@ -296,6 +302,7 @@ func TestAWorkerIsKilledDuringAWrite(t *testing.T) {
 }
 
 func TestACoordinatorIsKilledDuringABatch(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
 	file, ledger := p.tools()
 	victim := p.ready("coordinator")

@@ -9,6 +9,7 @@ import (
 
 // The Python client, which uses only the standard library, has its own tests in Python.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3: the tests of examples/agent-python are not run")

@@ -97,6 +97,7 @@ mkdir -p bin
 
 // The test does everything that README.md shows and compares the results.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash: the commands of README.md are not run")
 	}

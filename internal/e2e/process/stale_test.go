@@ -129,11 +129,13 @@ func dead(line string) bool {
 // A worker is paused past its lease in the middle of a write, and resumes after the call was
 // decided without it.
 func TestAWorkerSleepsThroughItsLease(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		tool string
 		want messages.Status
 	}{{"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}} {
 		t.Run(row.tool, func(t *testing.T) {
+			t.Parallel()
 			p := hasty(t)
 			file, dir := p.effects()
 			p.ready("coordinator")
@@ -267,8 +269,10 @@ func (w *cutProxy) setCut(cut bool) {
 // The connection of a worker is cut, but the worker lives: its tool is dead before another worker
 // may start the call.
 func TestACutOffWorkerKillsItsTool(t *testing.T) {
+	t.Parallel()
 	for _, tool := range []string{"once", "idem", "check"} {
 		t.Run(tool, func(t *testing.T) {
+			t.Parallel()
 			p := hasty(t)
 			file, dir := p.effects()
 			p.ready("coordinator")
@@ -312,11 +316,13 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 // One SIGTERM drains, a second one hurries, and nothing is lost: a call that may run again does so
 // without waiting for the lease.
 func TestTwoSIGTERMs(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		tool string
 		want messages.Status
 	}{{"look", messages.StatusOK}, {"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}, {"check", messages.StatusOK}} {
 		t.Run(row.tool, func(t *testing.T) {
+			t.Parallel()
 			// The test must wait for neither.
 			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m")
 			file, dir := p.effects()
@@ -364,6 +370,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 // A call that kills the worker which started it is given up after five of them, and the calls
 // beside it are answered.
 func TestACallThatKillsItsWorkers(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")
 	p.ready("coordinator")
 	file := filepath.Join(t.TempDir(), "tools.yaml")

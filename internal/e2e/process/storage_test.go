@@ -12,6 +12,7 @@ import (
 )
 
 func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
+	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
 	file, _ := p.tools()
 	p.ready("coordinator")
@@ -74,6 +75,7 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 // Daemons refuse a server that may lose acknowledged messages, unless the settings accept that;
 // then the log shows it.
 func TestAnUnsafeServerIsRefused(t *testing.T) {
+	t.Parallel()
 	p, server := serverOn(t, t.TempDir(), []string{"--sync", "1m"})
 	p.until("the server says what it risks", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
 	file, _ := p.tools()

@@ -67,8 +67,10 @@ func badCollectors(t *testing.T) map[string]string {
 // TestNothingWaitsForTheCollector runs far more batches than the queue of spans holds, with
 // collectors that take no traces, and then stops the processes.
 func TestNothingWaitsForTheCollector(t *testing.T) {
+	t.Parallel()
 	for name, url := range badCollectors(t) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newProcesses(t, "OTEL_BSP_MAX_QUEUE_SIZE=32", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=8", "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_EXPORTER_OTLP_ENDPOINT="+url)
 			began := time.Now()
 			tools, _ := p.tools()
@@ -126,6 +128,7 @@ func (p *processes) ends(d *daemon) {
 // TestACommandEndsWithoutItsCollector runs a whole fleet in one process. Its answer does not depend
 // on a collector.
 func TestACommandEndsWithoutItsCollector(t *testing.T) {
+	t.Parallel()
 	urls := badCollectors(t)
 	for _, name := range []string{"down", "never answers"} {
 		// However long the batch takes, no trace is sent before its end.
@@ -162,6 +165,7 @@ func refusedMessage(t *testing.T) string {
 // TestACollectorThatComesBack kills a collector with spans in flight; after a restart it gets the
 // spans of later batches.
 func TestACollectorThatComesBack(t *testing.T) {
+	t.Parallel()
 	addr := natstest.FreeAddr(t)
 	var taken lockedBuffer
 	open := func() *http.Server {
@@ -200,6 +204,7 @@ func TestACollectorThatComesBack(t *testing.T) {
 // TestOneProcessIsOneService checks that the whole fleet inside one command is one service, in one
 // trace.
 func TestOneProcessIsOneService(t *testing.T) {
+	t.Parallel()
 	backend := newOTLP(t)
 	p := &processes{t: t, env: append(backend.env(), "OTEL_SERVICE_NAME=")}
 	if _, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../.."); code != 0 {

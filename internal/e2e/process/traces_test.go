@@ -52,6 +52,7 @@ const theREADMEsBatch = `send toolfleet.batch [toolfleet CLIENT]
 `
 
 func TestTheTraceOfABatch(t *testing.T) {
+	t.Parallel()
 	backend := newOTLP(t)
 	p := newProcesses(t, backend.env()...)
 	p.runREADMEsBatch()
@@ -65,6 +66,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 
 // TestJaegerShowsTheTrace reads the same trace back from a real Jaeger, through its API.
 func TestJaegerShowsTheTrace(t *testing.T) {
+	t.Parallel()
 	path := os.Getenv("JAEGER")
 	if path == "" {
 		t.Skip("no Jaeger: `.ci/run jaeger` builds one and runs this with JAEGER=<its path>")
@@ -214,6 +216,7 @@ func number(text string) int {
 
 // A retried call is one trace: the later attempt is a separate child, linked to the failed one.
 func TestTheTraceOfARetriedCall(t *testing.T) {
+	t.Parallel()
 	backend := newOTLP(t)
 	p := newProcesses(t, backend.env()...)
 	file := filepath.Join(t.TempDir(), "tools.yaml")
@@ -279,6 +282,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 
 // A batch that waited for approval is one trace. No span is open while it waits: the wait is a gap.
 func TestTheTraceOfACallThatWaited(t *testing.T) {
+	t.Parallel()
 	backend := newOTLP(t)
 	dir := t.TempDir()
 	key, policy := filepath.Join(dir, "alice.key"), filepath.Join(dir, "policy.yaml")

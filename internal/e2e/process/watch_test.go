@@ -17,6 +17,7 @@ import (
 // Views of a batch during its run and afterwards, through the binary: a watched session, an
 // external progress bar, and the picture that docs/events.md shows.
 func TestWatchingABatch(t *testing.T) {
+	t.Parallel()
 	dependOn(t, "../../../cmd", "../../../examples")
 	p := newProcesses(t)
 	p.ready("coordinator")
