@@ -10,10 +10,8 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,6 +29,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/lane"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -150,7 +149,7 @@ func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	}
 	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
 	mine := &policyCheck{version: cfg.Rules.Version(), log: cfg.Logger}
-	w.consumer = lane.New(conn, served{registry, phases, cfg.Hooks, mine}, lane.Config{
+	w.consumer = lane.New(conn, served{registry, phases, mine}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
 		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger,
 		Observe: cfg.Metrics.ended, Count: cfg.Metrics.count, Tracer: cfg.Tracer,
@@ -295,7 +294,6 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline
-	hooks    hook.Set
 	policy   *policyCheck
 }
 
@@ -307,25 +305,8 @@ func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
-// Run passes the call to the pipeline and translates between the lane's types and the pipeline's.
-func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim, tell func(messages.Event)) (messages.Result, error) {
-	result, err := s.phases.Run(ctx, job, prior, func(ctx context.Context, f pipeline.Frozen) (pipeline.Grant, error) {
-		held, err := claim(ctx, lane.Want{
-			ArgsHash: f.ArgsHash, Input: changed(f.Input, job.Input), Hooks: f.Hooks, Permission: f.Permission, OnCrash: onCrash(f.Tool),
-			// A claim that is held for longer is given up as broken.
-			Deadline: f.Tool.Timeout() + s.hooks.BudgetAfter(job.Tool),
-		})
-		return pipeline.Grant{Attempt: held.Attempt, Fence: held.Fence, Probe: held.Probe, IdempotencyKey: job.IdempotencyKey(f.ArgsHash)}, err
-	}, tell)
-	var asked *pipeline.Asked
-	if errors.As(err, &asked) {
-		return result, &lane.Ask{Approval: asked.Approval, Hooks: asked.Hooks, ArgsHash: asked.ArgsHash}
-	}
-	var stricter *pipeline.Stricter
-	if errors.As(err, &stricter) {
-		return result, &lane.HandBack{ArgsHash: stricter.ArgsHash, Reason: stricter.Reason}
-	}
-	return result, err
+func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (messages.Result, error) {
+	return s.phases.Run(ctx, job, prior, claim, tell)
 }
 
 // write stores an audit line that a call waits for. A broken connection gets about three seconds
@@ -342,21 +323,4 @@ func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (e
 		}
 	}
 	return err
-}
-
-// onCrash is what may be done about a call whose worker was lost. A call that changes nothing may
-// run again, even when it is claimed.
-func onCrash(t tool.Tool) messages.OnCrash {
-	if t.Kind != messages.KindWrite {
-		return messages.OnCrashIdempotent
-	}
-	return t.OnCrash
-}
-
-// changed returns the frozen input if it differs from the job's, and nil if it does not.
-func changed(frozen, asked json.RawMessage) json.RawMessage {
-	if bytes.Equal(frozen, asked) {
-		return nil
-	}
-	return frozen
 }

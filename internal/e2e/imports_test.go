@@ -76,7 +76,8 @@ var rooms = []room{
 	{path: "worker/tool/httptool", may: runner},
 	{path: "worker/tool/mcptool", may: runner},
 	{path: "worker/tool/tooltest", may: runner},
-	{path: "worker/pipeline", may: plus(words, "internal/wire", "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
+	{path: "worker/call", may: []string{"messages"}},
+	{path: "worker/pipeline", may: plus(words, "internal/wire", "worker/call", "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
 
 	{path: "internal/tracing"},
 	{path: "internal/telemetry", may: []string{"internal/tracing"}},
@@ -90,7 +91,7 @@ var rooms = []room{
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
 
-	{path: "worker/lane", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
+	{path: "worker/lane", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 

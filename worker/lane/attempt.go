@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // attempt is one job on its way through this worker. Fields without a guard are set before work
@@ -114,8 +115,8 @@ func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
 	stop := a.giveSigns(a.running)
 	result, err := a.work()
 	stop()
-	var back *HandBack
-	var ask *Ask
+	var back *call.HandBack
+	var ask *call.Ask
 	switch {
 	case errors.Is(err, errNotMine):
 		if settle, err := a.settled(ctx); settle != nil || err != nil {
@@ -173,7 +174,7 @@ func (a *attempt) queueMS() float64 {
 // endOf turns an error that the run would meet on every worker into a result. It passes any other
 // error on: the call then goes on elsewhere.
 func (a *attempt) endOf(err error) (messages.Result, error) {
-	var ask *Ask
+	var ask *call.Ask
 	tooLarge := errors.Is(err, bus.ErrTooLarge)
 	switch {
 	case errors.Is(err, errOtherInput), tooLarge && a.unsure():
@@ -311,7 +312,7 @@ func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
 
 // handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
 // of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
-func (a *attempt) handBack(ctx context.Context, back *HandBack) (settlement, error) {
+func (a *attempt) handBack(ctx context.Context, back *call.HandBack) (settlement, error) {
 	note := wire.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
 	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
 		return nil, err

@@ -1,8 +1,10 @@
 package lane
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // errOtherInput ends a takeover whose frozen input differs from that of the lost attempt. Under
@@ -31,7 +34,7 @@ const room = 1 << 10
 // Watchers get the running event only now, and not when the call was picked up. By then the start
 // of a call that claims is durable, and a call that is refused or waits for a person never shows as
 // running.
-func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
+func (a *attempt) claim(ctx context.Context, want call.Frozen) (call.Grant, error) {
 	held, err := a.begin(ctx, want)
 	if err == nil {
 		a.event(messages.Event{Type: messages.EventRunning})
@@ -43,18 +46,18 @@ func (a *attempt) claim(ctx context.Context, want Want) (Held, error) {
 // that renews the lease. It refuses a claim that is too large to be renewed later. The claim is
 // durable before begin returns, so the tool never runs without a trace of it. A call that does not
 // claim gets its attempt number only.
-func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
+func (a *attempt) begin(ctx context.Context, want call.Frozen) (call.Grant, error) {
 	if !a.claims() {
-		return Held{Attempt: a.runs}, nil
+		return call.Grant{Attempt: a.runs}, nil
 	}
 	before, last := a.mine()
 	unsure := a.unsure()
 	if unsure && before.ArgsHash != want.ArgsHash {
-		return Held{}, errOtherInput
+		return call.Grant{}, errOtherInput
 	}
 	record := wire.CallRecord{
 		V: messages.Version, State: wire.Claimed, Nonce: a.nonce, Attempt: before.Attempt + 1, Worker: a.cfg.Worker,
-		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: want.Input, Hooks: want.Hooks, Approval: before.Approval,
+		ArgsHash: want.ArgsHash, ToolDigest: a.job.ToolDigest, OnCrash: want.OnCrash, Input: changed(want.Input, a.job.Input), Hooks: want.Hooks, Approval: before.Approval,
 		LeaseMS: a.cfg.Lease.Milliseconds(), DeadlineMS: want.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: a.parent,
 		Permission: want.Permission, Started: a.began,
 	}
@@ -68,17 +71,17 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 	// All of this is in every record from now on, so it has to fit beside the headroom.
 	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
 	if size := len(rawjson.MustMarshal(heavy)); size > a.conn.MaxPayload()-room {
-		return Held{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
+		return call.Grant{}, fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, bus.ErrTooLarge)
 	}
 	asked := time.Now()
 	seq, err := a.insist(a.running, record, last)
 	var other *journal.Lost
 	if errors.As(err, &other) {
 		a.claimRefused()
-		return Held{}, errNotMine
+		return call.Grant{}, errNotMine
 	}
 	if err != nil {
-		return Held{}, fmt.Errorf("claim: %w", err)
+		return call.Grant{}, fmt.Errorf("claim: %w", err)
 	}
 	record.Fence = seq
 	a.mu.Lock()
@@ -90,11 +93,19 @@ func (a *attempt) begin(ctx context.Context, want Want) (Held, error) {
 		asked = time.Now()
 		if err := a.renew(a.running); err != nil {
 			a.loseLease(fmt.Errorf("%w: %v", ErrLeaseLost, err))
-			return Held{}, context.Cause(a.running)
+			return call.Grant{}, context.Cause(a.running)
 		}
 	}
 	a.keeper.Go(func() { a.keep(asked) })
-	return Held{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.OnCrashCheckable}, nil
+	return call.Grant{Attempt: record.Attempt, Fence: seq, Probe: unsure && want.OnCrash == messages.OnCrashCheckable}, nil
+}
+
+// changed returns the frozen input if it differs from the job's, and nil if it does not.
+func changed(frozen, asked json.RawMessage) json.RawMessage {
+	if bytes.Equal(frozen, asked) {
+		return nil
+	}
+	return frozen
 }
 
 // insist writes a record until it is stored, or lost to another writer, or ctx ends. The record has

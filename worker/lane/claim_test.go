@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/worker/lane"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // A stored claim can be renewed and released, however large its arguments are. A claim that would
@@ -21,8 +21,8 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 	// was refused.
 	claims := func(y *yard, bytes int) (size int) {
 		input := json.RawMessage(fmt.Sprintf(`{"x":%q}`, strings.Repeat("x", bytes-len(`{"x":""}`))))
-		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
-			held, err := claim(ctx, lane.Want{ArgsHash: messages.Digest(input), Input: input, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
+			held, err := claim(ctx, call.Frozen{ArgsHash: messages.Digest(input), Input: input, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 			if err != nil {
 				return messages.Result{}, err
 			}
@@ -74,14 +74,14 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 // reason.
 func TestLostAttemptThatCannotBeClaimedAgain(t *testing.T) {
 	small := json.RawMessage(`{"n":1}`)
-	for name, want := range map[string]lane.Want{
+	for name, want := range map[string]call.Frozen{
 		"other arguments": {ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`)},
 		"too large":       {ArgsHash: messages.Digest(small), Input: json.RawMessage(`{"x":"` + strings.Repeat("x", 2<<20) + `"}`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inYard(t, func(y *yard) {
 				seq := y.write(wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: messages.Digest(small), OnCrash: messages.OnCrashIdempotent, Worker: "w0"}, 0)
-				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					held, err := claim(ctx, want)
 					return done(job, held), err
 				})

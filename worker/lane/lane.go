@@ -40,6 +40,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // Tools runs calls. The worker's pipeline is one.
@@ -49,14 +50,14 @@ type Tools interface {
 	Serves(job wire.Job) (service Service, ok bool)
 	// Run takes the call through its phases. prior is the record that the job takes over from, and
 	// nil for a call that begins; a frozen input in it stays as it is. Run calls claim once, right
-	// before the tool is started, and returns its error. It returns a *HandBack for a call that was
-	// planned to run beside others and must run alone, and an *Ask for a call that a person has to
+	// before the tool is started, and returns its error. It returns a *call.HandBack for a call that was
+	// planned to run beside others and must run alone, and a *call.Ask for a call that a person has to
 	// allow first. tell receives events and fills in their ids.
 	//
 	// When ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result.
 	// With any other cause the worker shuts down or has lost its claim: Run then returns an error
 	// if the call may run again or never started.
-	Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim Claim, tell func(messages.Event)) (messages.Result, error)
+	Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
@@ -65,45 +66,6 @@ type Service struct {
 	// Attempts bounds the runs of one call, when one failed and another may succeed.
 	Attempts int
 	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
-}
-
-// HandBack is the error of a call that was planned to run beside others and must run alone.
-type HandBack struct{ ArgsHash, Reason string }
-
-func (h *HandBack) Error() string { return "must run alone: " + h.Reason }
-
-// Ask is the error of a call that a person has to allow before it runs.
-type Ask struct {
-	// Approval is the question, without the times at which it is asked and expires.
-	Approval messages.Approval
-	Hooks    *messages.Hooks // what the pre-hooks did; they do not run again
-	ArgsHash string
-}
-
-func (a *Ask) Error() string { return "a person has to allow it: " + a.Approval.Rule }
-
-// Claim writes to the journal that the call now starts.
-type Claim func(ctx context.Context, want Want) (Held, error)
-
-// Want is what a claim says about the run.
-type Want struct {
-	ArgsHash string
-	Input    json.RawMessage // the frozen input, if it differs from the job's
-	Hooks    *messages.Hooks // what the pre-hooks did; they do not run again
-	// Permission is the decision about the call.
-	Permission *messages.Permission
-	OnCrash    messages.OnCrash
-	Deadline   time.Duration
-}
-
-// Held is a claim that was won. For a call that does not claim, only Attempt is set: it counts the
-// failed attempts before this job and the deliveries of this job.
-type Held struct {
-	Attempt int
-	Fence   uint64
-	// An attempt before this one was lost: ask the tool whether it was applied, before running it
-	// again.
-	Probe bool
 }
 
 // ErrLeaseLost is the cause that cancels a run which can no longer prove its claim.

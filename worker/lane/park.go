@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // answers is the headroom of a question, in bytes of a message: what people answer is stored with
@@ -25,7 +26,7 @@ const answers = 8 << 10
 // stored. A run that is stopped meanwhile is parked too, because it has no result. If the
 // coordinator has already stored a record of the stop, that record came first and the question is
 // not stored.
-func (a *attempt) park(ctx context.Context, ask *Ask) (settlement, error) {
+func (a *attempt) park(ctx context.Context, ask *call.Ask) (settlement, error) {
 	ctx, done := a.lastWords(ctx)
 	defer done()
 	before, last := a.mine()

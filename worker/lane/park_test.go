@@ -22,6 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
@@ -84,7 +85,7 @@ func (y *yard) connect() *bus.Conn {
 }
 
 // runs is what a test does with a call.
-type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error)
+type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error)
 
 // tools is the tools of a worker. Their calls claim or do not.
 type tools struct {
@@ -94,7 +95,7 @@ type tools struct {
 
 func (t tools) Serves(wire.Job) (lane.Service, bool) { return t.service, true }
 
-func (t tools) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim, _ func(messages.Event)) (messages.Result, error) {
+func (t tools) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, _ func(messages.Event)) (messages.Result, error) {
 	return t.run(ctx, job, prior, claim)
 }
 
@@ -198,15 +199,15 @@ func (y *yard) write(record wire.CallRecord, last uint64) uint64 {
 
 // question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's
 // input.
-func question(job wire.Job) *lane.Ask {
+func question(job wire.Job) *call.Ask {
 	input := json.RawMessage(`{"n":2}`)
-	return &lane.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
+	return &call.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
 		V: 1, Tenant: job.Tenant, Session: job.Session, Batch: job.Batch, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, ToolDigest: "d",
 		Input: input, ArgsHash: messages.Digest(input), Line: "t n=2", Requester: string(job.Tenant), Rule: "r", Tier: messages.TierHigh, Approvers: 1, Policy: "v1",
 	}}
 }
 
-func done(job wire.Job, held lane.Held) messages.Result {
+func done(job wire.Job, held call.Grant) messages.Result {
 	return messages.Result{
 		V: 1, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: messages.StatusOK, Attempt: held.Attempt, Outcome: messages.Text("done"), Started: time.Now(),
 	}
@@ -219,7 +220,7 @@ func TestParkedCall(t *testing.T) {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
 			inYard(t, func(y *yard) {
 				asked, ran := 0, 0
-				y.worker("w", claims, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", claims, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					if prior == nil {
 						asked++
 						return messages.Result{}, question(job)
@@ -227,7 +228,7 @@ func TestParkedCall(t *testing.T) {
 					if prior.State != wire.Granted || prior.Approval == nil || prior.Hooks == nil {
 						y.Errorf("it goes on from %+v", prior)
 					}
-					held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
+					held, err := claim(ctx, call.Frozen{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 					if err != nil {
 						return messages.Result{}, err
 					}
@@ -309,7 +310,7 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var both sync.WaitGroup
 		both.Add(2)
-		run := func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+		run := func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			both.Done()
 			both.Wait()
 			return messages.Result{}, question(job)
@@ -332,7 +333,7 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 // A call that has ended meanwhile is not parked, and its job is settled by what is stored.
 func TestEndedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			aborted := messages.Result{V: 1, Status: messages.StatusAborted, Outcome: messages.Failed(messages.CodeAborted, "aborted")}
 			y.write(wire.CallRecord{State: wire.Ended, Nonce: "co", Result: &aborted}, 0)
 			return messages.Result{}, question(job)
@@ -352,7 +353,7 @@ func TestEndedWhileItAsks(t *testing.T) {
 // that wants the call to end writes the end behind that record.
 func TestStoppedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			stop := rawjson.MustMarshal(wire.Stop{V: 1})
 			if err := y.conn.Publish(y.conn.Names().OfCall(wire.VerbStop, key), nil, stop); err != nil {
 				y.Error(err)
@@ -372,7 +373,7 @@ func TestStoppedWhileItAsks(t *testing.T) {
 func TestDrainWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		running := make(chan struct{})
-		stop := y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+		stop := y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			close(running)
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), lane.ErrDraining) {
@@ -399,7 +400,7 @@ func TestTooLargeToAsk(t *testing.T) {
 }
 
 func tooLargeToAsk(y *yard, short int) {
-	y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+	y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 		ask := question(job)
 		ask.Approval.Input = json.RawMessage(`{"x":"` + strings.Repeat("x", y.conn.MaxPayload()-short) + `"}`)
 		return messages.Result{}, ask
@@ -418,7 +419,7 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 	inYard(t, func(y *yard) {
 		lost := wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.OnCrashIdempotent, Worker: "w0"}
 		seq := y.write(lost, 0)
-		y.worker("w", true, func(_ context.Context, job wire.Job, prior *wire.CallRecord, _ lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(_ context.Context, job wire.Job, prior *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			if prior == nil || prior.Nonce != "lost" {
 				y.Errorf("it goes on from %+v", prior)
 			}
@@ -443,11 +444,11 @@ func TestFrozenInputIsKept(t *testing.T) {
 	for _, approved := range []bool{false, true} {
 		t.Run(map[bool]string{false: "patched", true: "approved"}[approved], func(t *testing.T) {
 			inYard(t, func(y *yard) {
-				want := lane.Want{
+				want := call.Frozen{
 					ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`), OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute,
 					Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}},
 				}
-				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					held, err := claim(ctx, want)
 					if err != nil {
 						return messages.Result{}, err
@@ -488,8 +489,8 @@ func TestFrozenInputIsKept(t *testing.T) {
 // A result is kept whole when it and the approved arguments are too large for one record.
 func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
-			held, err := claim(ctx, lane.Want{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Deadline: time.Minute})
+		y.worker("w", true, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error) {
+			held, err := claim(ctx, call.Frozen{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Deadline: time.Minute})
 			if err != nil {
 				return messages.Result{}, err
 			}

@@ -10,11 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/worker/lane"
+	"github.com/toolfleet/toolfleet/worker/call"
 )
 
 // busy is the result of an attempt that failed and may be followed by another.
-func busy(job wire.Job, held lane.Held) messages.Result {
+func busy(job wire.Job, held call.Grant) messages.Result {
 	r := done(job, held)
 	r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
 	return r
@@ -26,9 +26,9 @@ func busy(job wire.Job, held lane.Held) messages.Result {
 func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
-		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 			runs++
-			held, err := claim(ctx, lane.Want{})
+			held, err := claim(ctx, call.Frozen{})
 			return busy(job, held), err
 		})
 		job := y.job(false)
@@ -62,8 +62,8 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 // the next attempt.
 func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
-			held, err := claim(ctx, lane.Want{})
+		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
+			held, err := claim(ctx, call.Frozen{})
 			return busy(job, held), err
 		})
 		y.publish(y.job(false))

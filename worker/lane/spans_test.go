@@ -23,6 +23,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
@@ -121,9 +122,9 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 			inYard(t, func(y *yard) {
 				var within string
 				outcome := messages.Text(strings.Repeat("x", size))
-				y.worker("w", claims, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", claims, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					within = tracing.Parent(ctx)
-					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
+					held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 					if err != nil {
 						return messages.Result{}, err
 					}
@@ -188,11 +189,11 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 				if recorded {
 					record.Span = before
 				}
-				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					if !recorded { // and never is
-						return done(job, lane.Held{}), nil
+						return done(job, call.Grant{}), nil
 					}
-					held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
+					held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 					return done(job, held), err
 				})
 				job := y.job(true)
@@ -224,11 +225,11 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 func TestTheLinkOfARedelivery(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
-		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 			if runs++; runs == 1 {
 				return messages.Result{}, errors.New("SECRET") // nothing is stored
 			}
-			held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
+			held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 			return done(job, held), err
 		})
 		ctx, _ := y.sent()
@@ -251,7 +252,7 @@ func TestTheLinkOfARedelivery(t *testing.T) {
 // A delivery with nothing to do has no span.
 func TestNoSpanForNothing(t *testing.T) {
 	inYard(t, func(y *yard) {
-		y.worker("w", true, func(context.Context, wire.Job, *wire.CallRecord, lane.Claim) (messages.Result, error) {
+		y.worker("w", true, func(context.Context, wire.Job, *wire.CallRecord, call.Claim) (messages.Result, error) {
 			t.Error("it runs")
 			return messages.Result{}, errors.New("it runs")
 		})
@@ -279,67 +280,67 @@ func TestNoSpanForNothing(t *testing.T) {
 // The ways in which an attempt ends without a result of its tool: what its span says, and whether
 // the attempt itself has failed.
 func TestTheEndsOfAnAttempt(t *testing.T) {
-	claimed := func(ctx context.Context, claim lane.Claim) lane.Held {
-		held, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
+	claimed := func(ctx context.Context, claim call.Claim) call.Grant {
+		held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 		if err != nil {
 			t.Error(err)
 		}
 		return held
 	}
 	for name, tt := range map[string]struct {
-		run           func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error)
+		run           func(y *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error)
 		became, fails string
 		counted       map[lane.Count]int
 		lines         int // of the log, about the call
 	}{
-		"parked": {func(_ *yard, _ context.Context, job wire.Job, _ lane.Claim) (messages.Result, error) {
+		"parked": {func(_ *yard, _ context.Context, job wire.Job, _ call.Claim) (messages.Result, error) {
 			return messages.Result{}, question(job)
 		},
 			"parked", "", map[lane.Count]int{}, 1},
-		"handed back": {func(*yard, context.Context, wire.Job, lane.Claim) (messages.Result, error) {
-			return messages.Result{}, &lane.HandBack{ArgsHash: "a", Reason: "r"}
+		"handed back": {func(*yard, context.Context, wire.Job, call.Claim) (messages.Result, error) {
+			return messages.Result{}, &call.HandBack{ArgsHash: "a", Reason: "r"}
 		}, "handed_back", "", map[lane.Count]int{}, 1},
-		"failed, tried again": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"failed, tried again": {func(_ *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "SECRET", Retryable: true}}
 			return r, nil
 		}, "released", "", map[lane.Count]int{lane.Claimed: 1}, 1},
-		"failed": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"failed": {func(_ *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed("SECRET", "SECRET")
 			return r, nil
 		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 1},
-		"failed by a hook, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"failed by a hook, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusHookError, messages.Failed(messages.CodeHookFailed, "SECRET")
 			return r, nil
 		}, "hook_error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
-		"failed by a panic, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"failed by a panic, which has a line": {func(_ *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			r := done(job, claimed(ctx, claim))
 			r.Trail, r.Status, r.Outcome = &messages.Trail{}, messages.StatusError, messages.Failed(messages.CodeInternal, "SECRET")
 			return r, nil
 		}, "error", "", map[lane.Count]int{lane.Claimed: 1}, 0},
-		"lease lost": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"lease lost": {func(y *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			held := claimed(ctx, claim)
 			y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, held.Fence)
 			<-ctx.Done()
 			y.notices <- wire.Notice{}
 			return messages.Result{}, context.Cause(ctx)
 		}, "", "lease_lost", map[lane.Count]int{lane.Claimed: 1, lane.LeaseLost: 1}, 1},
-		"claimed by another": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
+		"claimed by another": {func(y *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
 			y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, 0)
-			_, err := claim(ctx, lane.Want{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
+			_, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 			y.notices <- wire.Notice{}
 			return messages.Result{}, err
 		}, "", "", map[lane.Count]int{lane.ClaimRefused: 1}, 0},
-		"too large to be claimed": {func(y *yard, ctx context.Context, job wire.Job, claim lane.Claim) (messages.Result, error) {
-			_, err := claim(ctx, lane.Want{ArgsHash: "a", Input: rawjson.Quote(strings.Repeat("x", 2<<20)), OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
+		"too large to be claimed": {func(y *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error) {
+			_, err := claim(ctx, call.Frozen{ArgsHash: "a", Input: rawjson.Quote(strings.Repeat("x", 2<<20)), OnCrash: messages.OnCrashOnce, Deadline: time.Minute})
 			return messages.Result{}, err
 		}, "error", "too_large", map[lane.Count]int{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inYard(t, func(y *yard) {
-				stop := y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+				stop := y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 					return tt.run(y, ctx, job, claim)
 				})
 				ctx, _ := y.sent()
@@ -386,9 +387,9 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	inYard(t, func(y *yard) {
 		var seen string
-		consumer := lane.New(y.connect(), tools{lane.Service{Attempts: 1}, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
+		consumer := lane.New(y.connect(), tools{lane.Service{Attempts: 1}, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
 			seen = tracing.Parent(ctx)
-			return done(job, lane.Held{Attempt: 1}), nil
+			return done(job, call.Grant{Attempt: 1}), nil
 		}}, lane.Config{Worker: "w"})
 		ctx, cancel := context.WithCancel(y.Context())
 		var ended sync.WaitGroup
@@ -416,8 +417,8 @@ func TestEventsHaveNoTrail(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unsubscribe()
-		y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, claim lane.Claim) (messages.Result, error) {
-			held, err := claim(t.Context(), lane.Want{})
+		y.worker("w", false, func(_ context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
+			held, err := claim(t.Context(), call.Frozen{})
 			return done(job, held), err
 		})
 		y.publish(y.job(false))

@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
@@ -21,7 +22,7 @@ const maxEdited = 4000
 
 // answered returns the approval in the prior record: a question about this call that people have
 // answered. It is nil when there is none.
-func (c *call) answered() *messages.Approval {
+func (c *callRun) answered() *messages.Approval {
 	if c.prior == nil {
 		return nil
 	}
@@ -43,9 +44,9 @@ func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 }
 
 // approval decides about a call whose ruling is ask. It returns nil when no person is needed, or
-// when a checked agreement holds. Otherwise it returns an *Asked or a *failure. An agreement is
+// when a checked agreement holds. Otherwise it returns a *call.Ask or a *failure. An agreement is
 // checked from scratch, against what the rules say now.
-func (c *call) approval(ctx context.Context) error {
+func (c *callRun) approval(ctx context.Context) error {
 	q := c.answered()
 	switch {
 	case c.ruling.Effect != string(permission.Ask):
@@ -70,7 +71,7 @@ func (c *call) approval(ctx context.Context) error {
 }
 
 // flawOf returns why an answered question does not let the call run now, or nil when it does.
-func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
+func (c *callRun) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	changed := func(what string) *messages.Refusal {
 		return &messages.Refusal{Class: messages.ClassApprovalMismatch, Message: "The question was about " + what + "."}
 	}
@@ -96,7 +97,7 @@ func (c *call) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 
 // isAbout reports whether a question is about this call. A record copied from the journal of
 // another call must not count.
-func (c *call) isAbout(q messages.Approval) bool {
+func (c *callRun) isAbout(q messages.Approval) bool {
 	j := c.job
 	return q.Tenant == j.Tenant && q.Session == j.Session && q.Batch == j.Batch && q.Index == j.Index && q.CallID == j.CallID && q.Tool == j.Tool
 }
@@ -112,7 +113,7 @@ func ticket(q messages.Approval) string {
 
 // ask ends the run with a question. The text comes from the policy and the frozen call, never from
 // the model's own words.
-func (c *call) ask() error {
+func (c *callRun) ask() error {
 	q := messages.Approval{
 		V: messages.Version, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index, CallID: c.job.CallID,
 		Tool: c.job.Tool, Kind: c.tool.Kind, ToolDigest: c.tool.Digest, Input: clone(c.input), ArgsHash: c.frozen.ArgsHash,
@@ -123,11 +124,11 @@ func (c *call) ask() error {
 	if before := c.answered(); before != nil {
 		q.Original = before.Original
 	}
-	return &Asked{Approval: q, Hooks: c.frozen.Hooks, ArgsHash: c.frozen.ArgsHash}
+	return &call.Ask{Approval: q, Hooks: c.frozen.Hooks, ArgsHash: c.frozen.ArgsHash}
 }
 
 // unasked is the failure of a call that needs an approval where too few people can be asked.
-func (c *call) unasked() *failure {
+func (c *callRun) unasked() *failure {
 	who := "A person"
 	if c.ruling.Approvers > 1 {
 		who = fmt.Sprintf("%d people", c.ruling.Approvers)
@@ -138,7 +139,7 @@ func (c *call) unasked() *failure {
 
 // tellOfEdit adds a note for the model when a person changed its arguments. It does so even when
 // the edited call was refused later.
-func (c *call) tellOfEdit() {
+func (c *callRun) tellOfEdit() {
 	q := c.answered()
 	if q == nil || q.Original == nil {
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -80,9 +81,9 @@ func (d *desk) audited() (types []messages.AuditType) {
 func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	d.Helper()
 	runs := d.probe.effects.Load()
-	claim := func(context.Context, Frozen) (Grant, error) { d.Error("claimed"); return Grant{}, nil }
+	claim := func(context.Context, call.Frozen) (call.Grant, error) { d.Error("claimed"); return call.Grant{}, nil }
 	r, err := d.pipe.Run(d.Context(), job, prior, claim, nil)
-	var ask *Asked
+	var ask *call.Ask
 	if !errors.As(err, &ask) || d.probe.effects.Load() != runs {
 		d.Fatalf("got %s %v, %v after %d runs, want a question and no run", r.Status, r.Err, err, d.probe.effects.Load()-runs)
 	}
@@ -121,11 +122,11 @@ func (d *desk) agrees(parked wire.CallRecord) wire.CallRecord {
 }
 
 // runs takes the call through with a claim and also returns what was claimed.
-func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []Frozen) {
+func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []call.Frozen) {
 	d.Helper()
-	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f Frozen) (Grant, error) {
+	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f call.Frozen) (call.Grant, error) {
 		claimed = append(claimed, f)
-		return Grant{Attempt: 1, Fence: 7}, nil
+		return call.Grant{Attempt: 1, Fence: 7}, nil
 	}, nil)
 	if err != nil {
 		d.Fatalf("no result: %v", err)

@@ -10,7 +10,7 @@ import (
 
 // record stores the audit line that must exist before the call runs: granted for a call that people
 // approved, allowed for one of tier medium. A call whose line cannot be stored does not run.
-func (c *call) record(ctx context.Context) error {
+func (c *callRun) record(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
 	case c.agreement != nil:
@@ -36,7 +36,7 @@ func (c *call) record(ctx context.Context) error {
 }
 
 // auditVoid writes to the audit log that an approved call does not run, whichever check refused it.
-func (c *call) auditVoid(ctx context.Context, err error) {
+func (c *callRun) auditVoid(ctx context.Context, err error) {
 	q, why := c.answered(), c.void(err)
 	if q == nil || why == nil {
 		return
@@ -49,7 +49,7 @@ func (c *call) auditVoid(ctx context.Context, err error) {
 // void returns why an approval does not let the call run, for a call that ended with err before it
 // started. The text holds no value of the arguments. It returns nil when the end says nothing about
 // the approval: the call was stopped, or it goes on elsewhere.
-func (c *call) void(err error) *messages.Refusal {
+func (c *callRun) void(err error) *messages.Refusal {
 	var f *failure
 	if c.flaw != nil || !errors.As(err, &f) {
 		return c.flaw
@@ -70,7 +70,7 @@ func (c *call) void(err error) *messages.Refusal {
 	return mismatch("It failed inside the worker before it could run.")
 }
 
-func (c *call) audit(ctx context.Context, line messages.AuditType, refusal *messages.Refusal) error {
+func (c *callRun) audit(ctx context.Context, line messages.AuditType, refusal *messages.Refusal) error {
 	r := messages.AuditRecord{
 		Type: line, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index,
 		CallID: c.job.CallID, Tool: c.job.Tool, ToolDigest: c.tool.Digest, ArgsHash: c.frozen.ArgsHash,

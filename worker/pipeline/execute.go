@@ -33,7 +33,7 @@ var errLeftBehind = errors.New("left behind")
 
 // execute is phase five. It runs the tool, bounded by the tool's timeout and by what is left of the
 // batch's time.
-func (c *call) execute(ctx context.Context) error {
+func (c *callRun) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
 	own := c.toolCall()
@@ -65,7 +65,7 @@ func (c *call) execute(ctx context.Context) error {
 
 // await runs tool code on its own goroutine. Code that still runs KillGrace after ctx has ended is
 // left behind, so that it cannot hold a slot of the worker for ever.
-func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, error)) answer {
+func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) answer {
 	answers := make(chan answer, 1)
 	go func() {
 		a := answer{broken: true} // also when the goroutine ends without returning
@@ -97,7 +97,7 @@ func (c *call) await(ctx context.Context, phase string, f func() (tool.Output, e
 
 // toolFailure makes a failure of the tool's own error. The tool says whether another try may help,
 // and that is passed on only where a second run can do no harm.
-func (c *call) toolFailure(err error) *failure {
+func (c *callRun) toolFailure(err error) *failure {
 	said := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error
 	switch isOwn := errors.As(err, &own); {
@@ -127,7 +127,7 @@ func (c *call) toolFailure(err error) *failure {
 }
 
 // readable makes the text of an error valid UTF-8 and cuts it to the limit of the tool's output.
-func (c *call) readable(text string) string {
+func (c *callRun) readable(text string) string {
 	limit, keep := c.tool.MaxOutput, c.tool.Truncate
 	if limit == 0 {
 		limit, keep = maxMessage, schemas.TruncateTail
@@ -138,7 +138,7 @@ func (c *call) readable(text string) string {
 
 // details returns as JSON what a tool added to its error. It returns nil when that cannot be
 // written, or has more than maxDetails bytes.
-func (c *call) details(v any) (details any) {
+func (c *callRun) details(v any) (details any) {
 	if v == nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (c *call) details(v any) (details any) {
 
 // outcome turns the tool's output into one JSON value or a list of blocks, of at most MaxOutput
 // bytes. A value that rawjson.Check does not accept as JSON becomes text.
-func (c *call) outcome(o tool.Output) (messages.Outcome, error) {
+func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
 			"%s has run, but it gave %d bytes and the limit is %d, so its output is lost.%s", c.job.Tool, size, c.cfg.MaxOutput, c.hint())
@@ -186,7 +186,7 @@ func sizeOf(value json.RawMessage, content []messages.Block) int {
 	return size
 }
 
-func (c *call) hint() string {
+func (c *callRun) hint() string {
 	if c.tool.Kind == messages.KindWrite {
 		return " What it does is done: do not repeat it."
 	}

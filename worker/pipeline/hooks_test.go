@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/hook/exechook"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -255,9 +256,9 @@ func TestProgramMakesItStricter(t *testing.T) {
 	job := jobFor(shell, `{"command":"ls"}`)
 	job.ConcurrencySafe = true
 	_, err := run(t, t.Context(), Config{Hooks: hooks(t, h, watch)}, shell, p, job)
-	var stricter *Stricter
-	if !errors.As(err, &stricter) || stricter.ArgsHash != messages.Digest([]byte(`{"command":"rm x"}`)) || p.effects.Load() != 0 {
-		t.Errorf("got %v (%+v) and %d effects, want a Stricter and none", err, stricter, p.effects.Load())
+	var back *call.HandBack
+	if !errors.As(err, &back) || back.ArgsHash != messages.Digest([]byte(`{"command":"rm x"}`)) || p.effects.Load() != 0 {
+		t.Errorf("got %v (%+v) and %d effects, want a hand-back and none", err, back, p.effects.Load())
 	}
 	if seen {
 		t.Error("a post-hook ran, though the call has no end here")
@@ -398,10 +399,13 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 		State: wire.Released, ArgsHash: messages.Digest([]byte(`{"n":2}`)), Input: json.RawMessage(`{"n":2}`),
 		Hooks: &messages.Hooks{Count: 1, Messages: said, Stop: "old", StopReason: "enough", Opinion: "allow", By: "old", Reason: "fine", Context: []string{"before"}},
 	}
-	var claimed Frozen
+	var claimed call.Frozen
 	var events int
 	r, err := made(t, Config{Hooks: hooks(t, h)}, write, &probe{}).Run(t.Context(), jobFor(write, `{"n":1}`), prior,
-		func(_ context.Context, f Frozen) (Grant, error) { claimed = f; return Grant{Attempt: 2}, nil },
+		func(_ context.Context, f call.Frozen) (call.Grant, error) {
+			claimed = f
+			return call.Grant{Attempt: 2}, nil
+		},
 		func(e messages.Event) {
 			if e.Type == messages.EventHook {
 				events++

@@ -5,11 +5,12 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
 // denied checks the deny rules alone. It runs before the hooks.
-func (c *call) denied(context.Context) error {
+func (c *callRun) denied(context.Context) error {
 	decision, denied := c.cfg.Rules.Denied(c.asRulesSeeIt())
 	if !denied {
 		return nil
@@ -20,12 +21,15 @@ func (c *call) denied(context.Context) error {
 
 // permissions makes the decision of phase four. It freezes and hashes the input first, then weighs
 // the rules together with what the hooks said. When a person is needed, approval handles the rest.
-func (c *call) permissions(context.Context) error {
+func (c *callRun) permissions(context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments cannot be read: %v.", err)
 	}
-	c.frozen = Frozen{Tool: c.tool, Input: c.input, ArgsHash: messages.Digest(canonical), Hooks: c.hooks.Report()}
+	c.frozen = call.Frozen{
+		Input: c.input, ArgsHash: messages.Digest(canonical), Hooks: c.hooks.Report(), OnCrash: c.onCrash(),
+		Deadline: c.tool.Timeout() + c.cfg.Hooks.BudgetAfter(c.job.Tool),
+	}
 	c.ruling = c.cfg.Rules.Decide(c.asRulesSeeIt()).Weigh(permission.Opinion{
 		Opinion: string(c.hooks.Opinion), By: c.hooks.By, Reason: c.hooks.Reason,
 	})
@@ -47,17 +51,17 @@ func standBy(r permission.Ruling) permission.Ruling {
 	}
 }
 
-func (c *call) asRulesSeeIt() permission.Call {
+func (c *callRun) asRulesSeeIt() permission.Call {
 	return permission.Call{Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant)}
 }
 
 // refused is the failure of a call that the rules deny, even when people have agreed to it.
-func (c *call) refused() *failure {
+func (c *callRun) refused() *failure {
 	return fail(messages.StatusDenied, messages.CodePolicyDenied, "Denied: %s. It was not run.", c.ruling.Reason)
 }
 
 // deniedBy records that the hook refused the call.
-func (c *call) deniedBy(hook string) {
+func (c *callRun) deniedBy(hook string) {
 	c.ruling = permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Deny), Source: "hook", Rule: hook}, Reason: "the hook " + hook + " refuses it",
 	}
@@ -65,7 +69,7 @@ func (c *call) deniedBy(hook string) {
 
 // permission returns the decision as the result and the audit log show it: the ruling, and the
 // people who agreed. It returns nil when the call ended before there was a ruling.
-func (c *call) permission() *messages.Permission {
+func (c *callRun) permission() *messages.Permission {
 	p := c.ruling.Permission
 	if p.Effect == "" {
 		return nil

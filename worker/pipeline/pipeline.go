@@ -51,6 +51,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas/safety"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -85,62 +86,19 @@ func New(cfg Config) (*Pipeline, error) {
 	return &Pipeline{cfg: cfg.withDefaults()}, nil
 }
 
-// Frozen is a call whose input does not change any more. Decisions about it hold for exactly these
-// bytes.
-type Frozen struct {
-	Tool            tool.Tool
-	Input           json.RawMessage
-	Hooks           *messages.Hooks // what the pre-hooks did; nil when there are none
-	Permission      *messages.Permission
-	ArgsHash        string // hex SHA-256 of the canonical input
-	ConcurrencySafe bool   // whether the frozen input may run beside others
-	Reason          string // why ConcurrencySafe is what it is
-}
-
-// Grant is the permission to run the tool.
-type Grant struct {
-	Attempt int // number of this claim, from 1
-	Fence   uint64
-	Probe   bool // an earlier attempt was lost: ask the tool whether it was applied
-	// IdempotencyKey is handed to the tool. "": derive it from the job and the frozen input.
-	IdempotencyKey string
-}
-
-// Claim is called between phases four and five. Its error ends the run without a result.
-type Claim func(ctx context.Context, f Frozen) (Grant, error)
-
-// Stricter is the error of a call that was planned to run beside others, but whose frozen input
-// must run alone. The call was not run.
-type Stricter struct {
-	Reason   string
-	ArgsHash string
-}
-
-func (s *Stricter) Error() string {
-	return "planned to run beside others, but its input must run alone (" + s.Reason + ")"
-}
-
-// Asked is the error of a call that a person has to allow first. The call was not run.
-type Asked struct {
-	// Approval is the question, without the times at which it is asked and expires.
-	Approval messages.Approval
-	Hooks    *messages.Hooks // what the pre-hooks did; nil when there are none
-	ArgsHash string
-}
-
-func (a *Asked) Error() string { return "a person has to allow it (" + a.Approval.Rule + ")" }
-
-// call is one call on its way through the phases. It is owned by the goroutine of Run.
-type call struct {
+// callRun is one call on its way through the phases. It is owned by the goroutine of Run.
+type callRun struct {
 	*Pipeline
 	job    wire.Job
 	prior  *wire.CallRecord // the record that the job takes over from; nil: none
 	tool   tool.Tool
 	input  json.RawMessage // as the hooks left it; it does not change after the freeze
-	frozen Frozen
-	grant  Grant
-	hooks  hook.Result       // of the pre-hooks
-	ruling permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
+	frozen call.Frozen
+	grant  call.Grant
+	// idempotencyKey is handed to the tool that runs; "": the call is not claimed yet.
+	idempotencyKey string
+	hooks          hook.Result       // of the pre-hooks
+	ruling         permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
 	// After the check of an answered question exactly one of the next two is set.
 	agreement *messages.Approval // the approval holds, and the call runs on it
 	flaw      *messages.Refusal  // why the approval does not hold
@@ -169,8 +127,10 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // the time in the queue. prior is the record of the call's journal that the job takes over from, or
 // nil. If prior holds a frozen input, that input runs and the pre-hooks are not run again, unless a
 // person has just edited it. claim may be nil where nothing has to be claimed. tell may be nil; it
-// receives events, fills in their ids, and must not block.
-func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim Claim, tell func(messages.Event)) (_ messages.Result, err error) {
+// receives events, fills in their ids, and must not block. The error is a *call.HandBack for a call
+// that was planned to run beside others and must run alone, and a *call.Ask for a call that a person
+// has to allow first.
+func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (_ messages.Result, err error) {
 	ctx, span := p.span(ctx, job)
 	c := p.call(job, prior, tell)
 	c.span, c.traceID = span, tracing.ID(ctx)
@@ -199,11 +159,11 @@ func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord
 	return c.result, nil
 }
 
-func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, tell func(messages.Event)) *call {
+func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, tell func(messages.Event)) *callRun {
 	if tell == nil {
 		tell = func(messages.Event) {}
 	}
-	return &call{
+	return &callRun{
 		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), tell: tell, took: make(map[string]time.Duration, len(phases)),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
@@ -213,7 +173,7 @@ func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, tell func(messages
 
 // log returns a logger for lines about this call. It is built on demand, because most calls log
 // nothing.
-func (c *call) log() *slog.Logger {
+func (c *callRun) log() *slog.Logger {
 	log := c.cfg.Logger.With("tenant", c.job.Tenant, "session", c.job.Session, "batch", c.job.Batch,
 		"call", cmp.Or(string(c.job.CallID), strconv.Itoa(c.job.Index)), "tool", c.job.Tool)
 	if c.traceID != "" {
@@ -223,7 +183,7 @@ func (c *call) log() *slog.Logger {
 }
 
 // withDeadline bounds phases one to five by what is left of the batch's time.
-func (c *call) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.job.DeadlineMS > 0 {
 		return context.WithTimeout(ctx, time.Duration(c.job.DeadlineMS)*time.Millisecond)
 	}
@@ -232,7 +192,7 @@ func (c *call) withDeadline(ctx context.Context) (context.Context, context.Cance
 
 // phases runs phases one to five and the claim. Its error is a *failure, or says that the call goes
 // on elsewhere.
-func (c *call) phases(ctx context.Context, claim Claim) error {
+func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	running, cancel := c.withDeadline(ctx)
 	defer cancel()
 	err := c.steps(running, []step{
@@ -265,7 +225,7 @@ type step struct {
 }
 
 // steps runs one step after the other until the call has ended.
-func (c *call) steps(ctx context.Context, steps []step) error {
+func (c *callRun) steps(ctx context.Context, steps []step) error {
 	for _, step := range steps {
 		if c.ended { // probe found that a lost attempt was applied
 			return nil
@@ -286,7 +246,7 @@ func (c *call) steps(ctx context.Context, steps []step) error {
 }
 
 // permit is all of phase four, on the final input.
-func (c *call) permit(ctx context.Context) error {
+func (c *callRun) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {
 			return err
@@ -296,16 +256,15 @@ func (c *call) permit(ctx context.Context) error {
 }
 
 // handBack refuses to run a call beside others when its frozen input must run alone.
-func (c *call) handBack(context.Context) error {
-	c.frozen.ConcurrencySafe, c.frozen.Reason = safety.Classify(c.tool.Tool, c.input)
-	if c.job.ConcurrencySafe && !c.frozen.ConcurrencySafe {
-		return &Stricter{Reason: c.frozen.Reason, ArgsHash: c.frozen.ArgsHash}
+func (c *callRun) handBack(context.Context) error {
+	if safe, why := safety.Classify(c.tool.Tool, c.input); c.job.ConcurrencySafe && !safe {
+		return &call.HandBack{Reason: why, ArgsHash: c.frozen.ArgsHash}
 	}
 	return nil
 }
 
-func (c *call) claim(ctx context.Context, claim Claim) error {
-	c.grant = Grant{Attempt: 1}
+func (c *callRun) claim(ctx context.Context, claim call.Claim) error {
+	c.grant = call.Grant{Attempt: 1}
 	if claim != nil {
 		var err error
 		own := c.frozen
@@ -314,15 +273,13 @@ func (c *call) claim(ctx context.Context, claim Claim) error {
 			return err
 		}
 	}
-	if c.grant.IdempotencyKey == "" {
-		c.grant.IdempotencyKey = c.job.IdempotencyKey(c.frozen.ArgsHash)
-	}
+	c.idempotencyKey = c.job.IdempotencyKey(c.frozen.ArgsHash)
 	c.result.Attempt = c.grant.Attempt
 	return nil
 }
 
 // settle turns a *failure into the result and passes any other error on.
-func (c *call) settle(err error) error {
+func (c *callRun) settle(err error) error {
 	var f *failure
 	switch {
 	case err == nil:
@@ -336,7 +293,7 @@ func (c *call) settle(err error) error {
 
 // guard runs one step and turns a panic into a failure. The model does not see the panic's text;
 // the log shows where it came from.
-func (c *call) guard(phase string, do func() error) (err error) {
+func (c *callRun) guard(phase string, do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.logPanic(phase, v)
@@ -347,7 +304,7 @@ func (c *call) guard(phase string, do func() error) (err error) {
 }
 
 // broken is the failure after a panic.
-func (c *call) broken() *failure {
+func (c *callRun) broken() *failure {
 	switch {
 	case c.ended:
 		return fail(messages.StatusError, messages.CodeInternal,
@@ -362,7 +319,7 @@ func (c *call) broken() *failure {
 
 // logPanic logs a panic. It leaves out the text, which may hold arguments, unless the Go runtime
 // wrote it.
-func (c *call) logPanic(phase string, v any) {
+func (c *callRun) logPanic(phase string, v any) {
 	what := fmt.Sprintf("%T", v)
 	if err, ok := v.(runtime.Error); ok {
 		what = err.Error()
@@ -372,7 +329,7 @@ func (c *call) logPanic(phase string, v any) {
 
 // stopped returns how a call ends whose context has ended, and nil while the context lives. said is
 // the error that the tool returned, if any.
-func (c *call) stopped(ctx context.Context, said error) error {
+func (c *callRun) stopped(ctx context.Context, said error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
 	var stop *wire.Stop
@@ -411,7 +368,7 @@ func (c *call) stopped(ctx context.Context, said error) error {
 }
 
 // limit returns the whole time that the run had.
-func (c *call) limit(ctx context.Context) time.Duration {
+func (c *callRun) limit(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return c.tool.Timeout()
@@ -420,19 +377,30 @@ func (c *call) limit(ctx context.Context) time.Duration {
 }
 
 // harmless reports whether the tool changes nothing.
-func (c *call) harmless() bool {
+func (c *callRun) harmless() bool {
 	return c.tool.Kind == messages.KindRead || c.tool.Kind == messages.KindCompute
 }
 
+// onCrash is what may be done about the call when its worker is lost. A call that changes nothing may
+// run again, even when it is claimed.
+func (c *callRun) onCrash() messages.OnCrash {
+	if c.tool.Kind != messages.KindWrite {
+		return messages.OnCrashIdempotent
+	}
+	return c.tool.OnCrash
+}
+
 // repeatable reports whether the tool may run again, under the same idempotency key, without harm.
-func (c *call) repeatable() bool { return c.harmless() || c.tool.OnCrash == messages.OnCrashIdempotent }
+func (c *callRun) repeatable() bool {
+	return c.harmless() || c.tool.OnCrash == messages.OnCrashIdempotent
+}
 
 // maybeDone reports whether an attempt before this one may have been applied.
-func (c *call) maybeDone() bool {
+func (c *callRun) maybeDone() bool {
 	return c.grant.Probe || c.grant.Attempt > 1 && c.tool.OnCrash == messages.OnCrashIdempotent
 }
 
-func (c *call) unknown(how string) *failure {
+func (c *callRun) unknown(how string) *failure {
 	return fail(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown,
 		"%s may or may not have happened: %s. Do not repeat it blindly: check with a read, or ask a person.", c.job.Tool, how)
 }

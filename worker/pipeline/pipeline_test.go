@@ -19,6 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -242,13 +243,13 @@ func TestOrderOfPhases(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := jobFor(write, `{"n":1}`)
-	claim := func(_ context.Context, f Frozen) (Grant, error) {
+	claim := func(_ context.Context, f call.Frozen) (call.Grant, error) {
 		note("claim " + string(f.Input))
-		if want := messages.Digest([]byte(`{"n":2}`)); f.ArgsHash != want || f.Tool.Name != "w" || f.ConcurrencySafe {
+		if want := messages.Digest([]byte(`{"n":2}`)); f.ArgsHash != want || f.OnCrash != messages.OnCrashOnce || f.Deadline <= 0 {
 			t.Errorf("frozen %+v", f)
 		}
 		copy(f.Input, "XXXXXXX") // a copy of its own
-		return Grant{Attempt: 4, Fence: 9}, nil
+		return call.Grant{Attempt: 4, Fence: 9}, nil
 	}
 	r, err := pipe.Run(t.Context(), job, nil, claim, nil)
 	if err != nil {
@@ -293,7 +294,7 @@ func TestClaimRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := errors.New("another has it")
-	_, err = pipe.Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) { return Grant{}, lost }, nil)
+	_, err = pipe.Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, call.Frozen) (call.Grant, error) { return call.Grant{}, lost }, nil)
 	if !errors.Is(err, lost) || p.effects.Load() != 0 {
 		t.Errorf("got %v and %d effects, want the claim's error and none", err, p.effects.Load())
 	}
@@ -307,9 +308,9 @@ func TestHandBack(t *testing.T) {
 	job.ConcurrencySafe = true
 	h := verdict(hook.Verdict{Input: json.RawMessage(`{"command":"rm x"}`)})
 	_, err := run(t, t.Context(), Config{Hooks: hooks(t, h)}, shell, p, job)
-	var stricter *Stricter
-	if !errors.As(err, &stricter) || stricter.Reason == "" || stricter.ArgsHash != messages.Digest([]byte(`{"command":"rm x"}`)) || p.effects.Load() != 0 {
-		t.Errorf("got %v (%+v) and %d effects, want a Stricter and none", err, stricter, p.effects.Load())
+	var back *call.HandBack
+	if !errors.As(err, &back) || back.Reason == "" || back.ArgsHash != messages.Digest([]byte(`{"command":"rm x"}`)) || p.effects.Load() != 0 {
+		t.Errorf("got %v (%+v) and %d effects, want a hand-back and none", err, back, p.effects.Load())
 	}
 	job.ConcurrencySafe = false
 	if r, err := run(t, t.Context(), Config{Hooks: hooks(t, h)}, shell, p, job); err != nil || r.Status != messages.StatusOK {

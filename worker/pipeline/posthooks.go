@@ -14,7 +14,7 @@ import (
 // postHooks is phase six. It runs for every call that entered phase one, even when the call failed
 // or was cut off. It never turns a success into a failure: failed hooks are logged, and a
 // replacement that cannot be used leaves the output as it was.
-func (c *call) postHooks(ctx context.Context) {
+func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})
 	if err := c.phase(context.WithoutCancel(ctx), step{phase: PostHooks, do: func(ctx context.Context) error {
@@ -32,7 +32,7 @@ func (c *call) postHooks(ctx context.Context) {
 }
 
 // replace puts the hooks' output in place of the tool's, under the same bounds.
-func (c *call) replace(r hook.Result) {
+func (c *callRun) replace(r hook.Result) {
 	if r.Output == nil && r.Content == nil {
 		return
 	}

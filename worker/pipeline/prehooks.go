@@ -17,7 +17,7 @@ import (
 // their words stand in the record. The exception is an input that a person has just edited. The
 // hooks then see it once more, so that an edit passes every gate. They may refuse such an input,
 // but not change it.
-func (c *call) preHooks(ctx context.Context) error {
+func (c *callRun) preHooks(ctx context.Context) error {
 	frozen := c.prior != nil && c.prior.ArgsHash != ""
 	if frozen && !c.justEdited() {
 		c.hooks = hook.Reported(c.prior.Hooks)
@@ -62,7 +62,7 @@ func (c *call) preHooks(ctx context.Context) error {
 
 // justEdited reports whether a person has changed the arguments since the hooks saw them. The hooks
 // then run once more.
-func (c *call) justEdited() bool {
+func (c *callRun) justEdited() bool {
 	q := c.answered()
 	return q != nil && q.Original != nil && c.prior.State == wire.Granted
 }
@@ -75,20 +75,20 @@ func same(a, b []byte) bool {
 }
 
 // hookCall is the call as the hooks see it.
-func (c *call) hookCall() hook.Call {
+func (c *callRun) hookCall() hook.Call {
 	return hook.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index,
 		Tool: c.job.Tool, Kind: c.tool.Kind, Input: c.input,
 	}
 }
 
-func (c *call) tellHook(m messages.HookMessage) {
+func (c *callRun) tellHook(m messages.HookMessage) {
 	c.tell(messages.Event{Type: messages.EventHook, Hook: &m})
 }
 
 // count logs and counts the hooks that could not run: a broken gate refuses calls, and a broken
 // observer misses them. Hooks that were cut off with their call are logged, but not counted.
-func (c *call) count(r hook.Result) {
+func (c *callRun) count(r hook.Result) {
 	for _, f := range r.Failures {
 		about := []any{"hook", f.Hook, "class", f.Class}
 		if f.Program != "" {

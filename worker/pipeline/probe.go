@@ -19,7 +19,7 @@ const (
 
 // probe asks, before the tool starts, whether the lost attempt was applied. If it was, the call is
 // done.
-func (c *call) probe(ctx context.Context) error {
+func (c *callRun) probe(ctx context.Context) error {
 	if !c.grant.Probe {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (c *call) probe(ctx context.Context) error {
 // resolve asks what became of a run that was stopped in the middle, or that failed in a way that
 // another run might not. A run that was applied is done. One that was not has failed, and may be
 // tried again.
-func (c *call) resolve(ctx context.Context, err error) error {
+func (c *callRun) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {
 		return err
@@ -74,7 +74,7 @@ func (c *call) resolve(ctx context.Context, err error) error {
 
 // wasApplied asks the tool whether the run was applied. If so, it makes the tool's answer the
 // result.
-func (c *call) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
+func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
 	prober, ok := c.tool.Runner.(tool.Prober)
 	if !ok {
 		return false, errors.New("the tool has no probe")

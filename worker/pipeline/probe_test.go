@@ -10,6 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
@@ -35,7 +36,7 @@ func TestProbeBeforeAnotherRun(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &probe{applied: tt.applied}
-				r, err := runClaimed(t, t.Context(), p, Grant{Attempt: 2, Probe: true})
+				r, err := runClaimed(t, t.Context(), p, call.Grant{Attempt: 2, Probe: true})
 				if err != nil || r.Status != tt.status || string(r.Output) != tt.output || p.effects.Load() != tt.runs || p.asked.Load() != 1 {
 					t.Errorf("got %s %s %v %v after %d runs and %d questions, want %s %s after %d runs", r.Status, r.Output, r.Err, err, p.effects.Load(), p.asked.Load(), tt.status, tt.output, tt.runs)
 				}
@@ -81,7 +82,7 @@ func TestProbeAfterAStop(t *testing.T) {
 				if tt.cause != nil {
 					time.AfterFunc(time.Second, func() { cancel(tt.cause) })
 				}
-				r, err := runClaimed(t, ctx, &probe{run: tt.run, applied: tt.applied}, Grant{Attempt: 1})
+				r, err := runClaimed(t, ctx, &probe{run: tt.run, applied: tt.applied}, call.Grant{Attempt: 1})
 				if tt.status == "" {
 					if !errors.Is(err, tt.cause) {
 						t.Errorf("got %+v, %v, want the cause", r, err)
@@ -100,7 +101,7 @@ func says(p tool.Probed) func(context.Context) (tool.Probed, error) {
 	return func(context.Context) (tool.Probed, error) { return p, nil }
 }
 
-func runClaimed(t testing.TB, ctx context.Context, p *probe, grant Grant) (messages.Result, error) {
+func runClaimed(t testing.TB, ctx context.Context, p *probe, grant call.Grant) (messages.Result, error) {
 	t.Helper()
 	cfg := Config{Registry: &tool.Registry{}}
 	if err := cfg.Registry.Add(checkable, p); err != nil {
@@ -111,5 +112,5 @@ func runClaimed(t testing.TB, ctx context.Context, p *probe, grant Grant) (messa
 		t.Fatal(err)
 	}
 	job := jobFor(checkable, `{"n":1}`)
-	return pipe.Run(ctx, job, nil, func(context.Context, Frozen) (Grant, error) { return grant, nil }, nil)
+	return pipe.Run(ctx, job, nil, func(context.Context, call.Frozen) (call.Grant, error) { return grant, nil }, nil)
 }

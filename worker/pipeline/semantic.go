@@ -12,7 +12,7 @@ import (
 
 // semantic is phase two: the tool's own rules about an input that fits its schema. The rules of the
 // tool's definition come first, then the check of its code, within the tool's time.
-func (c *call) semantic(ctx context.Context) error {
+func (c *callRun) semantic(ctx context.Context) error {
 	if err := c.required(); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (c *call) semantic(ctx context.Context) error {
 }
 
 // required checks the input against the rules of the tool's definition, in their order.
-func (c *call) required() error {
+func (c *callRun) required() error {
 	if len(c.tool.Semantic) == 0 {
 		return nil
 	}
@@ -84,9 +84,9 @@ func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 }
 
 // toolCall is the call as the tool sees it. The tool gets its own copy of the input.
-func (c *call) toolCall() tool.Call {
+func (c *callRun) toolCall() tool.Call {
 	return tool.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index, Tool: c.job.Tool,
-		Input: clone(c.input), Attempt: c.grant.Attempt, IdempotencyKey: c.grant.IdempotencyKey, Fence: c.grant.Fence,
+		Input: clone(c.input), Attempt: c.grant.Attempt, IdempotencyKey: c.idempotencyKey, Fence: c.grant.Fence,
 	}
 }

@@ -34,7 +34,7 @@ func (p *Pipeline) span(ctx context.Context, job wire.Job) (context.Context, tra
 }
 
 // phase runs one phase, in a span of its own if the call's span is recorded.
-func (c *call) phase(ctx context.Context, s step) (err error) {
+func (c *callRun) phase(ctx context.Context, s step) (err error) {
 	began := time.Now()
 	open := func(ctx context.Context) (context.Context, trace.Span) {
 		if !c.span.IsRecording() {
@@ -60,7 +60,7 @@ func (c *call) phase(ctx context.Context, s step) (err error) {
 }
 
 // closePhase ends the span of a phase, and marks it as failed if the call failed there.
-func (c *call) closePhase(span trace.Span, phase string, err error) {
+func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	defer span.End()
 	var f *failure
 	why := ""
@@ -84,7 +84,7 @@ func (c *call) closePhase(span trace.Span, phase string, err error) {
 
 // closeSpan ends the call's span and records what became of the call. An err is no failure: the
 // call ends elsewhere.
-func (c *call) closeSpan(err error) {
+func (c *callRun) closeSpan(err error) {
 	defer c.span.End()
 	if !c.span.IsRecording() {
 		return

@@ -24,6 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -44,16 +45,16 @@ func traced(t testing.TB) (trace.Tracer, *tracetest.SpanRecorder) {
 // failure.
 func outline(t testing.TB, spans *tracetest.SpanRecorder) string {
 	t.Helper()
-	var call sdktrace.ReadOnlySpan
+	var whole sdktrace.ReadOnlySpan
 	for _, s := range spans.Ended() {
 		if strings.HasPrefix(s.Name(), tracing.ExecuteTool) {
-			if call != nil {
+			if whole != nil {
 				t.Fatal("two spans for one call")
 			}
-			call = s
+			whole = s
 		}
 	}
-	if call == nil {
+	if whole == nil {
 		t.Fatal("no span for the call")
 	}
 	told := func(s sdktrace.ReadOnlySpan) string {
@@ -67,12 +68,12 @@ func outline(t testing.TB, spans *tracetest.SpanRecorder) string {
 	}
 	phases := spans.Ended()
 	slices.SortStableFunc(phases, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
-	line := told(call) + ":"
+	line := told(whole) + ":"
 	for _, s := range phases {
-		if s == call {
+		if s == whole {
 			continue
 		}
-		if s.Parent().SpanID() != call.SpanContext().SpanID() || s.EndTime().After(call.EndTime()) || s.StartTime().Before(call.StartTime()) {
+		if s.Parent().SpanID() != whole.SpanContext().SpanID() || s.EndTime().After(whole.EndTime()) || s.StartTime().Before(whole.StartTime()) {
 			t.Errorf("%s is not within the call", s.Name())
 		}
 		line += " " + told(s)
@@ -270,8 +271,8 @@ func TestTheSpanOfAProbe(t *testing.T) {
 					return tool.Output{}, ctx.Err()
 				}}
 				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashCheckable })
-				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, Frozen) (Grant, error) {
-					return Grant{Attempt: 2, Probe: lost}, nil
+				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, call.Frozen) (call.Grant, error) {
+					return call.Grant{Attempt: 2, Probe: lost}, nil
 				}, nil)
 				if err != nil || r.Status != messages.StatusOK || (p.effects.Load() == 0) != lost {
 					t.Fatalf("got %+v, %v", r, err)

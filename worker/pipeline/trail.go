@@ -10,7 +10,7 @@ import (
 
 // trail is what only the audit log gets to know about the call. The lane adds the hash of the
 // result, because it may still change the result.
-func (c *call) trail() *messages.Trail {
+func (c *callRun) trail() *messages.Trail {
 	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.given, PhasesMS: messages.PhasesMS{
 		Validate: c.entered(Validate), Semantic: c.entered(Semantic), PreHooks: c.entered(PreHooks),
 		Permissions: c.entered(Permissions), Execute: c.entered(Execute), PostHooks: c.entered(PostHooks),
@@ -26,7 +26,7 @@ func (c *call) trail() *messages.Trail {
 
 // entered returns how long a phase took, in milliseconds: at least 0.001, and 0 for a phase that
 // the call did not enter.
-func (c *call) entered(phase string) float64 {
+func (c *callRun) entered(phase string) float64 {
 	took, ok := c.took[phase]
 	if !ok {
 		return 0
@@ -35,7 +35,7 @@ func (c *call) entered(phase string) float64 {
 }
 
 // countDecision reports the decision about the call to Config.Decided.
-func (c *call) countDecision() {
+func (c *callRun) countDecision() {
 	switch effect := c.ruling.Effect; {
 	case effect == "":
 	case c.agreement != nil:

@@ -14,7 +14,7 @@ import (
 // validate is phase one. Nothing is coerced. A violation is reported with its place and what was
 // expected there, so that the model can correct itself. The size is checked before anything reads
 // the arguments.
-func (c *call) validate(context.Context) error {
+func (c *callRun) validate(context.Context) error {
 	var known bool
 	if c.tool, known = c.cfg.Registry.Lookup(c.job.Tool); !known {
 		return fail(messages.StatusUnknownTool, messages.CodeUnknownTool, "There is no tool named %.80q.", c.job.Tool)
