@@ -91,7 +91,8 @@ var rooms = []room{
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
 
-	{path: "worker/lane", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "internal/tracing"}},
+	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
+	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 

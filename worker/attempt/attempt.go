@@ -1,0 +1,392 @@
+// Package attempt is the life of one attempt at a call, as a state machine: events in, effects out.
+//
+//	delivery -> look into the journal -> run (claim on the way, if it may change the world)
+//	         -> store the result -> notify the coordinator -> settle
+//
+// The shell (package lane, or the simulation) tells the machine what happens and carries out what
+// it returns. The machine is pure: every step is told the time, and random values come with the
+// [Call]. It asks the journal one thing at a time, and each question has one answer. Only the
+// renewals of the lease (lease.go) go on beside it.
+//
+//	Waiting       for the first delivery
+//	Bouncing      the tool is not served here; the job keeps its slot for a moment
+//	Looking       the journal is read before anything runs
+//	Beginning     there is something to do, and its span is being opened
+//	Running       the phases run, without a claim
+//	Claiming      the claim is being written; the phases wait for it
+//	Holding       the phases run under a claim
+//	Stopping      the run is cancelled, and the phases have not ended yet
+//	LookingAgain  the claim was refused; the journal is read to find out why
+//	Offloading    a large result is being moved to the object store
+//	Storing       the result is being written
+//	Releasing     the claim is being given up, so that another attempt can follow
+//	Parking       a question to people is being written
+//	HandingBack   it is being written that the call must run alone
+//	Closing       nothing is left to do here; no further delivery comes once this ends
+//	Over          the delivery is settled
+//
+// What each event does, by state. An arrow means a new state; the state after a result is
+// Offloading where it is large, and Storing otherwise, which the table writes as ->Storing.
+//
+//	Delivered     Waiting: ->Looking, ->Beginning, ->Bouncing, or ->Closing when it came too late.
+//	              Later: the newest delivery is the one that is settled
+//	ResultRead    Looking: ->Closing when the call has ended; else ->Beginning, or reads the record
+//	RecordRead    Looking: ->Closing when the call has ended or is not ours, else ->Beginning.
+//	              LookingAgain: ->Closing
+//	Began         Beginning: ->Running, ->Stopping when it was cancelled meanwhile, or ->Storing
+//	              when the job has lost too many workers
+//	Wanted        Running: ->Claiming, or granted at once without a claim. Any other: refused
+//	Told          Running, Holding, Stopping: published
+//	Ended         Running, Holding, Stopping: ->Storing with a result, ->Releasing or ->Closing when
+//	              another attempt should follow, ->Parking, ->HandingBack, ->LookingAgain
+//	Stored        Claiming: ->Holding, after a renewal when it took long; ->Stopping when it was
+//	              cancelled meanwhile. Offloading: ->Storing. Storing, Releasing, Parking,
+//	              HandingBack: ->Closing
+//	Overtaken     Claiming: refused, ->Running. Storing, Releasing: tried again behind a renewal of
+//	              ours, else ->Closing. Parking: ->Closing
+//	Failed        Claiming, Offloading, Storing, Releasing, Parking: tried again after a pause, or
+//	              in a smaller form. Looking, LookingAgain, HandingBack: ->Closing, unsettled
+//	Tick          the pause is over: tried again. Bouncing: ->Closing. Running, Claiming, Holding: a
+//	              sign of life. Claiming to Parking: see lease.go. After the drain, when LastWords
+//	              is over: the question in flight is aborted, and then ->Closing, unsettled
+//	Stopped       Looking, Beginning: the phases will meet a run that is cancelled. Claiming: the
+//	              write is aborted, and the answer decides. Running, Holding: ->Stopping
+//	Draining      as Stopped, and bounds every later wait by LastWords. Bouncing: ->Closing
+//	Closed        Closing: ->Over, with the settlement
+//
+// Every other pair does nothing. Such an event comes too late (a renewal that is answered after the
+// end), or cannot come from a shell that obeys the effects.
+package attempt
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
+)
+
+// Config holds the bounds of the attempts of one worker. All of them have to be set.
+type Config struct {
+	Worker      string        // the worker's name in records and events
+	AckWait     time.Duration // how long the broker waits for a sign of life
+	Lease       time.Duration // how long a claim holds without renewal
+	Grace       time.Duration // how long before the end of its lease a tool is cancelled
+	ApprovalTTL time.Duration // how long people have to answer a question
+	LastWords   time.Duration // how long storing the end of a call may take after the drain
+	Poison      int           // deliveries of one job that may be lost with their worker
+	MaxPayload  int           // of a message, in bytes
+	MaxInline   int           // of an outcome that is stored in a record, in bytes
+}
+
+// Call is what an attempt is about.
+type Call struct {
+	Job wire.Job
+	Key wire.CallKey
+	// Claims says that the tool may change the world, so its runs are claimed.
+	Claims bool
+	// Attempts bounds the runs of the call, when one failed and another may succeed.
+	Attempts int
+	// Backoff returns the pause after an attempt. It has to be pure.
+	Backoff func(attempt int) time.Duration
+	Nonce   string  // marks the records of this attempt; no other attempt has the same
+	Jitter  float64 // spreads pauses; at least 0 and below 1
+}
+
+// Machine is the state of one attempt. Its methods are for one goroutine.
+type Machine struct {
+	cfg     Config
+	call    Call
+	state   State
+	now     time.Time // of the newest step
+	effects []Effect  // of the present step
+
+	began   time.Time // when the job was taken in hand
+	server  time.Time // the server's time at that moment
+	count   int       // how often the job had been delivered by then
+	runs    int       // of a call that does not claim, this one included
+	notify  string    // the coordinator that published the newest delivery
+	seq     uint64    // of the newest delivery
+	span    string    // for later attempts to link to; "": it is not recorded
+	counter int       // number of events so far
+
+	// last is the sequence of our newest record, or of the one we claim behind; 0: there is none.
+	last   uint64
+	record wire.CallRecord // that record
+	lease  lease
+	asked  time.Time  // when the claim was first sent; from Claiming on
+	grant  call.Grant // what is granted once the claim is stored; from Claiming on
+
+	cause   error     // why the run was cancelled; nil: it was not
+	drained time.Time // when the worker's drain was over; zero: it is not
+	signAt  time.Time // of the next sign of life, in Running, Claiming and Holding
+
+	// due is when the present state goes on by itself. Zero: it waits for an answer.
+	due   time.Time
+	pause time.Duration // before the newest try of a write; 0: it is the first
+	err   error         // of the newest try that failed
+	words time.Time     // when tries end, after the drain; zero: at no time
+	// writing is the record that is being written, or will be once due is over. It is empty while
+	// something else is asked of the journal.
+	writing wire.CallRecord
+	result  *messages.Result // to be stored; in Releasing, the failure that another attempt follows
+	back    wire.HandBack    // in HandingBack
+	refused bool             // a refused claim was counted
+
+	end        End        // what became of the attempt
+	settlement settlement // from Closing on
+}
+
+// New returns the machine of an attempt that has not begun.
+func New(cfg Config, c Call) *Machine { return &Machine{cfg: cfg, call: c} }
+
+// State returns where the attempt is.
+func (m *Machine) State() State { return m.state }
+
+// Claims reports whether the run is claimed. It is when the tool may change the world, and when the
+// call has a record for another reason, such as a question to people.
+func (m *Machine) Claims() bool { return m.call.Claims || m.call.Job.TakeOver > 0 }
+
+// Wake returns when the machine wants a [Tick]; zero: at no time.
+func (m *Machine) Wake() time.Time {
+	wake := m.lease.wake()
+	words := m.words
+	if !words.After(m.now) { // the question in flight was aborted
+		words = time.Time{}
+	}
+	for _, at := range []time.Time{m.due, m.signAt, words} {
+		if !at.IsZero() && (wake.IsZero() || at.Before(wake)) {
+			wake = at
+		}
+	}
+	return wake
+}
+
+// Step tells the machine one event at the given time. It returns what is to be done, in this order.
+func (m *Machine) Step(now time.Time, ev Event) []Effect {
+	m.now = now
+	switch ev := ev.(type) {
+	case Delivered:
+		m.delivered(ev)
+	case ResultRead:
+		m.resultRead(ev)
+	case RecordRead:
+		m.recordRead(ev.Newest)
+	case Began:
+		m.begin(ev.Span)
+	case Wanted:
+		m.wanted(ev.Frozen)
+	case Told:
+		m.told(ev.Event)
+	case Ended:
+		m.ended(ev.Result, ev.Err)
+	case Stored:
+		m.stored(ev)
+	case Overtaken:
+		m.overtaken(ev)
+	case Failed:
+		m.failed(ev)
+	case Tick:
+		m.tick()
+	case Stopped:
+		m.stopped(ev)
+	case Draining:
+		m.draining()
+	case Closed:
+		m.closed()
+	}
+	effects := m.effects
+	m.effects = nil
+	return effects
+}
+
+// become is the only place that changes the state.
+func (m *Machine) become(s State) {
+	m.state, m.due = s, time.Time{}
+	switch {
+	case !s.asks():
+		m.words = time.Time{}
+	case m.words.IsZero() && !m.drained.IsZero():
+		m.words = m.now.Add(m.cfg.LastWords)
+	}
+	if !s.phases() || s == Stopping {
+		m.signAt = time.Time{}
+	}
+	if s >= Closing {
+		m.lease = lease{}
+	}
+}
+
+func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
+
+func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
+
+// delivered begins with the first delivery, and remembers a further one: the broker delivered again
+// a job that was never lost.
+func (m *Machine) delivered(ev Delivered) {
+	if m.state == Over {
+		return
+	}
+	m.notify, m.seq = ev.Notify, ev.Seq
+	if m.state != Waiting {
+		return
+	}
+	job := &m.call.Job
+	m.began, m.server, m.count, m.runs = m.now, ev.Now, ev.Count, job.Attempt+ev.Count
+	waited := max(ev.Now.Sub(ev.Queued), 0)
+	if job.DeadlineMS > 0 { // the batch's time went on while the job was queued
+		job.DeadlineMS = max(job.DeadlineMS-waited.Milliseconds(), 1)
+	}
+	switch {
+	case !ev.Served:
+		m.log(Debug, "let go: the tool is not served here under this definition")
+		m.become(Bouncing)
+		m.due = m.now.Add(bounceHold)
+	case ev.Now.After(job.NotAfter):
+		m.close(settlement{how: Term, reason: "the batch outlived its time"}, nil)
+	// The call may have ended elsewhere in the meantime.
+	case job.TakeOver > 0 || job.Dispatch > 0 || ev.Count > 1 || waited > time.Second:
+		m.look(Looking)
+	default:
+		m.open()
+	}
+}
+
+// open begins with what there is to do.
+func (m *Machine) open() {
+	m.become(Beginning)
+	m.do(Begin{m.prior()})
+}
+
+// begin starts the phases, unless too many workers were lost over the job.
+func (m *Machine) begin(span string) {
+	if m.state != Beginning {
+		return
+	}
+	m.span = span
+	// Attempts that failed cleanly do not count towards poison. Those of a call that does not claim
+	// are deliveries where no coordinator hears of them, so a tool with many attempts has as many
+	// deliveries.
+	poison := m.cfg.Poison
+	if !m.Claims() {
+		poison = max(poison, m.call.Attempts)
+	}
+	if lost := m.count - 1 + max(m.call.Job.Attempt-(m.call.Attempts-1), 0); lost >= poison {
+		m.finish(m.poisoned(lost))
+		return
+	}
+	m.do(Run{m.call.Job, m.prior(), m.cause})
+	if m.cause != nil {
+		m.become(Stopping)
+		return
+	}
+	m.become(Running)
+	m.signAt = m.now.Add(min(firstSign, m.cfg.AckWait/3))
+}
+
+// stopped ends the run of a call that is no longer wanted.
+func (m *Machine) stopped(ev Stopped) {
+	if m.state == Looking || m.state == Beginning || m.state.phases() {
+		m.cancel(&ev.Stop)
+	}
+}
+
+// draining ends the run because the worker has to end, and bounds every later wait.
+func (m *Machine) draining() {
+	if m.state == Bouncing {
+		m.bounce()
+		return
+	}
+	if m.state == Waiting || m.state >= Closing || !m.drained.IsZero() {
+		return
+	}
+	m.drained = m.now
+	if m.state.asks() {
+		m.words = m.now.Add(m.cfg.LastWords)
+	}
+	if m.state == Looking || m.state == Beginning || m.state.phases() {
+		m.cancel(ErrDraining)
+	}
+}
+
+// cancel ends the run, once. The first cause counts.
+func (m *Machine) cancel(cause error) {
+	if m.cause != nil {
+		return
+	}
+	m.cause = cause
+	if m.state.phases() {
+		m.do(Cancel{cause})
+	}
+	switch {
+	case m.state == Running, m.state == Holding:
+		m.become(Stopping)
+	case m.state == Claiming && m.due.IsZero(): // its answer still counts
+		m.do(Abort{})
+	case m.state == Claiming:
+		m.refuse(fmt.Errorf("claim: %w", errors.Join(m.err, cause)))
+	}
+}
+
+// tick does what it is time for.
+func (m *Machine) tick() {
+	m.tickLease()
+	if reached(m.now, m.signAt) {
+		m.do(Extend{})
+		m.alive()
+		m.signAt = m.now.Add(m.cfg.AckWait / 3)
+	}
+	switch waits := !m.due.IsZero(); {
+	case reached(m.now, m.words) && waits:
+		m.giveUp()
+	case reached(m.now, m.words):
+		m.do(Abort{})
+	case !reached(m.now, m.due):
+	case m.state == Bouncing:
+		m.bounce()
+	default:
+		m.due = time.Time{}
+		m.again()
+	}
+}
+
+// reached reports whether a time has come; zero never does.
+func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// close ends the attempt: once nothing further can be delivered to it, the newest delivery is
+// settled.
+func (m *Machine) close(s settlement, err error) {
+	e := &m.end
+	e.Attempt, e.Err = m.attempts(), err
+	if m.holds() {
+		e.Fence = m.record.Fence
+	}
+	switch {
+	case errors.Is(m.cause, ErrLeaseLost):
+		e.Failure = LeaseLost
+	case e.Failure == "" && err != nil && !errors.Is(err, ErrDraining):
+		e.Failure = string(messages.CodeInternal)
+	}
+	m.settlement = s
+	m.become(Closing)
+	m.do(Close{m.end})
+}
+
+// closed settles the newest delivery.
+func (m *Machine) closed() {
+	if m.state != Closing {
+		return
+	}
+	m.become(Over)
+	s := m.settlement
+	m.do(Settle{s.how, s.reason, s.after})
+	if s.notice == nil {
+		return
+	}
+	if s.how == Nak {
+		s.notice.LetGo.Job = m.seq
+	}
+	m.tell(*s.notice)
+}

@@ -1,0 +1,152 @@
+package attempt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
+)
+
+// recordHeadroom is what a record needs beside its heavy fields (arguments, hooks, approval,
+// permission), in bytes of a message. Renewals and releases have more of these other fields than the
+// claim before them.
+const recordHeadroom = 1 << 10
+
+// prior returns the record that the job takes over from, or nil when there is none.
+func (m *Machine) prior() *wire.CallRecord {
+	if m.last == 0 {
+		return nil
+	}
+	record := m.record
+	return &record
+}
+
+// unsure reports whether an attempt before this one may have changed the world.
+func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
+
+// wanted answers the phases, which want to start the tool. A call that does not claim gets its
+// attempt number only.
+func (m *Machine) wanted(f call.Frozen) {
+	switch {
+	case m.state == Running && m.Claims():
+		m.claim(f)
+	case m.state == Running:
+		m.start(call.Grant{Attempt: m.runs})
+	case m.cause != nil:
+		m.do(Refuse{m.cause})
+	default:
+		m.do(Refuse{errNotNow})
+	}
+}
+
+// claim writes the claim behind the record that the job takes over from. It refuses a claim that is
+// too large to be renewed later. The claim is durable before the tool starts, so the tool never
+// runs without a trace of it.
+func (m *Machine) claim(f call.Frozen) {
+	unsure := m.unsure()
+	if unsure && m.record.ArgsHash != f.ArgsHash {
+		m.refuse(ErrOtherInput)
+		return
+	}
+	record := m.claimRecord(f)
+	// All of this is in every record from now on, so it has to fit beside the headroom.
+	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
+	if size := len(rawjson.MustMarshal(heavy)); size > m.cfg.MaxPayload-recordHeadroom {
+		m.refuse(fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, ErrTooLarge))
+		return
+	}
+	m.become(Claiming)
+	m.asked, m.pause, m.writing = m.now, 0, record
+	m.grant = call.Grant{Attempt: record.Attempt, Probe: unsure && f.OnCrash == messages.OnCrashCheckable}
+	m.do(Write{Record: record, Behind: m.last})
+}
+
+func (m *Machine) claimRecord(f call.Frozen) wire.CallRecord {
+	before := m.record
+	record := wire.CallRecord{
+		V: messages.Version, State: wire.Claimed, Nonce: m.call.Nonce, Attempt: before.Attempt + 1, Worker: m.cfg.Worker,
+		ArgsHash: f.ArgsHash, ToolDigest: m.call.Job.ToolDigest, OnCrash: f.OnCrash, Input: changed(f.Input, m.call.Job.Input), Hooks: f.Hooks,
+		Approval: before.Approval, LeaseMS: m.cfg.Lease.Milliseconds(), DeadlineMS: f.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: m.span,
+		Permission: f.Permission, Started: m.began,
+	}
+	if lapsed(before) {
+		record.Lapsed++
+	}
+	// The question holds the input.
+	if q := before.Approval; q != nil && q.ArgsHash == f.ArgsHash {
+		record.Input = nil
+	}
+	return record
+}
+
+// changed returns the frozen input if it differs from the job's, and nil if it does not.
+func changed(frozen, asked json.RawMessage) json.RawMessage {
+	if bytes.Equal(frozen, asked) {
+		return nil
+	}
+	return frozen
+}
+
+// claimStored holds the lease from now on. A claim that took long to be stored is renewed first, so
+// that nothing starts on half a lease.
+func (m *Machine) claimStored(seq uint64) {
+	record := m.writing
+	record.Fence, m.grant.Fence = seq, seq
+	m.last, m.record, m.writing = seq, record, wire.CallRecord{}
+	m.do(Count{Claimed})
+	if m.now.Sub(m.asked) > m.cfg.Lease/3 {
+		m.renew(time.Time{})
+		return
+	}
+	m.granted(m.asked)
+}
+
+// granted starts the tool under a lease that counts from the given time.
+func (m *Machine) granted(since time.Time) {
+	m.lease.keep(since.Add(m.cfg.Lease-m.cfg.Grace), m.now.Add(m.cfg.Lease/3))
+	if m.cause != nil {
+		m.become(Stopping)
+	} else {
+		m.become(Holding)
+	}
+	m.start(m.grant)
+}
+
+// start lets the phases start the tool. Watchers get the running event only now, and not when the
+// call was picked up. By then the start of a call that claims is durable, and a call that is refused
+// or waits for a person never shows as running.
+func (m *Machine) start(g call.Grant) {
+	m.emit(messages.Event{Type: messages.EventRunning})
+	m.do(Grant{g})
+}
+
+// refuse lets the phases end without the tool.
+func (m *Machine) refuse(err error) {
+	if m.cause != nil {
+		m.become(Stopping)
+	} else {
+		m.become(Running)
+	}
+	m.do(Refuse{err})
+}
+
+// claimFailed tries again, with the same nonce, so that a repeated write cannot store the claim
+// twice.
+func (m *Machine) claimFailed(ev Failed) {
+	switch err := fmt.Errorf("claim: %w", ev.Err); {
+	case ev.Why == TooLarge:
+		m.refuse(fmt.Errorf("%w: %w", ErrTooLarge, err))
+	case ev.Why == Terminal:
+		m.refuse(err)
+	case m.cause != nil:
+		m.refuse(errors.Join(err, m.cause))
+	default:
+		m.retry(ev.Err, 50*time.Millisecond, time.Second, "record not stored; trying again", "state", wire.Claimed)
+	}
+}

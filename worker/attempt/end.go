@@ -1,0 +1,396 @@
+package attempt
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
+)
+
+// answerHeadroom is the headroom of a question, in bytes of a message: what people answer is stored
+// with it.
+const answerHeadroom = 8 << 10
+
+// ended takes what the phases came to towards its end.
+func (m *Machine) ended(result messages.Result, err error) {
+	if m.state != Running && m.state != Holding && m.state != Stopping {
+		return
+	}
+	switch {
+	case err != nil:
+		result, err = m.endOf(err)
+	// A refusal of this attempt says nothing about the lost attempt before it.
+	case m.unsure() && !m.holds():
+		result = m.lost()
+	}
+	var back *call.HandBack
+	var ask *call.Ask
+	switch {
+	case err == nil:
+		result.QueueMS = m.queueMS()
+		result.Worker = m.cfg.Worker
+		m.finishOrRepeat(result)
+	case errors.Is(err, ErrNotMine):
+		m.look(LookingAgain)
+	case errors.As(err, &back):
+		m.handBack(back)
+	case errors.As(err, &ask):
+		m.park(ask)
+	// The worker shuts down; the tool has not run, or may run again.
+	case !m.drained.IsZero():
+		m.release(nil, 0)
+	default:
+		m.close(settlement{}, err)
+	}
+}
+
+// endOf turns an error that the run would meet on every worker into a result. It passes any other
+// error on: the call then goes on elsewhere.
+func (m *Machine) endOf(err error) (messages.Result, error) {
+	var ask *call.Ask
+	tooLarge := errors.Is(err, ErrTooLarge)
+	switch {
+	case errors.Is(err, ErrOtherInput), tooLarge && m.unsure():
+		return m.lost(), nil
+	// An approval cannot come after what may have been done.
+	case errors.As(err, &ask) && m.unsure():
+		return m.lost(), nil
+	case tooLarge:
+		return m.failure(messages.StatusError, messages.CodeTooLarge,
+			"The arguments, and what hooks said about them, are too large to be recorded. "+m.call.Job.Tool+" was not run."), nil
+	}
+	return messages.Result{}, err
+}
+
+// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
+// published it and of this worker.
+func (m *Machine) queueMS() float64 {
+	return float64(max(m.began.Sub(m.call.Job.QueuedAt), 0).Microseconds()) / 1000
+}
+
+// attempts returns how often the call was claimed or, if it does not claim, run.
+func (m *Machine) attempts() int {
+	if !m.Claims() {
+		return m.runs
+	}
+	return m.record.Attempt
+}
+
+// failure makes a result for a call that no run has answered.
+func (m *Machine) failure(status messages.Status, code messages.Code, message string) messages.Result {
+	job := m.call.Job
+	return messages.Result{
+		V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Kind: job.Kind, Status: status,
+		Attempt: m.attempts(), Outcome: messages.Failed(code, message), Worker: m.cfg.Worker,
+	}
+}
+
+// lost is the result of a call whose earlier attempt was started and lost, and that cannot run
+// again.
+func (m *Machine) lost() messages.Result {
+	return m.failure(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+m.call.Job.Tool+" was lost or given up while it ran, and it could not be run again. "+
+		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
+}
+
+// poisoned is the result of a call that was delivered again and again without coming to an end: it
+// probably kills its workers.
+func (m *Machine) poisoned(lost int) messages.Result {
+	if m.unsure() {
+		return m.failure(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
+			"%d workers in a row were lost over %s, the first of them while it ran. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", lost, m.call.Job.Tool))
+	}
+	return m.failure(messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
+		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, m.call.Job.Tool))
+}
+
+// finishOrRepeat stores the result, or gives the call up for another attempt.
+func (m *Machine) finishOrRepeat(result messages.Result) {
+	wait, repeat := m.repeat(result)
+	switch {
+	case !repeat:
+		m.finish(result)
+	case m.holds():
+		m.release(&result, wait)
+	default:
+		m.logFailure("attempt failed; there will be another", result)
+		m.retryLater(wait)
+	}
+}
+
+// repeat reports whether another attempt should follow a failed one, and after which pause. The
+// pipeline marks an error as retryable only where another run can do no harm.
+func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
+	switch r.Status {
+	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
+	default:
+		return 0, false
+	}
+	if r.Err == nil || !r.Err.Retryable || r.Attempt >= m.call.Attempts {
+		return 0, false
+	}
+	wait = m.call.Backoff(r.Attempt)
+	wait = wait/2 + time.Duration(m.call.Jitter*float64(wait/2+1))
+	job, took := m.call.Job, m.now.Sub(m.began)
+	inTime := m.serverTime().Add(wait).Before(job.NotAfter) &&
+		(job.DeadlineMS == 0 || took+wait < time.Duration(job.DeadlineMS)*time.Millisecond)
+	return wait, inTime
+}
+
+// serverTime returns the time by the server's clock.
+func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
+
+// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
+// until the coordinator replaces it by a job that carries the number of failed attempts. If the job
+// left the queue before the coordinator has this notice, a poll could publish the call with an
+// attempt too many. Without a coordinator the broker delivers the job again, and that delivery
+// counts as the next attempt.
+func (m *Machine) retryLater(after time.Duration) {
+	m.end.Became = Released
+	notice := &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: m.runs}}
+	m.close(settlement{how: Nak, after: after + m.cfg.AckWait/3, notice: notice}, nil)
+}
+
+// release gives up a call that is known not to have been applied, or that may run again, so that
+// another attempt can follow after a while. A claimed call is released in its journal. For any
+// other the coordinator is notified. failed is the result of the attempt; nil: the worker ends.
+func (m *Machine) release(failed *messages.Result, wait time.Duration) {
+	m.end.Became = Released
+	if !m.holds() {
+		m.close(m.letGo("given up for another attempt", wait, 0), nil)
+		return
+	}
+	record := m.record
+	record.State, record.Nonce, record.RetryAfterMS, record.Error = wire.Released, m.call.Nonce+"-released", wait.Milliseconds(), nil
+	if failed != nil {
+		record.Error = failed.Err
+	}
+	m.become(Releasing)
+	m.result, m.writing, m.pause = failed, record, 0
+	m.do(Write{Record: record, Behind: m.last})
+}
+
+// releaseEnded closes an attempt whose claim was given up, by us or by another writer's record.
+func (m *Machine) releaseEnded(s settlement) {
+	if m.result != nil {
+		m.logFailure("attempt failed; there will be another", *m.result)
+	}
+	m.close(s, nil)
+}
+
+func (m *Machine) releaseFailed(ev Failed) {
+	err := fmt.Errorf("release: %w", ev.Err)
+	switch {
+	case ev.Why != TooLarge:
+		m.retry(err, 100*time.Millisecond, 2*time.Second, "release not stored; trying again")
+	// The arguments just fit, but not with the reason beside them.
+	case m.result != nil:
+		m.log(Warn, "not tried again: the record of it would be too large", "err", err)
+		m.finish(*m.result)
+	default:
+		m.close(settlement{}, err)
+	}
+}
+
+// finish stores the result and notifies the coordinator. The first stored result counts, even when
+// another worker stored it. It is tried until the result is stored, or until LastWords has passed
+// since the worker had to end.
+func (m *Machine) finish(result messages.Result) {
+	if result.Err != nil {
+		own := *result.Err
+		if result.Attempt > 1 && m.call.Attempts > 1 {
+			own.Message += fmt.Sprintf(" (It was attempted %d times.)", result.Attempt)
+		}
+		// Another attempt of ours would have had the same idempotency key. A new call by the model
+		// would not, so the model must not be told to retry a call whose outcome is unknown.
+		own.Retryable = own.Retryable && result.Status != messages.StatusOutcomeUnknown
+		result.Err = &own
+	}
+	if result.Trail == nil && result.Failure() { // no run has made it
+		m.end.Failure = messages.ErrorType(result.Status, result.Err)
+	}
+	m.result, m.pause = &result, 0
+	m.store()
+}
+
+// store moves a large result to the object store before it is written.
+func (m *Machine) store() {
+	if m.result.Ref == nil {
+		m.sign()
+		if r := m.result; len(r.Output) > m.cfg.MaxInline || len(rawjson.MustMarshal(r.Outcome)) > m.cfg.MaxInline {
+			m.become(Offloading)
+			m.writing = wire.CallRecord{}
+			m.do(Offload{*r})
+			return
+		}
+	}
+	m.writeEnd()
+}
+
+// sign adds to a result what is known only at its end: its hash and the span. It is done again
+// after every change of the outcome.
+func (m *Machine) sign() {
+	var trail messages.Trail
+	if m.result.Trail != nil {
+		trail = *m.result.Trail
+	}
+	trail.ResultHash, trail.Span = m.result.Outcome.Hash(), m.span
+	m.result.Trail = &trail
+}
+
+// writeEnd writes the result: as the ending record of the journal for a call that claims, and among
+// the results, where the first one counts, for any other.
+func (m *Machine) writeEnd() {
+	m.become(Storing)
+	if !m.Claims() {
+		m.writing = wire.CallRecord{}
+		m.do(WriteResult{*m.result})
+		return
+	}
+	own, record := *m.result, m.record
+	record.State, record.Result, record.Worker, record.Span = wire.Ended, &own, m.cfg.Worker, m.span
+	record.ToolDigest = m.call.Job.ToolDigest
+	record.Nonce = m.call.Nonce + "-end"
+	m.writing = record
+	m.do(Write{Record: record, Behind: m.last})
+}
+
+func (m *Machine) storeFailed(ev Failed) {
+	const text = "result not stored; trying again"
+	smaller := light(m.writing)
+	switch {
+	case ev.Why != TooLarge:
+		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
+	case m.writing.Nonce != "" && len(rawjson.MustMarshal(smaller)) < len(rawjson.MustMarshal(m.writing)): // a result is worth more than a copy of the arguments
+		m.writing = smaller
+		m.do(Write{Record: smaller, Behind: m.last})
+	default:
+		m.drop("The result is too large to be kept.")
+		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
+	}
+}
+
+func (m *Machine) offloadFailed(ev Failed) {
+	if ev.Why != Full {
+		m.storeFailed(ev)
+		return
+	}
+	// This may last for days, and the session cannot wait as long.
+	m.log(Error, "a large result is given up: the object store is full", "err", ev.Err)
+	m.drop("The result is too large for a message, and the store of large results is full.")
+	m.sign()
+	m.writeEnd()
+}
+
+// drop replaces the outcome of a call by the reason why it was not kept.
+func (m *Machine) drop(why string) {
+	r := m.result
+	r.Outcome, r.Ref = messages.Failed(messages.CodeTooLarge, why), nil
+	if r.Status == messages.StatusOK {
+		r.Err.Message += " The call itself was done."
+	}
+}
+
+// resultStored passes the stored result on.
+func (m *Machine) resultStored(r messages.Result) {
+	m.tell(wire.Notice{Result: &r})
+	m.end.Became = string(r.Status)
+	m.logFailure("call failed", r)
+	m.do(Report{r})
+	m.close(settlement{how: Ack}, nil)
+}
+
+// logFailure logs a call, or an attempt, that failed. The tool's own words are not in the line.
+func (m *Machine) logFailure(what string, r messages.Result) {
+	level := Info
+	switch {
+	case r.Status == messages.StatusOK:
+		return
+	case r.Status == messages.StatusOutcomeUnknown:
+		level = Warn
+	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
+		level = Debug // the place that found it has logged an error, which says more
+	}
+	m.log(level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err), "attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
+}
+
+// park writes a question to people into the call's journal and gives the job up, so that neither a
+// slot nor a lease is held while they think. When several workers ask at once, one question is
+// stored. A run that is stopped meanwhile is parked too, because it has no result. If the
+// coordinator has already stored a record of the stop, that record came first and the question is
+// not stored.
+func (m *Machine) park(ask *call.Ask) {
+	q := ask.Approval
+	q.Asked = m.serverTime().UTC()
+	q.Expires = q.Asked.Add(m.cfg.ApprovalTTL)
+	q.ID = approval.ID(q)
+	record := wire.CallRecord{
+		V: messages.Version, State: wire.Parked, Nonce: m.call.Nonce + "-parked", Attempt: m.record.Attempt, Lapsed: m.record.Lapsed, Worker: m.cfg.Worker,
+		ArgsHash: ask.ArgsHash, ToolDigest: m.call.Job.ToolDigest, Hooks: ask.Hooks, Approval: &q, Span: m.span,
+	}
+	m.become(Parking)
+	m.writing, m.pause = record, 0
+	if len(rawjson.MustMarshal(record)) > m.cfg.MaxPayload-recordHeadroom-answerHeadroom {
+		m.tooLargeToAsk()
+		return
+	}
+	m.do(Write{Record: record, Behind: m.last})
+}
+
+// tooLargeToAsk ends a call whose question is too large for every worker.
+func (m *Machine) tooLargeToAsk() {
+	m.finish(m.failure(messages.StatusError, messages.CodeTooLarge,
+		"A person has to allow this call, and its arguments are too large to be put to one. "+m.call.Job.Tool+" was not run. Do it in several smaller calls."))
+}
+
+func (m *Machine) parked(seq uint64) {
+	record := m.writing
+	q := record.Approval
+	m.end.Became, m.end.Approval = Parked, q.ID
+	m.log(Info, "parked: a person has to allow it", "rule", q.Rule, "tier", q.Tier, "approval", q.ID, "expires", q.Expires)
+	m.close(settlement{how: Ack, notice: &wire.Notice{Record: &record, Seq: seq}}, nil)
+}
+
+// parkOvertaken settles the job of a call for which another writer stored a record first, and
+// passes that record on to the coordinator.
+func (m *Machine) parkOvertaken(newest Entry) {
+	m.log(Info, "not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
+	if newest.Record.State == wire.Ended {
+		m.tell(wire.Notice{Result: newest.Record.Result})
+		m.close(settlement{how: Ack}, nil)
+		return
+	}
+	m.tell(wire.Notice{Record: &newest.Record, Seq: newest.Seq})
+	m.close(settlement{how: Term, reason: "another record came first"}, nil)
+}
+
+func (m *Machine) parkFailed(ev Failed) {
+	switch err := fmt.Errorf("park: %w", ev.Err); ev.Why {
+	case TooLarge:
+		m.tooLargeToAsk()
+	case Terminal:
+		m.close(settlement{}, err)
+	default:
+		m.retry(err, 50*time.Millisecond, time.Second, "record not stored; trying again", "state", wire.Parked)
+	}
+}
+
+// handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
+// of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
+func (m *Machine) handBack(back *call.HandBack) {
+	m.become(HandingBack)
+	m.writing = wire.CallRecord{}
+	m.back = wire.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: m.cfg.Worker, Reason: back.Reason}
+	m.do(WriteHandBack{m.back})
+}
+
+func (m *Machine) handedBack() {
+	m.end.Became = HandedBack
+	m.log(Info, "handed back: its input must run alone", "reason", m.back.Reason)
+	m.close(settlement{how: Term, reason: "handed back", notice: &wire.Notice{Hand: &m.back}}, nil)
+}

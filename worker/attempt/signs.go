@@ -1,0 +1,68 @@
+package attempt
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// firstSign is how long a call runs before its coordinator is notified that it does. Most calls end
+// sooner and need no such notice.
+const firstSign = 100 * time.Millisecond
+
+// alive tells the coordinator that the call runs here, and under which claim. The coordinator
+// counts the lease from when it first sees that record.
+func (m *Machine) alive() {
+	n := wire.Notice{Running: true, Worker: m.cfg.Worker}
+	if m.holds() {
+		record := light(m.record)
+		n.Record, n.Seq = &record, m.last
+	}
+	m.tell(n)
+}
+
+// tell sends a notice to the coordinator that published the job. Notices are hints: the
+// coordinator's poll makes up for a lost one.
+func (m *Machine) tell(n wire.Notice) {
+	if !messages.IsToken(m.notify) {
+		return
+	}
+	n.V, n.Batch, n.Index = messages.Version, m.call.Key.BatchKey.String(), m.call.Key.Index
+	m.do(Notify{m.notify, n})
+}
+
+// light returns a record without its heavy part, the arguments.
+func light(record wire.CallRecord) wire.CallRecord {
+	record.Input = nil
+	if record.Approval != nil {
+		own := *record.Approval
+		own.Input, own.Original = nil, nil
+		record.Approval = &own
+	}
+	return record
+}
+
+// told publishes an event of the phases.
+func (m *Machine) told(e messages.Event) {
+	if !m.state.phases() {
+		return
+	}
+	if e.Progress != nil {
+		m.do(Count{Progressed})
+	}
+	m.emit(e)
+}
+
+// emit fills in what identifies an event.
+func (m *Machine) emit(e messages.Event) {
+	m.counter++
+	e.Counter, e.Attempt = m.counter, m.attempts()
+	if m.Claims() && !m.holds() {
+		e.Attempt++ // the attempt that is about to be claimed
+	}
+	job := m.call.Job
+	e.V, e.Session, e.Batch, e.Index = messages.Version, job.Session, job.Batch, job.Index
+	e.CallID, e.Tool, e.Kind, e.Worker, e.Time = job.CallID, job.Tool, job.Kind, m.cfg.Worker, m.now
+	m.do(Emit{e})
+}
