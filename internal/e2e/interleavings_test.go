@@ -23,7 +23,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
-	"github.com/toolfleet/toolfleet/worker/lane"
+	"github.com/toolfleet/toolfleet/worker/attempt"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -790,10 +790,10 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		if err := json.Unmarshal(jobs[len(jobs)-1].Data, &job); err != nil || job.TakeOver != granted || len(jobs) != before+2 {
 			t.Errorf("the grant is at %d, the last of %d jobs may be claimed behind %d: %v", granted, len(jobs), job.TakeOver, err)
 		}
-		if got := lane.Decide(0, wire.CallRecord{State: wire.Granted}, granted); got != lane.Leave {
+		if got := attempt.Decide(0, attempt.Entry{Seq: granted, Record: wire.CallRecord{State: wire.Granted}}); got != attempt.LeaveAlone {
 			t.Errorf("a job from before the grant: %v", got)
 		}
-		if got := lane.Decide(granted, wire.CallRecord{State: wire.Granted}, granted); got != lane.TakeOver {
+		if got := attempt.Decide(granted, attempt.Entry{Seq: granted, Record: wire.CallRecord{State: wire.Granted}}); got != attempt.TakeOver {
 			t.Errorf("the job behind the grant: %v", got)
 		}
 	})

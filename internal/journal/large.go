@@ -22,9 +22,12 @@ const MaxInline = 256 << 10
 // inline returns the size of the largest body that fits into one message.
 func (j *Journal) inline() int { return j.conn.MaxPayload() - headroom }
 
+// MaxOutcome returns the size of the largest outcome that is stored in a record here, in bytes.
+func (j *Journal) MaxOutcome() int { return min(MaxInline, j.inline()) }
+
 // Offload moves an outcome that is too large for a record to the object store, and leaves its ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
-	limit := min(MaxInline, j.inline())
+	limit := j.MaxOutcome()
 	if len(result.Output) <= limit && len(rawjson.MustMarshal(result.Outcome)) <= limit {
 		return nil
 	}

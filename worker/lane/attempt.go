@@ -3,342 +3,309 @@ package lane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/attempt"
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// attempt is one job on its way through this worker. Fields without a guard are set before work
-// starts, or are used only by the goroutine of run.
-type attempt struct {
-	*Consumer
-	log     *slog.Logger
-	pool    string // the pool that the job came from
-	job     wire.Job
-	key     wire.CallKey
-	service Service
-	nonce   string
-	runs    int           // runs of a call that does not claim, this one included
-	began   time.Time     // when the job was taken in hand
-	waited  time.Duration // how long it was queued by then, by the server's clock
-	// running is the context of the run. It ends when the worker does, when the lease is lost, or
-	// when the call is stopped.
-	running context.Context
-	cancel  context.CancelCauseFunc // cancels running
-	// kept is the context of the lease. It ends when the end of the call is stored, or cannot be.
-	kept   context.Context
-	lapse  context.CancelFunc // cancels kept
-	keeper sync.WaitGroup     // waits for the goroutine that renews the lease
+// running is one job on its way through this worker. It carries out what its machine wants. The
+// goroutine of run owns its fields, except for the mailbox.
+type running struct {
+	consumer *Consumer
+	machine  *attempt.Machine
+	log      *slog.Logger
+	pool     string // the pool that the job came from
+	job      wire.Job
+	key      wire.CallKey
+	mailbox  mailbox
+	d        *bus.Delivery // the newest delivery of the job
+	began    time.Time     // when the job was taken in hand
+	span     trace.Span    // nil: there is none
 
-	parent    string    // our span, for later attempts to link to; "" if it is not recorded
-	became    string    // what became of the call, for the span
-	failure   string    // how the attempt itself failed, not its tool; "": it did not
-	refused   bool      // the refused claim was counted
-	leaseLost sync.Once // the lost lease was counted
-
-	// telling is held while an event is sent, so that events go out in the order of their counters.
-	telling sync.Mutex
-
-	mu      sync.Mutex
-	d       *bus.Delivery // the newest delivery of the job; guarded by mu
-	notify  string        // the coordinator that published that job; guarded by mu
-	counter int           // number of events so far; guarded by mu
-	// last is the sequence of our newest record, or of the one we claim behind; guarded by mu.
-	last    uint64
-	record  wire.CallRecord // that record; guarded by mu
-	claimed bool            // we hold a claim; guarded by mu
+	cancel context.CancelCauseFunc // cancels the phases; nil before they start
+	grants chan granted            // answers the phases, which wait for the claim
+	// questions are what the journal is being asked, with what ends each of them early.
+	questions map[int]context.CancelFunc
+	asked     int            // questions so far
+	work      sync.WaitGroup // waits for the phases and the questions
 }
 
-// settlement is how a delivery is settled in the end. Nil means that nothing is known to be stored,
-// so that the broker has to deliver the job again.
-type settlement func(*bus.Delivery) error
-
-func ack(d *bus.Delivery) error { return d.Ack() }
-
-func term(reason string) settlement {
-	return func(d *bus.Delivery) error { return d.Term(reason) }
+// granted answers a claim.
+type granted struct {
+	grant call.Grant
+	err   error
 }
 
-// letGo gives the job up. The job leaves the queue, and the coordinator publishes it again after
-// the given time. failed counts the attempts so far that failed, or were lost with their worker,
-// without a claim.
-func (a *attempt) letGo(reason string, after time.Duration, failed int) settlement {
-	return func(d *bus.Delivery) error {
-		err := d.Term(reason)
-		a.tell(wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}})
-		return err
-	}
+// mailbox holds the events that the machine is still to be told, in order. Any goroutine may post.
+type mailbox struct {
+	mu    sync.Mutex
+	mails []mail        // guarded by mu
+	ready chan struct{} // has a value when there may be mails; holds one at most
 }
 
-// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
-// until the coordinator replaces it by a job that carries the number of failed attempts. If the job
-// left the queue before the coordinator has this notice, a poll could publish the call with an
-// attempt too many. Without a coordinator the broker delivers the job again, and that delivery
-// counts as the next attempt.
-func (a *attempt) retryLater(after time.Duration) settlement {
-	return func(d *bus.Delivery) error {
-		err := d.Nak(after + a.cfg.AckWait/3)
-		a.tell(wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: a.runs, Job: d.Seq}})
-		return err
-	}
+// mail is an event, with what only the shell needs of it.
+type mail struct {
+	event    attempt.Event
+	delivery *bus.Delivery // of a Delivered
+	question int           // that the event answers; 0: none
 }
 
-// run brings the call to its end, or finds that it has ended, or gives it up for another worker.
-func (a *attempt) run(ctx context.Context) (settle settlement, err error) {
-	defer func() { a.lapse(); a.keeper.Wait() }()
-	delivered := a.delivery().Delivered
-	// The call may have ended elsewhere in the meantime.
-	if a.job.TakeOver > 0 || a.job.Dispatch > 0 || delivered > 1 || a.waited > time.Second {
-		if settle, err := a.settled(ctx); settle != nil || err != nil {
-			return settle, err
-		}
-	}
-	ctx = a.trace(ctx)
-	defer func() { a.endTrace(ctx, err) }()
-	// Attempts that failed cleanly do not count towards poison. Those of a call that does not claim are deliveries where
-	// no coordinator hears of them, so a tool with many attempts has as many deliveries.
-	poison := a.cfg.Poison
-	if !a.claims() {
-		poison = max(poison, a.service.Attempts)
-	}
-	if lost := delivered - 1 + max(a.job.Attempt-(a.service.Attempts-1), 0); lost >= poison {
-		return a.finish(ctx, a.poisoned(lost))
-	}
-	stop := a.giveSigns(a.running)
-	result, err := a.work()
-	stop()
-	var back *call.HandBack
-	var ask *call.Ask
-	switch {
-	case errors.Is(err, errNotMine):
-		if settle, err := a.settled(ctx); settle != nil || err != nil {
-			return settle, err
-		}
-		return term("claimed by another worker"), nil
-	case errors.As(err, &back):
-		return a.handBack(ctx, back)
-	case errors.As(err, &ask):
-		return a.park(ctx, ask)
-	// The worker shuts down; the tool has not run, or may run again.
-	case err != nil && ctx.Err() != nil:
-		return a.release(ctx, nil, 0)
-	case err != nil:
-		return nil, err
-	}
-	if wait, again := a.again(result); again {
-		settle, err := a.release(ctx, result.Err, wait)
-		if err == nil {
-			a.logFailure("attempt failed; there will be another", result)
-		}
-		if !errors.Is(err, bus.ErrTooLarge) {
-			return settle, err
-		}
-		a.log.Warn("not tried again: the record of it would be too large", "err", err)
-	}
-	return a.finish(ctx, result)
-}
-
-// work takes the call through its phases. Once the call is claimed its lease is renewed until the
-// result is stored; if that fails, the run is cancelled.
-func (a *attempt) work() (messages.Result, error) {
-	result, err := a.tools.Run(a.running, a.job, a.prior(), a.claim, a.event)
-	switch {
-	case err != nil:
-		result, err = a.endOf(err)
-	// A refusal of this attempt says nothing about the lost attempt before it.
-	case a.unsure() && !a.holds():
-		result = a.lost()
-	}
-	if err != nil {
-		return result, err
-	}
-	result.QueueMS = a.queueMS()
-	result.Worker = a.cfg.Worker
-	return result, nil
-}
-
-// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
-// published it and of this worker.
-func (a *attempt) queueMS() float64 {
-	return float64(max(a.began.Sub(a.job.QueuedAt), 0).Microseconds()) / 1000
-}
-
-// endOf turns an error that the run would meet on every worker into a result. It passes any other
-// error on: the call then goes on elsewhere.
-func (a *attempt) endOf(err error) (messages.Result, error) {
-	var ask *call.Ask
-	tooLarge := errors.Is(err, bus.ErrTooLarge)
-	switch {
-	case errors.Is(err, errOtherInput), tooLarge && a.unsure():
-		return a.lost(), nil
-	// An approval cannot come after what may have been done.
-	case errors.As(err, &ask) && a.unsure():
-		return a.lost(), nil
-	case tooLarge:
-		return a.failed(messages.StatusError, messages.CodeTooLarge,
-			"The arguments, and what hooks said about them, are too large to be recorded. "+a.job.Tool+" was not run."), nil
-	}
-	return messages.Result{}, err
-}
-
-// lost is the result of a call whose earlier attempt was started and lost, and that cannot run
-// again.
-func (a *attempt) lost() messages.Result {
-	return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+a.job.Tool+" was lost or given up while it ran, and it could not be run again. "+
-		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
-}
-
-// prior returns the record that the job takes over from, or nil when there is none.
-func (a *attempt) prior() *wire.CallRecord {
-	if record, last := a.mine(); last > 0 {
-		return &record
-	}
-	return nil
-}
-
-// failed makes a result for a call that no run has answered.
-func (a *attempt) failed(status messages.Status, code messages.Code, message string) messages.Result {
-	return messages.Result{
-		V: messages.Version, Index: a.job.Index, CallID: a.job.CallID, Tool: a.job.Tool, Kind: a.job.Kind, Status: status,
-		Attempt: a.attempts(), Outcome: messages.Failed(code, message), Worker: a.cfg.Worker,
-	}
-}
-
-// attempts returns how often the call was claimed or, if it does not claim, run.
-func (a *attempt) attempts() int {
-	if !a.claims() {
-		return a.runs
-	}
-	record, _ := a.mine()
-	return record.Attempt
-}
-
-// claims reports whether the run is claimed. It is claimed when the tool may change the world, and
-// when the call has a record for another reason, such as a question to people.
-func (a *attempt) claims() bool { return a.service.Claims || a.job.TakeOver > 0 }
-
-// unsure reports whether an attempt before this one may have changed the world.
-func (a *attempt) unsure() bool {
-	before, _ := a.mine()
-	return a.service.Claims && before.Unsure()
-}
-
-// poisoned is the result of a call that was delivered again and again without coming to an end: it
-// probably kills its workers.
-func (a *attempt) poisoned(lost int) messages.Result {
-	if a.unsure() {
-		return a.failed(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, fmt.Sprintf(
-			"%d workers in a row were lost over %s, the first of them while it ran. It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.", lost, a.job.Tool))
-	}
-	return a.failed(messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
-		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, a.job.Tool))
-}
-
-// settled looks in the journal for what is already known about the call. It returns a settlement
-// when there is nothing to do here: the stored end is passed on, and another worker's claim is left
-// alone.
-func (a *attempt) settled(ctx context.Context) (settlement, error) {
-	if !a.claims() {
-		result, found, err := a.journal.Result(ctx, a.key)
-		if err != nil {
-			return nil, err
-		}
-		if found {
-			a.tell(wire.Notice{Result: &result})
-			return ack, nil
-		}
-		// No worker had it before that could have parked it.
-		if a.job.Dispatch == 0 && a.delivery().Delivered == 1 {
-			return nil, nil
-		}
-	}
-	newest, _, err := a.journal.Newest(ctx, a.key)
-	if err != nil {
-		return nil, err
-	}
-	return a.settledBy(newest), nil
-}
-
-// settledBy settles the job by the newest record of its call. It returns nil when the call goes on
-// from that record.
-func (a *attempt) settledBy(newest journal.CallEntry) settlement {
-	switch Decide(a.job.TakeOver, newest.Record, newest.Seq) {
-	case Tell:
-		a.tell(wire.Notice{Result: newest.Record.Result})
-		return ack
-	case Leave:
-		// The worker that parked it may not have notified this coordinator.
-		if newest.Record.State == wire.Parked {
-			a.tell(wire.Notice{Record: &newest.Record, Seq: newest.Seq})
-			return term("it waits for a person")
-		}
-		if lapsed(newest.Record) {
-			a.claimRefused()
-		}
-		return term("claimed by " + newest.Record.Worker)
-	case TakeOver:
-		a.mu.Lock()
-		a.last, a.record = newest.Seq, newest.Record
-		a.mu.Unlock()
-	}
-	return nil
-}
-
-// again reports whether another attempt should follow a failed one, and after which pause. The
-// pipeline marks an error as retryable only where another run can do no harm.
-func (a *attempt) again(r messages.Result) (wait time.Duration, again bool) {
-	switch r.Status {
-	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
+func (b *mailbox) post(m mail) {
+	b.mu.Lock()
+	b.mails = append(b.mails, m)
+	b.mu.Unlock()
+	select {
+	case b.ready <- struct{}{}:
 	default:
-		return 0, false
 	}
-	if r.Err == nil || !r.Err.Retryable || r.Attempt >= a.service.Attempts {
-		return 0, false
-	}
-	wait = a.service.Backoff(r.Attempt)
-	wait = wait/2 + rand.N(wait/2+1)
-	inTime := a.conn.Now(a.running).Add(wait).Before(a.job.NotAfter) &&
-		(a.job.DeadlineMS == 0 || time.Since(a.began)+wait < time.Duration(a.job.DeadlineMS)*time.Millisecond)
-	return wait, inTime
 }
 
-// handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
-// of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
-func (a *attempt) handBack(ctx context.Context, back *call.HandBack) (settlement, error) {
-	note := wire.HandBack{V: messages.Version, ArgsHash: back.ArgsHash, Worker: a.cfg.Worker, Reason: back.Reason}
-	if err := a.journal.WriteHandBack(ctx, a.key, note); err != nil {
-		return nil, err
-	}
-	a.became = handedBack
-	a.log.Info("handed back: its input must run alone", "reason", back.Reason)
-	return func(d *bus.Delivery) error {
-		err := d.Term("handed back")
-		a.tell(wire.Notice{Hand: &note})
-		return err
-	}, nil
+func (b *mailbox) take() []mail {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	mails := b.mails
+	b.mails = nil
+	return mails
 }
 
-// lastWords returns a context that outlives ctx by Config.LastWords, so that the end of a call can
-// still be stored.
-func (a *attempt) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
-	words, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(a.cfg.LastWords, func() { cancel(context.Cause(ctx)) })
+func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
+
+// run tells the machine what happens until the delivery is settled and nothing of the attempt is
+// left. When ctx ends, the attempt has to end too.
+func (r *running) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { r.post(attempt.Draining{}) })
+	defer stop()
+	ctx = context.WithoutCancel(ctx)
+	defer r.work.Wait()
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	for r.machine.State() != attempt.Over {
+		var due <-chan time.Time
+		if wake := r.machine.Wake(); !wake.IsZero() {
+			alarm.Reset(time.Until(wake))
+			due = alarm.C
+		}
+		select {
+		case <-r.mailbox.ready:
+			for _, m := range r.mailbox.take() {
+				r.open(ctx, m)
+			}
+		case <-due:
+			r.step(ctx, attempt.Tick{})
+		}
+	}
+}
+
+// open tells the machine the event of a mail.
+func (r *running) open(ctx context.Context, m mail) {
+	if m.delivery != nil {
+		r.d = m.delivery
+	}
+	if done, found := r.questions[m.question]; found {
+		done()
+		delete(r.questions, m.question)
+	}
+	r.step(ctx, m.event)
+}
+
+func (r *running) step(ctx context.Context, ev attempt.Event) {
+	for _, effect := range r.machine.Step(time.Now(), ev) {
+		r.perform(r.traced(ctx), effect)
+	}
+}
+
+func (r *running) perform(ctx context.Context, effect attempt.Effect) {
+	switch e := effect.(type) {
+	case attempt.Begin:
+		r.post(attempt.Began{Span: r.trace(ctx, e.Prior)})
+	case attempt.Run:
+		r.start(ctx, e)
+	case attempt.Grant:
+		r.grants <- granted{grant: e.Grant}
+	case attempt.Refuse:
+		r.grants <- granted{err: e.Err}
+	case attempt.Cancel:
+		r.cancel(e.Cause)
+	case attempt.Abort:
+		r.abort()
+	case attempt.Close:
+		r.close(e.End)
+	case attempt.Settle:
+		r.consumer.settle(r.log, r.settle(e))
+	case attempt.Extend:
+		if err := r.d.InProgress(); err != nil {
+			r.log.Debug("sign of life not sent", "err", err)
+		}
+	case attempt.Notify:
+		r.notify(e)
+	case attempt.Emit:
+		r.emit(e.Event)
+	case attempt.Report:
+		r.consumer.cfg.Observe(ctx, r.pool, e.Result)
+	case attempt.Count:
+		r.consumer.cfg.Count(counts[e.What], r.pool)
+	case attempt.Log:
+		r.log.Log(ctx, slog.Level(e.Level), e.Text, e.Args...)
+	default:
+		r.ask(ctx, effect)
+	}
+}
+
+// start runs the phases on a goroutine of their own.
+func (r *running) start(ctx context.Context, e attempt.Run) {
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	cancel := r.cancel
+	if e.Cause != nil {
+		cancel(e.Cause)
+	}
+	r.work.Go(func() {
+		defer cancel(nil)
+		tell := func(ev messages.Event) { r.post(attempt.Told{Event: ev}) }
+		result, err := r.consumer.tools.Run(ctx, e.Job, e.Prior, r.claim, tell)
+		r.post(attempt.Ended{Result: result, Err: err})
 	})
-	return words, func() { stop(); cancel(nil) }
 }
 
-// delivery returns the newest delivery of the job.
-func (a *attempt) delivery() *bus.Delivery {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.d
+// claim asks the machine for the claim. Every question is answered: at the latest when the run is
+// cancelled.
+func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
+	r.post(attempt.Wanted{Frozen: f})
+	answer := <-r.grants
+	return answer.grant, answer.err
+}
+
+// ask asks the journal something. The answer comes as an event.
+func (r *running) ask(ctx context.Context, question attempt.Effect) {
+	r.asked++
+	number := r.asked
+	ctx, r.questions[number] = context.WithCancel(ctx)
+	r.work.Go(func() {
+		r.mailbox.post(mail{event: answer(ctx, r.consumer.journal, r.key, question), question: number})
+	})
+}
+
+// abort ends the questions to the journal soon. Each is still answered.
+func (r *running) abort() {
+	for _, end := range r.questions {
+		end()
+	}
+}
+
+// answer carries out what the machine asks of the journal.
+func answer(ctx context.Context, j *journal.Journal, key wire.CallKey, question attempt.Effect) attempt.Event {
+	var err error
+	switch q := question.(type) {
+	case attempt.ReadResult:
+		var result messages.Result
+		var found bool
+		if result, found, err = j.Result(ctx, key); err == nil && !found {
+			return attempt.ResultRead{}
+		}
+		if err == nil {
+			return attempt.ResultRead{Result: &result}
+		}
+	case attempt.ReadRecord:
+		var newest journal.CallEntry
+		if newest, _, err = j.Newest(ctx, key); err == nil {
+			return attempt.RecordRead{Newest: entry(newest)}
+		}
+	case attempt.Write:
+		return write(ctx, j, key, q)
+	case attempt.WriteResult:
+		var stored messages.Result
+		if stored, err = j.WriteResult(ctx, key, q.Result); err == nil {
+			return attempt.Stored{Result: &stored}
+		}
+	case attempt.Offload:
+		if err = j.Offload(ctx, &q.Result); err == nil {
+			return attempt.Stored{Result: &q.Result}
+		}
+	case attempt.WriteHandBack:
+		if err = j.WriteHandBack(ctx, key, q.Back); err == nil {
+			return attempt.Stored{}
+		}
+	}
+	return attempt.Failed{Why: failure(err), Err: err}
+}
+
+func write(ctx context.Context, j *journal.Journal, key wire.CallKey, w attempt.Write) attempt.Event {
+	if !w.Until.IsZero() {
+		var done context.CancelFunc
+		ctx, done = context.WithDeadline(ctx, w.Until)
+		defer done()
+	}
+	nonce := w.Record.Nonce
+	seq, err := j.Write(ctx, key, w.Record, w.Behind)
+	var lost *journal.Lost
+	switch {
+	case err == nil:
+		return attempt.Stored{Nonce: nonce, Seq: seq}
+	case errors.As(err, &lost):
+		return attempt.Overtaken{Nonce: nonce, Newest: entry(lost.Newest)}
+	}
+	return attempt.Failed{Nonce: nonce, Why: failure(err), Err: err}
+}
+
+func entry(e journal.CallEntry) attempt.Entry {
+	return attempt.Entry{Seq: e.Seq, Record: e.Record}
+}
+
+// failure says what an error of the journal means for another try.
+func failure(err error) attempt.Failure {
+	switch {
+	case errors.Is(err, bus.ErrTooLarge):
+		return attempt.TooLarge
+	case errors.Is(err, bus.ErrFull):
+		return attempt.Full
+	case bus.IsTerminal(err):
+		return attempt.Terminal
+	}
+	return attempt.Unknown
+}
+
+// close takes the attempt out of hand: after this the newest delivery is known.
+func (r *running) close(end attempt.End) {
+	r.abort()
+	r.endTrace(end)
+	r.consumer.leave(r)
+	if end.Err != nil {
+		r.log.Error("call not brought to an end here", "err", end.Err)
+	}
+}
+
+func (r *running) settle(s attempt.Settle) error {
+	switch s.How {
+	case attempt.Ack:
+		return r.d.Ack()
+	case attempt.Term:
+		return r.d.Term(s.Reason)
+	case attempt.Nak:
+		return r.d.Nak(s.After)
+	}
+	return nil
+}
+
+func (r *running) notify(n attempt.Notify) {
+	conn := r.consumer.conn
+	if err := conn.Publish(conn.Names().Notify(n.To), nil, rawjson.MustMarshal(n.Notice)); err != nil {
+		r.log.Debug("coordinator not told; its poll will find out", "err", err)
+	}
+}
+
+// emit publishes an event for watchers.
+func (r *running) emit(e messages.Event) {
+	conn, header := r.consumer.conn, bus.Header{messages.EventHeader: {string(e.Type)}}
+	if err := conn.Publish(conn.Names().Of(wire.VerbEvent, r.key.BatchKey), header, rawjson.MustMarshal(e)); err != nil {
+		r.log.Debug("event lost", "type", e.Type, "err", err)
+	}
 }

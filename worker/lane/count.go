@@ -1,5 +1,7 @@
 package lane
 
+import "github.com/toolfleet/toolfleet/worker/attempt"
+
 // Count is something that happens to calls and is counted.
 type Count int
 
@@ -15,18 +17,6 @@ const (
 	Progressed // a tool reported progress
 )
 
-func (a *attempt) count(what Count) { a.cfg.Count(what, a.pool) }
-
-// claimRefused counts a refused claim once, even when it is noticed twice.
-func (a *attempt) claimRefused() {
-	if !a.refused {
-		a.refused = true
-		a.count(ClaimRefused)
-	}
-}
-
-// loseLease ends a run that can no longer prove its claim.
-func (a *attempt) loseLease(why error) {
-	a.leaseLost.Do(func() { a.count(LeaseLost) })
-	a.cancel(why)
+var counts = map[attempt.Counted]Count{
+	attempt.Claimed: Claimed, attempt.ClaimRefused: ClaimRefused, attempt.LeaseMissed: LeaseLost, attempt.Progressed: Progressed,
 }

@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	jitter "math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/attempt"
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
@@ -67,15 +69,6 @@ type Service struct {
 	Attempts int
 	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
 }
-
-// ErrLeaseLost is the cause that cancels a run which can no longer prove its claim.
-var ErrLeaseLost = errors.New("the lease on this call could not be renewed")
-
-// ErrDraining is the cause that cancels a run which did not end within the worker's drain time.
-var ErrDraining = errors.New("the worker is shutting down")
-
-// errNotMine ends a run whose call another worker has claimed, or whose call has ended.
-var errNotMine = errors.New("the call is claimed by another worker or has ended")
 
 // Config holds the tunables of a Consumer.
 type Config struct {
@@ -151,13 +144,13 @@ type Consumer struct {
 	busy    atomic.Int64 // calls in hand
 
 	mu     sync.Mutex
-	inHand map[*attempt]struct{} // guarded by mu
+	inHand map[*running]struct{} // guarded by mu
 }
 
 // New makes a consumer that hands jobs to tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
-	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*attempt]struct{}{}}
+	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*running]struct{}{}}
 }
 
 // Busy returns how many calls are in hand now.
@@ -182,7 +175,7 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 		case <-c.cfg.Hurry:
 		case <-ended:
 		}
-		cancel(ErrDraining)
+		cancel(attempt.ErrDraining)
 	})
 	defer stop()
 	unsubscribe, err := c.conn.Subscribe(c.conn.Names().All(wire.VerbStop), "", c.stop)
@@ -225,37 +218,32 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
 		return
 	}
 	ctx = tracing.Extract(ctx, d.Header)
-	log := c.about(ctx, key, job)
 	service, served := c.tools.Serves(job)
-	a := &attempt{
-		Consumer: c, log: log, pool: pool, d: d, job: job, key: key, service: service, nonce: rand.Text(), runs: job.Attempt + d.Delivered, notify: job.Notify, began: time.Now(),
-	}
-	switch {
-	case !served:
-		c.settle(log, a.bounce(ctx))
-		return
-	case c.conn.Now(ctx).After(job.NotAfter):
-		c.settle(log, d.Term("the batch outlived its time"))
-		return
-	}
-	a.waited = max(c.conn.Now(ctx).Sub(d.Time), 0)
-	if job.DeadlineMS > 0 { // the batch's time went on while the job was queued
-		a.job.DeadlineMS = max(job.DeadlineMS-a.waited.Milliseconds(), 1)
-	}
-	a.running, a.cancel = context.WithCancelCause(ctx)
-	defer a.cancel(nil)
-	a.kept, a.lapse = context.WithCancel(context.WithoutCancel(ctx))
-	defer a.lapse()
-	if !c.enter(a) {
+	r := c.attempt(pool, job, key, service)
+	r.log = c.about(ctx, key, job)
+	first := mail{delivery: d, event: attempt.Delivered{
+		Count: d.Delivered, Seq: d.Seq, Notify: job.Notify, Served: served, Queued: d.Time, Now: c.conn.Now(ctx),
+	}}
+	if !served {
+		r.mailbox.post(first)
+	} else if !c.enter(r, first) {
 		return
 	}
-	settle, err := a.run(ctx)
-	newest := c.leave(a)
-	if err != nil {
-		a.log.Error("call not brought to an end here", "err", err)
-	}
-	if settle != nil {
-		c.settle(a.log, settle(newest))
+	r.run(ctx)
+}
+
+// attempt makes the attempt at a job.
+func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service Service) *running {
+	machine := attempt.New(attempt.Config{
+		Worker: c.cfg.Worker, AckWait: c.cfg.AckWait, Lease: c.cfg.Lease, Grace: c.cfg.Grace, ApprovalTTL: c.cfg.ApprovalTTL,
+		LastWords: c.cfg.LastWords, Poison: c.cfg.Poison, MaxPayload: c.conn.MaxPayload(), MaxInline: c.journal.MaxOutcome(),
+	}, attempt.Call{
+		Job: job, Key: key, Claims: service.Claims, Attempts: service.Attempts, Backoff: service.Backoff,
+		Nonce: rand.Text(), Jitter: jitter.Float64(),
+	})
+	return &running{
+		consumer: c, machine: machine, pool: pool, job: job, key: key, began: time.Now(),
+		mailbox: mailbox{ready: make(chan struct{}, 1)}, grants: make(chan granted, 1), questions: map[int]context.CancelFunc{},
 	}
 }
 
@@ -271,38 +259,38 @@ func (c *Consumer) read(d *bus.Delivery) (job wire.Job, key wire.CallKey, err er
 	return job, key, err
 }
 
-// enter takes an attempt in hand. If another attempt of the same call is in hand here, that one
-// takes over the new delivery and enter returns false: the broker delivered again a job that was
-// never lost.
-func (c *Consumer) enter(a *attempt) bool {
+// enter takes an attempt in hand with its first delivery. If another attempt of the same call is in
+// hand here, that one takes over the delivery and enter returns false: the broker delivered again a
+// job that was never lost.
+func (c *Consumer) enter(r *running, first mail) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for other := range c.inHand {
-		if other.key == a.key && other.job.TakeOver == a.job.TakeOver && other.job.ConcurrencySafe == a.job.ConcurrencySafe {
-			other.mu.Lock()
-			other.d, other.notify = a.d, a.job.Notify
-			other.mu.Unlock()
+		if other.key == r.key && other.job.TakeOver == r.job.TakeOver && other.job.ConcurrencySafe == r.job.ConcurrencySafe {
+			other.mailbox.post(first)
 			return false
 		}
 	}
-	c.inHand[a] = struct{}{}
+	r.mailbox.post(first)
+	c.inHand[r] = struct{}{}
 	return true
 }
 
-// leave takes an attempt out of hand and returns the delivery to settle.
-func (c *Consumer) leave(a *attempt) *bus.Delivery {
+// leave takes an attempt out of hand. Every delivery that it has taken over is in its mailbox before
+// Closed.
+func (c *Consumer) leave(r *running) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.inHand, a)
-	return a.delivery()
+	delete(c.inHand, r)
+	r.post(attempt.Closed{})
 }
 
 // stop ends the runs of a call that is no longer wanted.
 func (c *Consumer) stop(m bus.Msg) {
-	why := &wire.Stop{}
+	var why wire.Stop
 	_, key, err := c.conn.Names().Call(m.Subject)
 	if err == nil {
-		err = json.Unmarshal(m.Data, why)
+		err = json.Unmarshal(m.Data, &why)
 	}
 	if err != nil {
 		c.log.Warn("a stop that cannot be read", "err", err)
@@ -310,9 +298,9 @@ func (c *Consumer) stop(m bus.Msg) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for a := range c.inHand {
-		if a.key == key {
-			a.cancel(why)
+	for r := range c.inHand {
+		if r.key == key {
+			r.post(attempt.Stopped{Stop: why})
 		}
 	}
 }

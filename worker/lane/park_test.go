@@ -22,6 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/attempt"
 	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
@@ -376,7 +377,7 @@ func TestDrainWhileItAsks(t *testing.T) {
 		stop := y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			close(running)
 			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), lane.ErrDraining) {
+			if !errors.Is(context.Cause(ctx), attempt.ErrDraining) {
 				y.Errorf("stopped by %v", context.Cause(ctx))
 			}
 			return messages.Result{}, question(job)

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 
@@ -12,61 +11,64 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
-	"github.com/toolfleet/toolfleet/messages"
-)
-
-// What became of an attempt that ended without a result, as its span says it.
-const (
-	parked     = "parked"
-	released   = "released"
-	handedBack = "handed_back"
-	// leaseLost is the failure of an attempt that could no longer prove its claim.
-	leaseLost = "lease_lost"
+	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
 // anyBatch stands for the ids in a subject's name: the semantic conventions want a template there.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// trace opens the span of the attempt. It is called only when there is something to do. The span
-// continues the trace that came with the delivery, and links to the attempt before it where one is
-// known.
-func (a *attempt) trace(ctx context.Context) context.Context {
-	if a.cfg.Tracer == nil {
+// traced returns a context with the span of the attempt.
+func (r *running) traced(ctx context.Context) context.Context {
+	if r.span == nil {
 		return ctx
+	}
+	return trace.ContextWithSpan(ctx, r.span)
+}
+
+// trace opens the span of the attempt and returns it as a traceparent. It is called only when there
+// is something to do. The span continues the trace that came with the delivery, and links to the
+// attempt before it where one is known.
+func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
+	cfg := r.consumer.cfg
+	if cfg.Tracer == nil {
+		return ""
 	}
 	sent := trace.SpanContextFromContext(ctx)
-	ctx, span := a.cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.began))
-	a.running = trace.ContextWithSpan(a.running, span)
-	a.parent = tracing.Parent(ctx)
+	ctx, r.span = cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(r.began))
 	// A new trace, which the logger does not know yet.
 	if id := tracing.ID(ctx); !sent.IsValid() && id != "" {
-		a.log = a.log.With("trace_id", id)
+		r.log = r.log.With("trace_id", id)
 	}
-	if !span.IsRecording() {
-		return ctx
+	if !r.span.IsRecording() {
+		return tracing.Parent(ctx)
 	}
-	if link, ok := a.link(sent); ok {
-		span.AddLink(link)
+	if link, ok := r.link(sent, prior); ok {
+		r.span.AddLink(link)
 	}
-	d, key := a.delivery(), a.key
-	span.SetAttributes(
+	names, key := r.consumer.conn.Names(), r.key
+	r.span.SetAttributes(
 		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
-		tracing.MessagingDestination.String(strings.TrimSuffix(a.conn.Names().Lane(!a.job.ConcurrencySafe, "{pool}", anyBatch.Call(0)), "0")+"{index}"),
-		tracing.MessagingGroup.String(a.pool), tracing.Pool.String(a.pool),
-		tracing.Stream.String(a.conn.Names().Stream(bus.Jobs)), tracing.Sequence.Int64(int64(d.Seq)), tracing.DeliveryCount.Int(d.Delivered),
-		tracing.Tenant.String(key.Tenant), tracing.ConversationID.String(string(a.job.Session)), tracing.Batch.String(string(a.job.Batch)),
-		tracing.CallIndex.Int(a.job.Index), tracing.ToolCallID.String(string(a.job.CallID)), tracing.ToolName.String(a.job.Tool),
-		tracing.CallKind.String(string(a.job.Kind)), tracing.QueueWait.Float64(a.queueMS()), tracing.Worker.String(a.cfg.Worker),
+		tracing.MessagingDestination.String(strings.TrimSuffix(names.Lane(!r.job.ConcurrencySafe, "{pool}", anyBatch.Call(0)), "0")+"{index}"),
+		tracing.MessagingGroup.String(r.pool), tracing.Pool.String(r.pool),
+		tracing.Stream.String(names.Stream(bus.Jobs)), tracing.Sequence.Int64(int64(r.d.Seq)), tracing.DeliveryCount.Int(r.d.Delivered),
+		tracing.Tenant.String(key.Tenant), tracing.ConversationID.String(string(r.job.Session)), tracing.Batch.String(string(r.job.Batch)),
+		tracing.CallIndex.Int(r.job.Index), tracing.ToolCallID.String(string(r.job.CallID)), tracing.ToolName.String(r.job.Tool),
+		tracing.CallKind.String(string(r.job.Kind)), tracing.QueueWait.Float64(r.queueMS()), tracing.Worker.String(cfg.Worker),
 	)
-	return ctx
+	return tracing.Parent(ctx)
+}
+
+// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
+// published it and of this worker.
+func (r *running) queueMS() float64 {
+	return float64(max(r.began.Sub(r.job.QueuedAt), 0).Microseconds()) / 1000
 }
 
 // link returns a link to the attempt before this one. If that attempt left no record, the link is
 // to the message, which was delivered to it too.
-func (a *attempt) link(sent trace.SpanContext) (trace.Link, bool) {
-	prior := a.prior()
+func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Link, bool) {
 	switch {
-	case prior == nil && a.delivery().Delivered == 1:
+	case prior == nil && r.d.Delivered == 1:
 		return trace.Link{}, false
 	case prior == nil:
 		return trace.Link{SpanContext: sent, Attributes: []attribute.KeyValue{tracing.LinkReason.String(tracing.Redelivered)}}, sent.IsValid()
@@ -83,41 +85,27 @@ func (a *attempt) link(sent trace.SpanContext) (trace.Link, bool) {
 
 // endTrace closes the span of the attempt. A failure of the tool or of a phase is marked on their
 // own spans and not here.
-func (a *attempt) endTrace(ctx context.Context, err error) {
-	if a.cfg.Tracer == nil {
+func (r *running) endTrace(end attempt.End) {
+	if r.span == nil {
 		return
 	}
-	span := trace.SpanFromContext(ctx)
-	defer span.End()
-	if !span.IsRecording() {
+	defer r.span.End()
+	if !r.span.IsRecording() {
 		return
 	}
-	span.SetAttributes(tracing.CallAttempt.Int(a.attempts()))
-	if record, _ := a.mine(); a.holds() {
-		span.SetAttributes(tracing.Fence.Int64(int64(record.Fence)))
+	r.span.SetAttributes(tracing.CallAttempt.Int(end.Attempt))
+	if end.Fence > 0 {
+		r.span.SetAttributes(tracing.Fence.Int64(int64(end.Fence)))
 	}
-	if a.became != "" {
-		span.SetAttributes(tracing.CallStatus.String(a.became))
+	if end.Became != "" {
+		r.span.SetAttributes(tracing.CallStatus.String(end.Became))
 	}
-	switch {
-	case errors.Is(context.Cause(a.running), ErrLeaseLost):
-		tracing.Fail(span, leaseLost)
-	case a.failure != "":
-		tracing.Fail(span, a.failure)
-	case err != nil && !errors.Is(err, ErrDraining):
-		tracing.Fail(span, string(messages.CodeInternal))
+	if end.Approval != "" {
+		r.span.SetAttributes(tracing.Approval.String(end.Approval))
 	}
-}
-
-// sign adds to a result what is known only at its end: its hash and the span. Call it again after
-// every change of the outcome.
-func (a *attempt) sign(r *messages.Result) {
-	var trail messages.Trail
-	if r.Trail != nil {
-		trail = *r.Trail
+	if end.Failure != "" {
+		tracing.Fail(r.span, end.Failure)
 	}
-	trail.ResultHash, trail.Span = r.Outcome.Hash(), a.parent
-	r.Trail = &trail
 }
 
 // about returns a logger whose lines name the call, with the same keys as in the coordinator's
