@@ -97,7 +97,7 @@ var rooms = []room{
 	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
-	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/lane", "internal/journal/outcome")},
+	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/attempt", "worker/call")},
 
 	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What a worker does about a call that a person has to allow: package pipeline's phase four and lane's park.go.
+// The people who are asked about calls, and what they answer.
 
 // policy is the rules that a worker was started with.
 type policy struct {
@@ -34,117 +33,12 @@ func asks(tool string) int {
 	return 0
 }
 
-// freeze gives the attempt its input. The hooks of this fleet make another one of it each time that they run.
-func (a *attempt) freeze() {
-	switch prior := a.record; {
-	case a.last == 0 || prior.ArgsHash == "":
-		a.input = json.RawMessage(fmt.Sprintf(`{"made":%q}`, a.nonce))
-	case prior.Approval != nil && prior.Approval.Input != nil:
-		a.input = prior.Approval.Input
-	default:
-		a.input = prior.Input
-	}
-	a.argsHash = hashOf(a.input)
-}
-
 func hashOf(input json.RawMessage) string {
 	canonical, err := rawjson.Canonical(input)
 	if err != nil {
 		panic(err)
 	}
 	return messages.Digest(canonical)
-}
-
-// allowed reports whether the call may be claimed. If not it is parked or at its end.
-func (a *attempt) allowed() bool {
-	rules, people := a.worker.policy, asks(a.job.Tool)
-	if rules.denies == a.job.Tool {
-		a.endUnrun(messages.StatusDenied, messages.CodePolicyDenied)
-		return false
-	}
-	if people == 0 {
-		return true
-	}
-	void := a.void(people)
-	var why *messages.Refusal
-	switch {
-	case void == nil:
-		return true
-	case errors.As(void, &why) && why.Class == messages.ClassApprovalExpired:
-		a.endUnrun(messages.StatusExpired, messages.CodeApprovalExpired)
-	case a.unsure(): // nobody can agree any more to what may have been done
-		a.endUnrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)
-	default:
-		a.park(people)
-	}
-	return false
-}
-
-var errNotAsked = errors.New("nobody was asked about this")
-
-// void is why what people have said does not let the call run; nil when it does.
-func (a *attempt) void(people int) error {
-	q := a.record.Approval
-	if a.last == 0 || q == nil || q.ArgsHash != a.argsHash || q.Policy != a.worker.policy.version || len(q.Decisions) < people {
-		return errNotAsked
-	}
-	return approvers.Holds(*q, a.Now)
-}
-
-// unsure reports whether an attempt before this one may have changed the world.
-func (a *attempt) unsure() bool { return a.job.Kind == messages.KindWrite && a.record.Unsure() }
-
-// endUnrun ends a call that this attempt has not run.
-func (a *attempt) endUnrun(status messages.Status, code messages.Code) {
-	if a.unsure() {
-		status, code = messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown
-	}
-	a.finish(messages.Result{
-		Index: a.key.Index, CallID: a.job.CallID, Tool: a.job.Tool, Attempt: a.record.Attempt, Status: status, Outcome: messages.Failed(code, "not run"),
-	})
-}
-
-func (a *attempt) question(people int) messages.Approval {
-	q := messages.Approval{
-		V: messages.Version, Tenant: messages.OneTenant, Session: a.job.Session, Batch: a.job.Batch, Index: a.key.Index, CallID: a.job.CallID,
-		Tool: a.job.Tool, Kind: a.job.Kind, ToolDigest: "d", Input: a.input, ArgsHash: a.argsHash, Requester: messages.OneTenant,
-		Tier: messages.TierHigh, Approvers: people, Policy: a.worker.policy.version, Asked: a.Now, Expires: a.Now.Add(a.worker.fleet.shape.AskFor),
-	}
-	if people > 1 {
-		q.Tier, q.Ticket = messages.TierCritical, true
-	}
-	if before := a.record.Approval; before != nil {
-		q.Original = before.Original
-	}
-	q.ID = approval.ID(q)
-	return q
-}
-
-// park puts the question into the journal and gives the job up.
-func (a *attempt) park(people int) {
-	q := a.question(people)
-	record := wire.CallRecord{
-		State: wire.Parked, Nonce: a.nonce + "-parked", Attempt: a.record.Attempt, Lapsed: a.record.Lapsed, Worker: a.name,
-		ArgsHash: a.argsHash, Approval: &q,
-	}
-	_ = a.insist(func() error {
-		seq, err := a.write(a.key, record, a.last, never)
-		lost, other := err.(*lostTo)
-		switch {
-		case err == nil:
-			a.ack()
-			a.say(recorded(a.key.Index, entry{seq, record}))
-		case other && lost.newest.record.State == wire.Ended:
-			a.say(ended(a.key.Index, lost.newest))
-			a.ack()
-			return nil
-		case other:
-			a.say(recorded(a.key.Index, lost.newest))
-			a.term()
-			return nil
-		}
-		return err
-	})
 }
 
 // The people of every fleet here. Keys are made once: they cost more than a history.

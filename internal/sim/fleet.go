@@ -232,7 +232,3 @@ func (t *task) nonce() string {
 	t.nonces++
 	return fmt.Sprint(t.name, "-", t.nonces)
 }
-
-func without(all []*attempt, one *attempt) []*attempt {
-	return slices.DeleteFunc(all, func(a *attempt) bool { return a == one })
-}

@@ -133,12 +133,15 @@ func (l *ledger) began(a *attempt) *run {
 	}
 	l.inOrder(account, i)
 	l.mayStart(a)
+	if a.lost >= poison {
+		l.fail("call %s runs, and its job has lost %d workers", a.key, a.lost)
+	}
 	before := account.runs[i]
 	if len(before) > 0 && a.claims() {
 		l.mayRepeat(a, before[len(before)-1])
 	}
 	r := &run{
-		worker: a.process, claimed: a.claims(), attempt: a.record.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
+		worker: a.process, claimed: a.claims(), attempt: a.grant.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
 		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
 	}
 	r.again = r.fails && l.fleet.rng.IntN(2) == 0
@@ -190,7 +193,7 @@ func (r *run) end(now time.Time, stopped bool) messages.Result {
 		DurationMS: float64(now.Sub(r.started).Milliseconds()), Status: messages.StatusOK,
 	}
 	switch {
-	case stopped && r.attempt > 0: // claimed
+	case stopped && r.claimed:
 		r.again = false
 		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "stopped")
 	case stopped:
@@ -302,7 +305,7 @@ func (l *ledger) isOver(a *account) {
 					lapses = m.Time.Add(Lease)
 				}
 			}
-			if r.attempt > 0 && r.claimed && !r.done && !r.dead && l.alive(r.worker) && l.fleet.Now.Before(lapses) {
+			if r.claimed && !r.done && !r.dead && l.alive(r.worker) && l.fleet.Now.Before(lapses) {
 				l.fail("%s is answered, and %s still runs its call %d", a.sub.Key, r.worker.name, i)
 			}
 		}

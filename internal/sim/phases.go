@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	machine "github.com/toolfleet/toolfleet/worker/attempt"
+	"github.com/toolfleet/toolfleet/worker/call"
+)
+
+// What package pipeline does with a call, in short: phase four about people, the claim, the tool, and what a cancelled run
+// comes to.
+
+// phases takes the call through its phases.
+func (a *attempt) phases(t *task, prior *wire.CallRecord) machine.Event {
+	if a.cause != nil {
+		return a.unstarted()
+	}
+	if a.job.ConcurrencySafe && a.worker.fleet.handsBack(a.job.Tool) {
+		return machine.Ended{Err: &call.HandBack{Reason: "stern"}}
+	}
+	a.freeze(prior)
+	if end := a.forbidden(prior); end != nil {
+		return *end
+	}
+	onCrash := a.worker.fleet.tool(a.job.Tool).OnCrash
+	if a.job.Kind != messages.KindWrite { // nothing is changed by another run
+		onCrash = messages.OnCrashIdempotent
+	}
+	a.post(machine.Wanted{Frozen: call.Frozen{Input: a.input, ArgsHash: a.argsHash, OnCrash: onCrash, Deadline: time.Minute}})
+	t.wait(never, func() bool { return a.answer != nil })
+	a.grant = a.answer.grant
+	if a.answer.err != nil {
+		return machine.Ended{Err: a.answer.err}
+	}
+	if a.cause != nil {
+		return a.unstarted()
+	}
+	a.run = a.worker.fleet.began(a)
+	t.wait(t.Now.Add(a.run.takes), func() bool { return a.cause != nil })
+	var stop *wire.Stop
+	switch stopped := errors.As(a.cause, &stop); {
+	case a.cause == nil:
+		a.worker.fleet.over(a)
+		return machine.Ended{Result: a.run.end(t.Now, false)}
+	case stopped:
+		return machine.Ended{Result: a.run.end(a.cutAt, true)}
+	case a.repeatable():
+		return machine.Ended{Err: a.cause}
+	}
+	return machine.Ended{Result: a.run.end(a.cutAt, true)}
+}
+
+// cut cancels the run. A tool that runs is dead at once.
+func (a *attempt) cut(cause error) {
+	a.cause, a.cutAt = cause, a.Now
+	if a.run != nil && !a.run.done {
+		a.worker.fleet.over(a)
+		a.run.dead = true
+	}
+}
+
+// unstarted is the end of a run that was cancelled before its tool was started.
+func (a *attempt) unstarted() machine.Event {
+	var stop *wire.Stop
+	switch {
+	case !errors.As(a.cause, &stop):
+		return machine.Ended{Err: a.cause}
+	case a.grant.Attempt > 1 && a.claims() && a.repeatable(): // an attempt before this one may have been applied
+		return machine.Ended{Result: a.unrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)}
+	}
+	return machine.Ended{Result: a.unrun(messages.StatusAborted, messages.CodeAborted)}
+}
+
+// unrun is the result of a call that this attempt has not run.
+func (a *attempt) unrun(status messages.Status, code messages.Code) messages.Result {
+	return messages.Result{
+		Index: a.key.Index, CallID: a.job.CallID, Tool: a.job.Tool, Attempt: a.grant.Attempt, Status: status, Outcome: messages.Failed(code, "not run"),
+	}
+}
+
+func (a *attempt) claims() bool { return a.job.Kind == messages.KindWrite || a.job.TakeOver > 0 }
+
+// repeatable reports whether the tool may run again without harm.
+func (a *attempt) repeatable() bool {
+	return a.job.Kind != messages.KindWrite || a.worker.fleet.tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
+}
+
+// freeze gives the attempt its input. The hooks of this fleet make another one of it each time that they run.
+func (a *attempt) freeze(prior *wire.CallRecord) {
+	switch {
+	case prior == nil || prior.ArgsHash == "":
+		a.input = fmt.Appendf(nil, `{"made":%q}`, a.nonce())
+	case prior.Approval != nil && prior.Approval.Input != nil:
+		a.input = prior.Approval.Input
+	default:
+		a.input = prior.Input
+	}
+	a.argsHash = hashOf(a.input)
+}
+
+// forbidden is the end of a call that may not be claimed; nil when it may.
+func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
+	rules, people := a.worker.policy, asks(a.job.Tool)
+	if rules.denies == a.job.Tool {
+		return &machine.Ended{Result: a.unrun(messages.StatusDenied, messages.CodePolicyDenied)}
+	}
+	if people == 0 {
+		return nil
+	}
+	void := a.void(prior, people)
+	var why *messages.Refusal
+	switch {
+	case void == nil:
+		return nil
+	case errors.As(void, &why) && why.Class == messages.ClassApprovalExpired:
+		return &machine.Ended{Result: a.unrun(messages.StatusExpired, messages.CodeApprovalExpired)}
+	}
+	return &machine.Ended{Err: &call.Ask{ArgsHash: a.argsHash, Approval: a.question(prior, people)}}
+}
+
+var errNotAsked = errors.New("nobody was asked about this")
+
+// void is why what people have said does not let the call run; nil when it does.
+func (a *attempt) void(prior *wire.CallRecord, people int) error {
+	if prior == nil || prior.Approval == nil {
+		return errNotAsked
+	}
+	q := prior.Approval
+	if q.ArgsHash != a.argsHash || q.Policy != a.worker.policy.version || len(q.Decisions) < people {
+		return errNotAsked
+	}
+	return approvers.Holds(*q, a.Now)
+}
+
+func (a *attempt) question(prior *wire.CallRecord, people int) messages.Approval {
+	q := messages.Approval{
+		V: messages.Version, Tenant: messages.OneTenant, Session: a.job.Session, Batch: a.job.Batch, Index: a.key.Index, CallID: a.job.CallID,
+		Tool: a.job.Tool, Kind: a.job.Kind, ToolDigest: "d", Input: json.RawMessage(a.input), ArgsHash: a.argsHash, Requester: messages.OneTenant,
+		Tier: messages.TierHigh, Approvers: people, Policy: a.worker.policy.version,
+	}
+	if people > 1 {
+		q.Tier, q.Ticket = messages.TierCritical, true
+	}
+	if prior != nil && prior.Approval != nil {
+		q.Original = prior.Approval.Original
+	}
+	return q
+}
