@@ -36,7 +36,7 @@
 //	Began         Beginning: ->Running, ->Stopping when it was cancelled meanwhile, or ->Storing
 //	              when the job has lost too many workers
 //	Wanted        Running: ->Claiming, or granted at once without a claim. Any other: refused
-//	Told          Running, Holding, Stopping: published
+//	Told          Running, Claiming, Holding, Stopping: published
 //	Ended         Running, Holding, Stopping: ->Storing with a result, ->Releasing or ->Closing when
 //	              another attempt should follow, ->Parking, ->HandingBack, ->LookingAgain
 //	Stored        Claiming: ->Holding, after a renewal when it took long; ->Stopping when it was

@@ -60,7 +60,7 @@ func (m *Machine) look(s State) {
 // resultRead passes the stored end on, if there is one.
 func (m *Machine) resultRead(ev ResultRead) {
 	switch {
-	case m.state != Looking:
+	case m.state != Looking || m.Claims():
 	case ev.Result != nil:
 		m.tell(wire.Notice{Result: ev.Result})
 		m.close(settlement{how: Ack}, nil)
