@@ -142,17 +142,17 @@ func (f *Fleet) startReform() {
 		t.logf(t.name, "POLICY", "%s", f.policy.version)
 		f.tally["policies"]++
 		for f.anyBehind() != nil {
-			f.anyBehind().doomed = true
+			f.anyBehind().drain()
 			t.sleep(time.Duration(1+f.rng.IntN(5000)) * time.Millisecond)
 		}
 	})
 }
 
 // anyBehind is a worker that has an old policy.
-func (f *Fleet) anyBehind() *process {
+func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
-		if w.policy != f.policy && !w.doomed && f.alive(w.process) {
-			return w.process
+		if w.policy != f.policy && !w.doomed && !w.drains && f.alive(w.process) {
+			return w
 		}
 	}
 	return nil

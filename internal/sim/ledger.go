@@ -16,6 +16,7 @@ type ledger struct {
 	batches map[wire.BatchKey]*account
 	order   []*account                  // as accepted
 	aborted map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
+	lost    map[wire.CallKey]int        // deliveries of a job that were lost with their worker, at most
 }
 
 // account is what happened to one batch.
@@ -52,7 +53,7 @@ type violation string
 func (v violation) Error() string { return string(v) }
 
 func newLedger(f *Fleet) *ledger {
-	return &ledger{agreements: newAgreements(), fleet: f, batches: map[wire.BatchKey]*account{}, aborted: map[wire.BatchKey]time.Time{}}
+	return &ledger{agreements: newAgreements(), fleet: f, batches: map[wire.BatchKey]*account{}, aborted: map[wire.BatchKey]time.Time{}, lost: map[wire.CallKey]int{}}
 }
 
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
@@ -133,6 +134,7 @@ func (l *ledger) began(a *attempt) *run {
 	}
 	l.inOrder(account, i)
 	l.mayStart(a)
+	l.isClaimed(a)
 	if a.lost >= poison {
 		l.fail("call %s runs, and its job has lost %d workers", a.key, a.lost)
 	}
@@ -158,6 +160,19 @@ func (l *ledger) began(a *attempt) *run {
 	l.fleet.logf(a.name, "RUNS", "%s, for %v", a.key, r.takes)
 	account.runs[i] = append(before, r)
 	return r
+}
+
+// isClaimed holds a start to its claim: it is in the journal, and it was when the tool was started.
+func (l *ledger) isClaimed(a *attempt) {
+	if !a.claims() {
+		return
+	}
+	for _, s := range l.chain[a.key] {
+		if s.seq == a.grant.Fence && s.record.State == wire.Claimed && s.record.Worker == a.name && s.record.Attempt == a.grant.Attempt {
+			return
+		}
+	}
+	l.fail("call %s runs as attempt %d under fence %d, and its journal holds no such claim", a.key, a.grant.Attempt, a.grant.Fence)
 }
 
 // takes is how long a run takes: mostly a moment, sometimes longer than a lease.
@@ -335,6 +350,8 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 		came = came || run.done && !run.fails && (!call.Claims() || run.attempt == r.Attempt)
 	}
 	switch {
+	case r.Err != nil && r.Err.Code == messages.CodeWorkerLost && l.lost[a.sub.Key.Call(i)] < poison:
+		l.fail("call %d of %s is given up after %d lost deliveries", i, a.sub.Key, l.lost[a.sub.Key.Call(i)])
 	case r.Status == messages.StatusOK && !came:
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:

@@ -19,6 +19,7 @@ type worker struct {
 	fleet  *Fleet
 	policy policy
 	inHand []*attempt
+	drains bool // it takes no more jobs, and ends when it has none in hand
 }
 
 func (f *Fleet) startWorker() {
@@ -33,11 +34,25 @@ func (f *Fleet) startWorker() {
 	}
 	w.spawn("pull", func(t *task) {
 		for {
-			t.wait(never, func() bool { return len(w.inHand) < Slots && f.Waiting(f.jobs) })
+			t.wait(never, func() bool { return !w.drains && len(w.inHand) < Slots && f.Waiting(f.jobs) })
 			if d := t.pull(f.jobs); d != nil {
 				w.take(d)
 			}
 		}
+	})
+}
+
+// drain lets the worker end as a signal does, when its drain time is over.
+func (w *worker) drain() {
+	w.tally["drains"]++
+	w.logf(w.name, "DRAINS", "%d calls", len(w.inHand))
+	w.drains = true
+	for _, a := range w.inHand {
+		a.post(machine.Draining{})
+	}
+	w.spawn("drain", func(t *task) {
+		t.wait(never, func() bool { return len(w.inHand) == 0 })
+		w.doomed = true
 	})
 }
 
@@ -92,6 +107,7 @@ func (w *worker) take(d *Delivery) {
 	}
 	a := &attempt{worker: w, job: job, key: key, lost: d.Count - 1 + max(job.Attempt-(attempts-1), 0), mails: []mail{first}}
 	w.inHand = append(w.inHand, a)
+	w.fleet.lost[key] = max(w.fleet.lost[key], a.lost)
 	w.spawn("attempt", func(t *task) {
 		a.task = t
 		a.machine = machine.New(machine.Config{
