@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -40,4 +42,60 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Two drivers saw different results of a read that ran twice. The one in the plan record counts: the
+// next write builds on it.
+func TestTheRecordedResultCounts(t *testing.T) {
+	m := batch.New(readsThatOverlap(t), config("mine"))
+	m.Step(epoch, batch.Begin{})
+	m.Step(epoch, batch.Ended{Index: 0, Result: messages.Result{Index: 0, Outcome: messages.Text("ours")}})
+	m.Step(epoch, batch.Planned{Seq: 1, Record: wire.PlanRecord{
+		Nonce: "theirs", Results: []messages.Result{{Index: 0, Outcome: messages.Text("theirs")}},
+	}})
+	wants := m.Step(epoch, batch.Ended{Index: 1, Result: messages.Result{Index: 1, Outcome: messages.Text("other")}})
+	want := messages.Text("theirs")
+	if got := results(t, wants)[0].Outcome; !cmp.Equal(got, want) {
+		t.Errorf("the reply has %+v, want %+v", got, want)
+	}
+}
+
+// The reply says of each result whether its run overlapped another's.
+func TestResultsShowOverlap(t *testing.T) {
+	for second, want := range map[time.Duration]bool{time.Second: true, 2 * time.Second: false, 3 * time.Second: false} {
+		m := batch.New(readsThatOverlap(t), config("mine"))
+		m.Step(epoch, batch.Begin{})
+		first := messages.Result{Index: 0, Started: epoch, DurationMS: 2000}
+		m.Step(epoch, batch.Ended{Index: 0, Result: first})
+		wants := m.Step(epoch, batch.Ended{Index: 1, Result: messages.Result{Index: 1, Started: epoch.Add(second), DurationMS: 2000}})
+		for _, r := range results(t, wants) {
+			if r.WasConcurrent != want {
+				t.Errorf("a run of 2 s, another %v later: result %d overlapped: %v, want %v", second, r.Index, r.WasConcurrent, want)
+			}
+		}
+	}
+}
+
+// readsThatOverlap is a plan of two reads in one stage.
+func readsThatOverlap(t *testing.T) plan.Plan {
+	t.Helper()
+	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "read", Kind: messages.KindRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.New([]messages.ToolCall{
+		{Index: 0, ID: "c0", Name: "read", Input: []byte("{}")}, {Index: 1, ID: "c1", Name: "read", Input: []byte("{}")},
+	}, catalog)
+}
+
+// results returns the results of the Finish, which is the last effect.
+func results(t *testing.T, wants []batch.Effect) []messages.Result {
+	t.Helper()
+	if len(wants) > 0 {
+		if finish, ok := wants[len(wants)-1].(batch.Finish); ok {
+			return finish.Results
+		}
+	}
+	t.Fatalf("the batch has not finished: %+v", wants)
+	return nil
 }

@@ -22,14 +22,17 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
 
-// Each file of testdata is a scenario. "calls:" names the tools of the batch, "timeout:" bounds
-// it. A line "> event" is an event; the lines below it are the effects that the machine asks for.
-// "+3s" before an event lets time pass. Words of an event:
+// Each file of testdata is a scenario. "calls:" names the tools of the batch, "timeout:" bounds it,
+// and "keep going" runs writes after an unknown outcome. A line "> event" is an event; the lines
+// below it are the effects that the machine asks for. "+3s" before an event lets time pass. Words of
+// an event:
 //
 //	seq=7       the sequence of its record
 //	after=4s    the pause before the next attempt
 //	failed=2    how many attempts failed; of a claim: how many were lost with their worker
 //	drained     the release came without an error
+//	deadline=9s the longest that the claimed run may take
+//	active=9s   the active time in the plan record
 //	expires=15m how long the question may be answered
 //	wake?       print when the machine needs the next tick
 //
@@ -68,6 +71,7 @@ type story struct {
 	now     time.Time
 	m       *batch.Machine
 	timeout time.Duration     // of the batch
+	keep    bool              // going after an unknown outcome
 	records []wire.PlanRecord // that the machine wanted stored
 	states  []string          // of the calls, as last printed
 	out     bytes.Buffer
@@ -79,6 +83,8 @@ func (s *story) run(text string) []byte {
 		switch {
 		case strings.HasPrefix(line, "timeout:"):
 			s.timeout, _ = time.ParseDuration(strings.TrimSpace(line[len("timeout:"):]))
+		case line == "keep going":
+			s.keep = true
 		case strings.HasPrefix(line, "calls:"):
 			s.begin(strings.Fields(line[len("calls:"):]))
 		case strings.HasPrefix(line, ">"):
@@ -108,7 +114,7 @@ func (s *story) begin(names []string) {
 		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: n, Input: []byte("{}")})
 	}
 	cfg := config("mine")
-	cfg.Poison = 5
+	cfg.Poison, cfg.KeepGoing = 5, s.keep
 	if s.timeout > 0 {
 		cfg.Timeout = s.timeout
 	}
@@ -125,7 +131,7 @@ func (s *story) tell(words []string) {
 		words = words[1:]
 	}
 	index, failed, seq := 0, 0, uint64(0)
-	var after time.Duration
+	var after, deadline, active time.Duration
 	expires := 15 * time.Minute
 	for _, w := range words[1:] {
 		if name, value, named := strings.Cut(w, "="); !named {
@@ -134,6 +140,10 @@ func (s *story) tell(words []string) {
 			expires, _ = time.ParseDuration(value)
 		} else if name == "after" {
 			after, _ = time.ParseDuration(value)
+		} else if name == "deadline" {
+			deadline, _ = time.ParseDuration(value)
+		} else if name == "active" {
+			active, _ = time.ParseDuration(value)
 		} else if name == "failed" {
 			_, _ = fmt.Sscan(value, &failed)
 		} else {
@@ -145,13 +155,16 @@ func (s *story) tell(words []string) {
 	var ev batch.Event
 	switch words[0] {
 	case "begin":
-		resumed := len(words) > 1 && words[1] == "resumed"
-		ev = batch.Begin{Resumed: resumed, Late: resumed}
+		resumed := slices.Contains(words, "resumed")
+		ev = batch.Begin{Resumed: resumed, Late: resumed, Again: slices.Contains(words, "again")}
 	case "result":
 		ev = batch.Ended{Index: index, Result: result}
 	case "claimed", "renewed":
 		onCrash := s.m.Plan().Calls[index].Tool.OnCrash
-		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{State: wire.CallState(words[0]), Attempt: 1 + failed, Lapsed: failed, LeaseMS: 10_000, OnCrash: onCrash}}
+		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{
+			State: wire.CallState(words[0]), Attempt: 1 + failed, Lapsed: failed, LeaseMS: 10_000,
+			DeadlineMS: deadline.Milliseconds(), OnCrash: onCrash,
+		}}
 	case "released", "granted":
 		record := wire.CallRecord{State: wire.CallState(words[0]), Attempt: 1, RetryAfterMS: after.Milliseconds(), OnCrash: s.m.Plan().Calls[index].Tool.OnCrash}
 		if words[0] == "released" && !slices.Contains(words, "drained") {
@@ -178,6 +191,8 @@ func (s *story) tell(words []string) {
 		ev = batch.Recorded{Index: index, Seq: seq, Record: wire.CallRecord{State: wire.Ended, Attempt: 1, Result: &result}}
 	case "planned":
 		ev = batch.Planned{Record: s.records[len(s.records)-1], Seq: seq}
+	case "stored":
+		ev = batch.Planned{Record: wire.PlanRecord{Nonce: "theirs", ActiveMS: active.Milliseconds()}, Seq: seq}
 	case "running":
 		ev = batch.Running{Index: index}
 	case "looked":
