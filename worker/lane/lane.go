@@ -18,7 +18,9 @@
 // An attempt is released for another when it failed without harm, or when the worker shuts down and
 // has to give it up.
 //
-// Tools runs the tool. The coordinator decides what to start and in which order.
+// Package attempt decides all of this. The lane carries it out: it pulls jobs, tells the machine of
+// each attempt what happens, asks the journal, starts the phases and settles. Tools runs the tool.
+// The coordinator decides what to start and in which order.
 package lane
 
 import (
