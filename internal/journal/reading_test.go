@@ -272,8 +272,8 @@ func TestReplied(t *testing.T) {
 			x.must(err)
 			time.Sleep(time.Minute)
 		}
-		x.reply(x.submit("other", "c"))
 		damaged := x.append(x.names.Of(wire.VerbFinal, wire.KeyOf("_", "s", "x")), "damaged")
+		x.reply(x.submit("other", "c"))
 		all := func(from bus.From, most int) (replies []journal.Replied) {
 			t.Helper()
 			x.must(x.journal.EachReplied(x.t.Context(), "_", "s", from, func(r journal.Replied) bool {
