@@ -212,15 +212,11 @@ func (c *Coordinator) showDecided(ctx context.Context, key wire.CallKey, q messa
 // auditSurely writes a line that is to be there before the decision is answered.
 func (c *Coordinator) auditSurely(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = c.id, time.Now()
-	var err error
-	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
-		if err = c.record.WriteAt(ctx, key, line); err == nil {
-			return
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
+		return c.record.WriteAt(ctx, key, line)
+	})
+	if err == nil {
+		return
 	}
 	c.cfg.Metrics.auditFailed()
 	c.logOf(ctx, key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)

@@ -250,22 +250,11 @@ func (d *drive) insist(ctx context.Context, what string, try func() error) {
 
 // untilDone is insist for any goroutine.
 func (d *drive) untilDone(ctx context.Context, what string, try func() error) error {
-	var said time.Time // when it was last said that it does not go
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if bus.IsTerminal(err) || ctx.Err() != nil {
-			return err
-		}
-		if time.Since(said) > insistSays {
+	var logged time.Time // the last log line
+	return bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, OnFailure: func(err error, _ time.Duration) {
+		if time.Since(logged) > insistSays {
 			d.log.Log(ctx, levelOf(err), what+" failed; trying again", "err", err)
-			said = time.Now()
+			logged = time.Now()
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-	}
+	}}, try)
 }

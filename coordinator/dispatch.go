@@ -94,7 +94,7 @@ func (d *drive) letGo(ctx context.Context, finished bool) {
 	if d.delivery == nil || d.delivery.Settled() {
 		return
 	}
-	wait := min(100*time.Millisecond<<min(d.delivery.Delivered, 10), 10*time.Second)
+	wait := bus.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}.Pause(d.delivery.Delivered)
 	switch {
 	case ctx.Err() != nil:
 		wait = 0

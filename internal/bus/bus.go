@@ -127,16 +127,17 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	err = Retry(ctx, Backoff{
+		First: 50 * time.Millisecond, Most: 2 * time.Second, Jitter: true,
+		Again: func(err error) bool { return !IsTerminal(err) && !errors.Is(err, fs.ErrNotExist) },
+	}, func() (err error) {
 		if c.nc, err = options.Connect(); err == nil {
 			err = c.hears(ctx)
 		}
-		if err == nil {
-			break
-		}
-		if IsTerminal(err) || errors.Is(err, fs.ErrNotExist) || !pause(ctx, jitter(wait)) {
-			return nil, c.connectError(err)
-		}
+		return err
+	})
+	if err != nil {
+		return nil, c.connectError(err)
 	}
 	c.connectedAt.Store(time.Now().UnixNano())
 	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(callTimeout)); err != nil {

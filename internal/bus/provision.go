@@ -99,11 +99,7 @@ func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer
 func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
-	err := try(ctx)
-	for notReady(err) && pause(ctx, jitter(minBackoff)) {
-		err = try(ctx)
-	}
-	return err
+	return Retry(ctx, Backoff{First: minBackoff, Most: minBackoff, Jitter: true, Again: notReady}, func() error { return try(ctx) })
 }
 
 // waiting adds the deadline of a wait for a server, when the caller has set none.

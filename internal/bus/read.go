@@ -179,16 +179,13 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
-	for {
+	err := Retry(ctx, Backoff{First: minBackoff, Most: minBackoff, Jitter: true, Again: leaderless}, func() error {
 		try, done := context.WithTimeout(ctx, askAgain)
-		err := c.call(try, api("STREAM", "MSG", "GET", stream), r, &answer)
-		done()
-		if err == nil {
-			break
-		}
-		if !leaderless(err) || !pause(ctx, jitter(minBackoff)) {
-			return Msg{}, fmt.Errorf("read %s%s from the leader of %s: %w", r.LastFor, r.NextFor, stream, streamError(err))
-		}
+		defer done()
+		return c.call(try, api("STREAM", "MSG", "GET", stream), r, &answer)
+	})
+	if err != nil {
+		return Msg{}, fmt.Errorf("read %s%s from the leader of %s: %w", r.LastFor, r.NextFor, stream, streamError(err))
 	}
 	m := answer.Message
 	out := Msg{Subject: m.Subject, Data: m.Data, Seq: m.Seq, Time: m.Time}

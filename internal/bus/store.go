@@ -57,12 +57,17 @@ func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data
 	// On a cluster a write still counts as on its way for a moment after its acknowledgement, and a
 	// write that meets it is not stored. So the write is tried again until the other one is
 	// decided.
-	for wait := time.Millisecond; ; wait = min(2*wait, minBackoff) {
+	err = Retry(ctx, untilDecided, func() (err error) {
 		seq, err = c.Append(ctx, subject, h, data)
-		if !errors.Is(err, ErrUndecided) || !pause(ctx, jitter(wait)) {
-			return seq, err
-		}
-	}
+		return err
+	})
+	return seq, err
+}
+
+// untilDecided is how a write waits for another one that is on its way.
+var untilDecided = Backoff{
+	First: time.Millisecond, Most: minBackoff, Jitter: true,
+	Again: func(err error) bool { return errors.Is(err, ErrUndecided) },
 }
 
 // Delete removes one message from a stream. Deleting a message that is already gone is no error.
