@@ -28,9 +28,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // Config is the tunables of a Coordinator. The zero value works.
@@ -244,6 +246,13 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 // Ready reports whether batches are taken: the connection is up, the tools are known, the doors are open.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
+
+// Gauges returns a collector of the gauges of the whole fleet.
+func (c *Coordinator) Gauges() *fleetgauges.Gauges {
+	return fleetgauges.New(c.conn, fleetgauges.Config{
+		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.catalog.now().Tools() },
+	})
+}
 
 // enter makes d the driver of its batch here, unless there is one: then it is returned, and has a look, for it may be
 // about to rest.

@@ -6,15 +6,13 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // A batch that only waits for people rests: its drive ends, its delivery goes back until the first question expires, and
 // no process holds anything of it. Whoever stores something that it waits for, a decision or a control, has the head of
 // its session driven at once. One that dies between the two leaves that to the broker, which delivers the batch again.
-
-// restAtMost bounds how long nobody looks at a batch that rests.
-const restAtMost = 5 * time.Minute
 
 // rest ends the drive when the batch only waits for people, and reports whether it did. Before that the leader is asked
 // once what was said and decided until then: later on, whoever says something sees that a call is parked, and wakes us.
@@ -33,7 +31,7 @@ func (d *drive) rest(ctx context.Context) bool {
 
 // restFor is how long the delivery of a batch that rests is put off.
 func (d *drive) restFor() time.Duration {
-	return min(max(time.Until(d.resting), 100*time.Millisecond), restAtMost)
+	return min(max(time.Until(d.resting), 100*time.Millisecond), session.MaxSuspend)
 }
 
 // lookOnce is a look that no other follows for minutes, so it insists and asks the leader. Controls come second: what

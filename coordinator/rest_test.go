@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -336,7 +337,7 @@ func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) 
 	})
 }
 
-// soon is far less than restAtMost, and than any poll of a batch that nobody wakes.
+// soon is far less than session.MaxSuspend, and than any poll of a batch that nobody wakes.
 const soon = 2 * time.Second
 
 func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
@@ -379,7 +380,7 @@ func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 		o.rests(key.Call(0), c)
 		time.Sleep(time.Minute)
 		o.grant(key.Call(0))
-		if r := o.reply(key, restAtMost); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
+		if r := o.reply(key, session.MaxSuspend); r.Results[0].Status != messages.StatusOK || o.runs.Load() != 1 {
 			t.Errorf("ran %d times: %+v", o.runs.Load(), r.Results[0])
 		}
 		if got := o.pending(); len(got) != 0 {
@@ -624,7 +625,7 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 		stray := messages.Result{V: 1, CallID: "c0", Tool: "refund", Kind: messages.KindRead, Status: messages.StatusOK, Outcome: messages.Text("stray")}
 		_, err := o.journal.WriteResult(t.Context(), key.Call(0), stray)
 		o.must(err)
-		time.Sleep(restAtMost + soon)
+		time.Sleep(session.MaxSuspend + soon)
 		o.rests(key.Call(0), c)
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		if r := o.reply(key, soon); o.runs.Load() != 1 || strings.Contains(string(r.Reinjection), "stray") {

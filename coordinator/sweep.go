@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
@@ -92,8 +93,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 		if now.Sub(a.Stored) < c.cfg.AckWait {
 			return false // the log is in the order of time
 		}
-		if session := a.Key.Tenant + "." + a.Key.Session; !seen[session] {
-			seen[session] = true
+		if name := a.Key.Tenant + "." + a.Key.Session; !seen[name] {
+			seen[name] = true
 			heads = append(heads, journal.Accepted{Key: a.Key, Seq: a.Seq, Stored: a.Stored})
 		}
 		return true
@@ -108,7 +109,7 @@ func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now
 		return false, nil
 	}
 	next, found, err := c.nextHead(ctx, c.logAbout(ctx, head.Key), head.Key, c.cfg.AckWait)
-	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < restAtMost+2*c.cfg.AckWait {
+	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < session.MaxSuspend+2*c.cfg.AckWait {
 		return false, err
 	}
 	waits, err := c.waitsForPeople(ctx, head.Key)

@@ -8,6 +8,11 @@
 // The package is pure. The coordinator and the simulation both call it.
 package session
 
+import "time"
+
+// MaxSuspend bounds how long nobody looks at a suspended batch.
+const MaxSuspend = 5 * time.Minute
+
 // Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by piece,
 // and each piece may be old.
 type Observation struct {

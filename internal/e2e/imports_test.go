@@ -89,12 +89,13 @@ var rooms = []room{
 	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
 	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
+	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "coordinator/session")},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/tracing"}},
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
-	{path: "coordinator", may: plus(foundations, "internal/approval", "coordinator/...")},
+	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/attempt", "worker/call")},

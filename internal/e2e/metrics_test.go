@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/worker"
 )
@@ -80,7 +81,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	worker.NewMetrics(work)
 	coordinator.NewMetrics(coordinating)
 	fleet := shown{}
-	fleet.MustRegister(new(coordinator.Gauges))
+	fleet.MustRegister(new(fleetgauges.Gauges))
 	both.MustRegister(new(bus.Conn).Collectors()...)
 	families, err := telemetry.Registry("v0").Gather()
 	if err != nil {

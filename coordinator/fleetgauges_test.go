@@ -17,10 +17,17 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// The bounds that package fleetgauges promises to scrapers.
+const (
+	scrapeTimeout = 2 * time.Second
+	fleetMaxAge   = 5 * time.Second
 )
 
 // scraped is what a collector shows, as name{label}, but for bytes.
@@ -144,7 +151,7 @@ func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 }
 
 // heads is what the gauges show of heads that are stuck.
-func heads(t *testing.T, gauges *Gauges) map[string]float64 {
+func heads(t *testing.T, gauges *fleetgauges.Gauges) map[string]float64 {
 	t.Helper()
 	return some(scraped(t, gauges), "heads_stuck")
 }
@@ -176,7 +183,7 @@ func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 		want("batches that have just come", 0, 0)
 		time.Sleep(time.Minute)
 		want("two minutes later", 1, 0)
-		time.Sleep(HeadPatience(time.Minute, []schemas.Tool{o.tool}))
+		time.Sleep(fleetgauges.HeadPatience(time.Minute, []schemas.Tool{o.tool}))
 		want("after the patience", 1, 1)
 		o.coordinator(Config{})
 		time.Sleep(time.Minute)
@@ -281,17 +288,17 @@ func TestGaugesAskTheServerSeldom(t *testing.T) {
 				})
 			}
 			scrapers.Wait()
-			if took := time.Since(began); took > lookWithin {
+			if took := time.Since(began); took > scrapeTimeout {
 				t.Errorf("%s: took %v", when, took)
 			}
 		}
 		want("at first", map[string]float64{"fleet_up": 1, "batches_open": 0})
 		o.submit("s", "b", 1)
 		want("before five seconds are over", map[string]float64{"fleet_up": 1, "batches_open": 0})
-		time.Sleep(fleetIsGood)
+		time.Sleep(fleetMaxAge)
 		want("after them", map[string]float64{"fleet_up": 1, "batches_open": 1})
 		o.srv.Stop()
-		time.Sleep(fleetIsGood)
+		time.Sleep(fleetMaxAge)
 		want("without a server", map[string]float64{"fleet_up": 0})
 		if all := scraped(t, gauges); len(all) != 1 {
 			t.Errorf("without a server there is still %v", all)
@@ -346,13 +353,13 @@ func TestGaugesOfASilentServer(t *testing.T) {
 		scrape("well", 1, 0)
 		deaf.Store(true)
 		scrape("known from before", 1, 0)
-		time.Sleep(fleetIsGood)
-		scrape("silent", 0, lookWithin)
+		time.Sleep(fleetMaxAge)
+		scrape("silent", 0, scrapeTimeout)
 		scrape("known to be", 0, 0)
-		time.Sleep(fleetIsGood)
-		scrape("silent still", 0, lookWithin)
+		time.Sleep(fleetMaxAge)
+		scrape("silent still", 0, scrapeTimeout)
 		deaf.Store(false)
-		time.Sleep(fleetIsGood)
+		time.Sleep(fleetMaxAge)
 		scrape("well again", 1, 0)
 	})
 }

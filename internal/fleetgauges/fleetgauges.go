@@ -1,0 +1,313 @@
+// Package fleetgauges shows the state of a whole fleet to Prometheus, as the server knows it: pools,
+// streams, open batches, stuck sessions and questions to people.
+//
+// Every coordinator shows the same values, so one scraped coordinator is enough, and a query over
+// several takes the max. A value is cached for some seconds: however many scrapers there are, the
+// server is asked once in that time, by one of them.
+//
+// What a single coordinator or worker does is counted in its own package.
+package fleetgauges
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Config is what Gauges has to know of the coordinators.
+type Config struct {
+	QueueTimeout time.Duration         // how long a call may wait for a worker
+	Tools        func() []schemas.Tool // the tools that workers have announced
+	Logger       *slog.Logger          // nil: silent
+}
+
+// Gauges is a collector of the fleet's gauges. Make it with New.
+type Gauges struct {
+	conn    *bus.Conn
+	names   wire.Names
+	journal *journal.Journal
+	cfg     Config
+
+	// turn holds one token. A scrape that has it may use the fields below.
+	turn                 chan struct{}
+	fleet, people, heads cache
+	sweep                *journal.HeadSweep // through the log, while it is not complete
+	stuck                map[string]int     // stuck heads by reason, as the last complete sweep found them
+}
+
+// cache is the metrics that one query of the server gave.
+type cache struct {
+	maxAge  time.Duration
+	at      time.Time // of the query
+	metrics []prometheus.Metric
+	up      bool // the query succeeded
+}
+
+const (
+	scrapeTimeout = 2 * time.Second // how long a scraper may be kept waiting by the server
+	fleetMaxAge   = 5 * time.Second
+	peopleMaxAge  = 15 * time.Second // reads the whole index of questions
+	headsMaxAge   = 15 * time.Second // reads a part of the log
+)
+
+// New returns the gauges of the fleet behind a connection, to be registered once with every
+// registry that shows them. It touches no network.
+func New(conn *bus.Conn, cfg Config) *Gauges {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Gauges{
+		conn: conn, names: conn.Names(), journal: journal.New(conn), cfg: cfg, turn: make(chan struct{}, 1),
+		fleet: cache{maxAge: fleetMaxAge}, people: cache{maxAge: peopleMaxAge}, heads: cache{maxAge: headsMaxAge},
+	}
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	fleetUp       = desc("toolfleet_fleet_up", "1 when the last look at the server succeeded; without that the other gauges of the fleet are absent.")
+	poolPending   = desc("toolfleet_pool_pending", "Calls that wait for a worker of the pool.", "pool")
+	poolInFlight  = desc("toolfleet_pool_in_flight", "Calls that workers of the pool have in hand.", "pool")
+	poolLoad      = desc("toolfleet_pool_load", "Calls that wait or are in hand: what to scale the pool by.", "pool")
+	poolOldest    = desc("toolfleet_oldest_pending_call_age_seconds", "How long the oldest call that waits for a worker of the pool has waited; 0 when none does.", "pool")
+	poolSlots     = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
+	poolWorkers   = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
+	batchesOpen   = desc("toolfleet_batches_open", "Batches accepted and not finished, those that wait for people included.")
+	headsStuck    = desc("toolfleet_heads_stuck", "Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
+	asksPending   = desc("toolfleet_approvals_pending", "Questions that wait for people, by tier.", "tier")
+	asksOldest    = desc("toolfleet_approvals_oldest_age_seconds", "How long the oldest question of the tier has waited; 0 when none does.", "tier")
+	streamBytes   = desc("toolfleet_stream_bytes", "What a stream holds.", "stream")
+	streamHolds   = desc("toolfleet_stream_messages", "Messages in a stream.", "stream")
+	streamAtMost  = desc("toolfleet_stream_max_bytes", "What a stream may hold, where it is bounded.", "stream")
+	shownStreams  = []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies}
+	allFleetDescs = []*prometheus.Desc{
+		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, headsStuck, asksPending, asksOldest,
+		streamBytes, streamHolds, streamAtMost,
+	}
+)
+
+// Describe implements [prometheus.Collector].
+func (g *Gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range allFleetDescs {
+		out <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (g *Gauges) Collect(out chan<- prometheus.Metric) {
+	g.turn <- struct{}{}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	g.refresh(ctx, &g.fleet, g.queryFleet)
+	if g.fleet.up { // otherwise the other two would only wait for the timeout
+		g.refresh(ctx, &g.people, g.queryPeople)
+		g.refresh(ctx, &g.heads, g.queryHeads)
+	}
+	cancel()
+	up, metrics := g.fleet.up, slices.Clone(g.fleet.metrics)
+	if up {
+		metrics = append(append(metrics, g.people.metrics...), g.heads.metrics...)
+	}
+	<-g.turn
+	out <- metric(fleetUp, map[bool]float64{true: 1}[up])
+	for _, m := range metrics {
+		out <- m
+	}
+}
+
+// refresh queries the server when the cache is too old. A failed query leaves the cache empty, and
+// counts for as long as one that succeeds.
+func (g *Gauges) refresh(ctx context.Context, c *cache, query func(context.Context) ([]prometheus.Metric, error)) {
+	if !c.at.IsZero() && time.Since(c.at) < c.maxAge {
+		return
+	}
+	metrics, err := query(ctx)
+	if err != nil {
+		metrics = nil
+		if c.up || c.at.IsZero() {
+			g.cfg.Logger.Warn("the gauges of the fleet are absent: the server does not answer; check the connection to NATS", "err", err)
+		}
+	}
+	c.metrics, c.up, c.at = metrics, err == nil, time.Now()
+}
+
+func metric(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func (g *Gauges) queryFleet(ctx context.Context) (metrics []prometheus.Metric, err error) {
+	asking, ctx := errgroup.WithContext(ctx)
+	streams, missing := make([]bus.StreamState, len(shownStreams)), make([]bool, len(shownStreams))
+	for i, name := range shownStreams {
+		asking.Go(func() (err error) {
+			streams[i], err = g.conn.AboutStream(ctx, g.names.Stream(name))
+			if errors.Is(err, bus.ErrNoStream) { // the other streams are still shown
+				missing[i], err = true, nil
+			}
+			return err
+		})
+	}
+	var pools []prometheus.Metric
+	asking.Go(func() (err error) {
+		pools, err = g.queryPools(ctx)
+		return err
+	})
+	if err := asking.Wait(); err != nil {
+		return nil, err
+	}
+	for i, s := range streams {
+		name := shownStreams[i]
+		if missing[i] {
+			continue
+		}
+		metrics = append(metrics, metric(streamBytes, float64(s.Bytes), name), metric(streamHolds, float64(s.Messages), name))
+		if s.MaxBytes > 0 {
+			metrics = append(metrics, metric(streamAtMost, float64(s.MaxBytes), name))
+		}
+		if name == bus.Batches {
+			metrics = append(metrics, metric(batchesOpen, float64(s.Messages)))
+		}
+	}
+	return append(metrics, pools...), nil
+}
+
+// poolCapacity is what the workers of a pool can do together.
+type poolCapacity struct{ workers, slots int }
+
+func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, err error) {
+	capacities, err := g.capacities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Sorted(maps.Keys(capacities))
+	queues := make([]bus.Queue, len(names))
+	asking, asked := errgroup.WithContext(ctx)
+	for i, pool := range names {
+		asking.Go(func() (err error) {
+			queues[i], err = g.conn.AboutPool(asked, pool)
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, err
+	}
+	now := g.conn.Now(ctx)
+	for i, pool := range names {
+		q := queues[i]
+		metrics = append(metrics,
+			metric(poolPending, float64(q.Pending), pool), metric(poolInFlight, float64(q.InFlight), pool),
+			metric(poolLoad, float64(q.Pending+q.InFlight), pool), metric(poolOldest, age(now, q.Oldest), pool),
+			metric(poolSlots, float64(capacities[pool].slots), pool), metric(poolWorkers, float64(capacities[pool].workers), pool))
+	}
+	return metrics, nil
+}
+
+// capacities returns every pool that a worker serves or a tool names.
+func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error) {
+	workers, err := g.conn.Values(ctx, g.names.Stream(bus.BucketWorkers))
+	if err != nil {
+		return nil, err
+	}
+	capacities := map[string]poolCapacity{}
+	for _, tool := range g.cfg.Tools() {
+		capacities[tool.Pool] = poolCapacity{}
+	}
+	for _, value := range workers {
+		var w wire.Presence
+		if json.Unmarshal(value, &w) != nil {
+			continue
+		}
+		for _, pool := range w.Pools {
+			if messages.IsToken(pool) {
+				capacities[pool] = poolCapacity{capacities[pool].workers + 1, capacities[pool].slots + w.Slots}
+			}
+		}
+	}
+	return capacities, nil
+}
+
+func (g *Gauges) queryPeople(ctx context.Context) (metrics []prometheus.Metric, err error) {
+	open, err := g.journal.Pending(ctx, "*") // of every tenant
+	if err != nil {
+		return nil, err
+	}
+	pending, oldest := map[messages.Tier]int{}, map[messages.Tier]time.Time{}
+	for _, q := range open { // the oldest first
+		if pending[q.Tier]++; pending[q.Tier] == 1 {
+			oldest[q.Tier] = q.Asked
+		}
+	}
+	now := g.conn.Now(ctx)
+	for _, t := range messages.Tiers {
+		metrics = append(metrics, metric(asksPending, float64(pending[t]), string(t)), metric(asksOldest, age(now, oldest[t]), string(t)))
+	}
+	return metrics, nil
+}
+
+// Reasons why the head of a session is stuck.
+const (
+	headReplied = "replied" // its reply is stored, and it was not taken out of the log
+	headIdle    = "idle"    // no call of it is queued, runs, or waits for a person
+)
+
+// queryHeads takes one step of a sweep through the log. Until the sweep is complete it shows the
+// larger of what it has found so far and what the sweep before it found.
+func (g *Gauges) queryHeads(ctx context.Context) (metrics []prometheus.Metric, err error) {
+	if g.sweep == nil {
+		g.sweep = g.journal.SweepHeads(HeadPatience(g.cfg.QueueTimeout, g.cfg.Tools()))
+	}
+	done, err := g.sweep.Step(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stuck := map[string]int{}
+	for _, h := range g.sweep.Stuck() {
+		if h.Replied {
+			stuck[headReplied]++
+		} else {
+			stuck[headIdle]++
+		}
+	}
+	if done {
+		g.sweep, g.stuck = nil, stuck
+	}
+	for _, reason := range []string{headReplied, headIdle} {
+		metrics = append(metrics, metric(headsStuck, float64(max(stuck[reason], g.stuck[reason])), reason))
+	}
+	return metrics, nil
+}
+
+// HeadPatience returns how long the head of a session may stand without a sign before it counts as
+// stuck, when no record explains the wait. Its calls may wait for a worker, run once more, or pause
+// between two attempts, and no coordinator looks at a suspended batch for up to
+// [session.MaxSuspend].
+func HeadPatience(queueTimeout time.Duration, tools []schemas.Tool) time.Duration {
+	longest := time.Duration(0)
+	for _, t := range tools {
+		longest = max(longest, t.Timeout()+t.Retry.Backoff(t.Retry.Attempts))
+	}
+	return queueTimeout + longest + session.MaxSuspend + time.Minute
+}
+
+// age returns the seconds since then, or 0 for the zero time.
+func age(now, then time.Time) float64 {
+	if then.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(then).Seconds())
+}
