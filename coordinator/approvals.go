@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -60,7 +61,7 @@ func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key wire.Call
 		return false
 	}
 	last = state != messages.DecisionWaiting
-	c.logOf(ctx, key, decided.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
+	logfields.Call(ctx, c.log, key, decided.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
 	c.cfg.Metrics.decided(ctx, d.Verdict, decided.Tier, c.conn.Now(ctx).Sub(decided.Asked), last)
 	c.showDecided(ctx, key, decided, state)
 	line := about(messages.AuditDecided, decided)
@@ -68,12 +69,9 @@ func (c *Coordinator) takeDecision(ctx context.Context, m bus.Msg, key wire.Call
 		line.Permission = permission(decided, "deny")
 	}
 	c.auditSurely(ctx, key, line)
-	c.respond(m, nil, rawjson.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
+	c.conn.Answer(m, nil, rawjson.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
 	return last
 }
-
-// maxSign bounds the short texts of a decision, in bytes.
-const maxSign = 256
 
 // acceptable says what keeps a decision from being looked at.
 func (c *Coordinator) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
@@ -83,8 +81,8 @@ func (c *Coordinator) acceptable(key wire.CallKey, d messages.Decision) *message
 		return refusal(messages.ClassInvalidDecision, "The decision cannot be read: %v.", err)
 	case c.cfg.Approvers.Len() == 0:
 		return refusal(messages.ClassBadSignature, "Nobody's decision counts here: this coordinator has a policy without approvers.")
-	case max(len(d.By), len(d.Key), len(d.Nonce), len(d.Sig), len(d.Approval), len(d.ArgsHash), len(d.ToolDigest), len(d.Policy)) > maxSign:
-		return refusal(messages.ClassInvalidDecision, "A field of the decision has more than %d bytes.", maxSign)
+	case max(len(d.By), len(d.Key), len(d.Nonce), len(d.Sig), len(d.Approval), len(d.ArgsHash), len(d.ToolDigest), len(d.Policy)) > logfields.MaxText:
+		return refusal(messages.ClassInvalidDecision, "A field of the decision has more than %d bytes.", logfields.MaxText)
 	case max(len(d.Session), len(d.Batch), len(d.CallID), len(d.Tool)) > messages.MaxID:
 		return refusal(messages.ClassInvalidDecision, "An id in the decision has more than %d bytes.", messages.MaxID)
 	case wire.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index) != key:
@@ -136,12 +134,12 @@ func holds(r wire.CallRecord, d messages.Decision) bool {
 
 // fits refuses an edit that is no input of the tool.
 func (c *Coordinator) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
-	tool, known := c.catalog.now().Lookup(q.Tool)
+	tool, known := c.catalog.Current().Lookup(q.Tool)
 	if !known || tool.Digest != q.ToolDigest { // the watch may be behind
-		if err := c.askLeader(ctx, q.Tool); err != nil {
+		if err := c.catalog.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
-		tool, known = c.catalog.now().Lookup(q.Tool)
+		tool, known = c.catalog.Current().Lookup(q.Tool)
 	}
 	if !known || tool.Digest != q.ToolDigest {
 		return refusal(messages.ClassApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)
@@ -204,7 +202,7 @@ func (c *Coordinator) showDecided(ctx context.Context, key wire.CallKey, q messa
 		_, _, err = c.journal.Forget(ctx, key)
 	}
 	if err != nil {
-		c.logOf(ctx, key, q.CallID).Warn("the list of open questions is behind", "err", err)
+		logfields.Call(ctx, c.log, key, q.CallID).Warn("the list of open questions is behind", "err", err)
 	}
 	c.news(ctx, key, pending)
 }
@@ -219,7 +217,7 @@ func (c *Coordinator) auditSurely(ctx context.Context, key wire.CallKey, line me
 		return
 	}
 	c.cfg.Metrics.auditFailed()
-	c.logOf(ctx, key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)
+	logfields.Call(ctx, c.log, key, line.CallID).Error("a decision is missing in the record for people; the journal of the call holds it", "approval", line.Approval, "err", err)
 }
 
 // notPending says that a call does not wait for a decision, and to those whose word counts why.
@@ -257,7 +255,7 @@ func whyNotPending(newest wire.CallRecord) string {
 
 // storeless says that it is not known whether a decision was stored.
 func (c *Coordinator) storeless(ctx context.Context, key wire.CallKey, id messages.CallID, err error) *messages.Refusal {
-	c.logOf(ctx, key, id).Warn("a decision could not be stored", "err", err)
+	logfields.Call(ctx, c.log, key, id).Warn("a decision could not be stored", "err", err)
 	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
@@ -285,7 +283,7 @@ func (c *Coordinator) refuseDecision(ctx context.Context, m bus.Msg, key wire.Ca
 	case messages.ClassBadSignature, messages.ClassSelfApproval, messages.ClassSameApprover:
 		code = "403"
 	}
-	c.respond(m, serviceError(string(refused.Class), code), rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))
+	c.conn.AnswerError(m, string(refused.Class), code, rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))
 }
 
 func (c *Coordinator) isWrittenDown(class messages.Class) bool {
@@ -303,10 +301,10 @@ func (c *Coordinator) isWrittenDown(class messages.Class) bool {
 // logRefused leaves out why: the sentence may be about arguments. Who it is by is what the decision says.
 func (c *Coordinator) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
-		c.logOf(ctx, key, "").Warn("decision refused", "class", refused.Class)
+		logfields.Call(ctx, c.log, key, "").Warn("decision refused", "class", refused.Class)
 		return
 	}
-	c.logOf(ctx, key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", short(d.Verdict), "by", d.By)
+	logfields.Call(ctx, c.log, key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", logfields.Short(d.Verdict), "by", d.By)
 }
 
 func (c *Coordinator) auditRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
@@ -324,16 +322,9 @@ func (c *Coordinator) auditRefused(ctx context.Context, key wire.CallKey, d *mes
 // shortened is a decision that may be anybody's, fit to be written down.
 func shortened(d messages.Decision) messages.Decision {
 	d.Input = nil
-	d.Tenant, d.Session, d.Batch, d.CallID = short(d.Tenant), short(d.Session), short(d.Batch), short(d.CallID)
-	d.Tool, d.Reason, d.Ticket, d.Verdict = short(d.Tool), short(d.Reason), short(d.Ticket), short(d.Verdict)
+	d.Tenant, d.Session, d.Batch, d.CallID = logfields.Short(d.Tenant), logfields.Short(d.Session), logfields.Short(d.Batch), logfields.Short(d.CallID)
+	d.Tool, d.Reason, d.Ticket, d.Verdict = logfields.Short(d.Tool), logfields.Short(d.Reason), logfields.Short(d.Ticket), logfields.Short(d.Verdict)
 	return d
-}
-
-func short[T ~string](s T) T {
-	if len(s) <= maxSign {
-		return s
-	}
-	return T(strings.ToValidUTF8(string(s[:maxSign]), "")) + "..."
 }
 
 // showDoor answers with one open question, as the leader has it.
@@ -352,7 +343,7 @@ func (c *Coordinator) showDoor(ctx context.Context, m bus.Msg) {
 			answer.Error.Message = whyNotPending(none.Newest.Record)
 		}
 	} else {
-		c.logOf(ctx, key, "").Warn("a question could not be read", "err", err)
+		logfields.Call(ctx, c.log, key, "").Warn("a question could not be read", "err", err)
 		answer.Error = &messages.Refusal{Class: messages.ClassBusy, Message: "The question cannot be read at this moment. Try again.", RetryAfterMS: 500}
 	}
 	c.answerPerson(m, answer.Error, answer)
@@ -375,9 +366,9 @@ func (c *Coordinator) listDoor(ctx context.Context, m bus.Msg) {
 
 func (c *Coordinator) answerPerson(m bus.Msg, refused *messages.Refusal, answer any) {
 	if refused == nil {
-		c.respondInChunks(m, rawjson.MustMarshal(answer))
+		c.conn.AnswerInChunks(m, rawjson.MustMarshal(answer))
 		return
 	}
 	code := map[messages.Class]string{messages.ClassBusy: "503", messages.ClassNotPending: "404"}[refused.Class]
-	c.respond(m, serviceError(string(refused.Class), cmp.Or(code, "400")), rawjson.MustMarshal(answer))
+	c.conn.AnswerError(m, string(refused.Class), cmp.Or(code, "400"), rawjson.MustMarshal(answer))
 }

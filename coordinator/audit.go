@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -105,7 +106,7 @@ func noCalls(context.Context) ([]audit.Call, error) { return nil, nil }
 
 // ending is this batch, whose reply is made.
 func (d *drive) ending() ending {
-	e := ending{accepted: d.accepted, batch: d.in.batch, calls: noCalls, results: d.reply.Results}
+	e := ending{accepted: d.accepted, batch: d.in.Batch, calls: noCalls, results: d.reply.Results}
 	if d.reply.Error != nil {
 		e.class = d.reply.Error.Class
 	}
@@ -125,7 +126,7 @@ func (d *drive) ran(ctx context.Context) ([]audit.Call, error) {
 	calls := make([]audit.Call, len(d.ended))
 	for i, r := range d.ended {
 		calls[i] = audit.Call{
-			Result: r, Input: d.in.calls[i].Input, ArgsHash: d.frozen[i].argsHash,
+			Result: r, Input: d.in.Calls[i].Input, ArgsHash: d.frozen[i].argsHash,
 			ToolDigest: cmp.Or(d.frozen[i].toolDigest, d.machine.Plan().Calls[i].ToolDigest),
 		}
 	}
@@ -134,7 +135,7 @@ func (d *drive) ran(ctx context.Context) ([]audit.Call, error) {
 
 // recalled is what is known of the calls of a batch that is not driven here: of those with these results, or where there
 // are none (nil) of those that have run, or may have.
-func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decoded, results []messages.Result) ([]audit.Call, error) {
+func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in submission.Submission, results []messages.Result) ([]audit.Call, error) {
 	known, err := c.journal.Calls(ctx, a.Key)
 	if err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 	if err != nil && !bus.IsTerminal(err) { // a plan that cannot be read, as its driver has said, tells nothing
 		return nil, err
 	}
-	found := make([]audit.Call, max(len(in.calls), len(results))) // a body that can be read no more has no calls
+	found := make([]audit.Call, max(len(in.Calls), len(results))) // a body that can be read no more has no calls
 	add := func(i int, call audit.Call) {
 		if i < 0 || i >= len(found) {
 			return
@@ -155,8 +156,8 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 		}
 		found[i] = call
 	}
-	for _, tool := range c.catalog.now().Tools() {
-		for i, call := range in.calls {
+	for _, tool := range c.catalog.Current().Tools() {
+		for i, call := range in.Calls {
 			if call.Tool() == tool.Name {
 				add(i, audit.Call{ToolDigest: tool.Digest})
 			}
@@ -189,8 +190,8 @@ func (c *Coordinator) recalled(ctx context.Context, a journal.Accepted, in decod
 			call.Result = results[i]
 			call.Result.Index, call.Result.Trail = i, trail
 		}
-		if i < len(in.calls) {
-			call.Input = in.calls[i].Input
+		if i < len(in.Calls) {
+			call.Input = in.Calls[i].Input
 		}
 		if call.Result.Status != "" {
 			calls = append(calls, call)
@@ -215,13 +216,13 @@ func (c *Coordinator) ranWith(ctx context.Context, newest journal.CallEntry) (ra
 
 // resultOf is the result in the newest record of a call. Of one that a worker has claimed, and that nobody waits for any
 // more, nobody knows what becomes.
-func resultOf(e journal.CallEntry, in decoded) messages.Result {
+func resultOf(e journal.CallEntry, in submission.Submission) messages.Result {
 	switch r, i := e.Record, e.Key.Index; {
 	case r.Result != nil:
 		return *r.Result
-	case i < len(in.calls) && (r.State == wire.Claimed || r.State == wire.Renewed):
+	case i < len(in.Calls) && (r.State == wire.Claimed || r.State == wire.Renewed):
 		return messages.Result{
-			V: messages.Version, Index: i, CallID: in.calls[i].ID, Tool: in.calls[i].Tool(), Status: messages.StatusOutcomeUnknown,
+			V: messages.Version, Index: i, CallID: in.Calls[i].ID, Tool: in.Calls[i].Tool(), Status: messages.StatusOutcomeUnknown,
 			Outcome: messages.Failed(messages.CodeOutcomeUnknown, ""), Attempt: r.Attempt, Worker: r.Worker,
 		}
 	}
@@ -267,8 +268,8 @@ func (c *Coordinator) finishRecord(ctx context.Context, log *slog.Logger, a jour
 	if err != nil || written {
 		return err
 	}
-	in, _ := c.decode(log, a) // of one that was refused as much as can be read
-	e := ending{accepted: a, batch: in.batch, results: reply.Results, calls: func(ctx context.Context) ([]audit.Call, error) {
+	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // of one that was refused as much as can be read
+	e := ending{accepted: a, batch: in.Batch, results: reply.Results, calls: func(ctx context.Context) ([]audit.Call, error) {
 		if len(reply.Results) == 0 {
 			return c.recalled(ctx, a, in, nil)
 		}

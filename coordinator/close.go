@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -61,7 +63,7 @@ func (d *drive) close(ctx context.Context, cause error) error {
 	}
 	d.failTrace(messages.ClassInternal)
 	if errors.Is(cause, errOtherPlan) { // the results are those of the other batch
-		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{
+		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{
 			Class: messages.ClassInternal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
 		}))
 		return nil
@@ -73,11 +75,11 @@ func (d *drive) close(ctx context.Context, cause error) error {
 // closeCalls ends the calls that have no end yet, and returns the results of all, in call order.
 func (d *drive) closeCalls(ctx context.Context, why string) (results []messages.Result, err error) {
 	closing := &batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace}
-	results = make([]messages.Result, len(d.in.calls))
+	results = make([]messages.Result, len(d.in.Calls))
 	for {
 		wait, err := d.closeOnce(ctx, closing, results, why)
 		if err != nil {
-			d.log.Log(ctx, levelOf(err), "the calls of a batch are not all ended; trying again", "err", err)
+			d.log.Log(ctx, logfields.RetryLevel(err), "the calls of a batch are not all ended; trying again", "err", err)
 		}
 		if err == nil && wait == 0 {
 			return results, nil
@@ -182,7 +184,7 @@ func (d *drive) closeUndecoded(ctx context.Context) error {
 	if fresh && !d.conn.Before(ctx, d.accepted.Stored) {
 		return nil
 	}
-	d.in.calls = nil
+	d.in.Calls = nil
 	_, err := d.closeCalls(ctx, "its message, which cannot be read here")
 	return err
 }
@@ -200,7 +202,7 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 	ended := func(i int, r messages.Result) {
 		if i >= 0 && i < len(results) && results[i].Status == "" {
 			results[i] = r
-			results[i].Index, results[i].CallID = i, d.in.calls[i].ID
+			results[i].Index, results[i].CallID = i, d.in.Calls[i].ID
 		}
 	}
 	newest = map[int]journal.CallEntry{}
@@ -226,14 +228,14 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 // closedResult is the result of a call that was open when its batch was closed.
 func (d *drive) closedResult(i int, record wire.CallRecord, unknown bool, why string) messages.Result {
 	var call messages.ToolCall
-	if i < len(d.in.calls) {
-		call = d.in.calls[i]
+	if i < len(d.in.Calls) {
+		call = d.in.Calls[i]
 	}
 	result := messages.Result{
 		V: messages.Version, Index: i, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusError, Attempt: record.Attempt,
 		Outcome: messages.Failed(messages.CodeInternal, "Not known to have run: the batch could not be brought to its end, because of "+why+"."),
 	}
-	if tool, found := d.catalog.now().Lookup(call.Tool()); found {
+	if tool, found := d.catalog.Current().Lookup(call.Tool()); found {
 		result.Kind = tool.Kind
 	}
 	if unknown {

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -19,7 +20,7 @@ import (
 
 // heard follows a worker's word. A result in it is what the worker stored, so it saves a read.
 func (d *drive) heard(ctx context.Context, n wire.Notice) {
-	if n.Index < 0 || n.Index >= len(d.in.calls) {
+	if n.Index < 0 || n.Index >= len(d.in.Calls) {
 		return
 	}
 	switch {
@@ -81,10 +82,10 @@ func (d *drive) lookAll(ctx context.Context) []batch.Event {
 	known, err := d.journal.Calls(ctx, d.accepted.Key, open...)
 	heard.Wait()
 	if unheard != nil {
-		d.log.Log(ctx, levelOf(unheard), notHeard, "err", unheard)
+		d.log.Log(ctx, logfields.RetryLevel(unheard), notHeard, "err", unheard)
 	}
 	if err != nil {
-		d.log.Log(ctx, levelOf(err), "the journal cannot be read; it is tried again at the next poll", "err", err)
+		d.log.Log(ctx, logfields.RetryLevel(err), "the journal cannot be read; it is tried again at the next poll", "err", err)
 		return said
 	}
 	return append(append(said, d.known(ctx, known)...), batch.Looked{})
@@ -96,20 +97,20 @@ func (d *drive) lookAll(ctx context.Context) []batch.Event {
 func (d *drive) known(ctx context.Context, known journal.Known) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first: a record tells of a later time
-		if key.Index < len(d.in.calls) {
+		if key.Index < len(d.in.Calls) {
 			events = append(events, batch.HandedBack{Index: key.Index})
 		}
 	}
 	recorded := map[int]bool{}
 	for _, e := range known.Records {
 		i := e.Key.Index
-		if i < len(d.in.calls) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
+		if i < len(d.in.Calls) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
 			recorded[i] = true
 			events = append(events, d.recorded(ctx, i, e.Record, e.Seq))
 		}
 	}
 	for _, e := range known.Results {
-		if i := e.Key.Index; i < len(d.in.calls) && !recorded[i] && !d.machine.Claims(i) && d.isOf(i, e.Result) {
+		if i := e.Key.Index; i < len(d.in.Calls) && !recorded[i] && !d.machine.Claims(i) && d.isOf(i, e.Result) {
 			events = append(events, batch.Ended{Index: i, Result: e.Result})
 		}
 	}
@@ -122,11 +123,11 @@ func (d *drive) known(ctx context.Context, known journal.Known) []batch.Event {
 // isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive our
 // records; such a call is known by its place.
 func (d *drive) isOf(i int, r messages.Result) bool {
-	id := d.in.calls[i].ID
+	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
 		return true
 	}
-	d.log.Error("a result that is not of this call is left out", d.call(i), "its_index", r.Index, "its_call", short(r.CallID), "its_tool", short(r.Tool))
+	d.log.Error("a result that is not of this call is left out", d.call(i), "its_index", r.Index, "its_call", logfields.Short(r.CallID), "its_tool", logfields.Short(r.Tool))
 	return false
 }
 
@@ -170,7 +171,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
 		if err != nil {
-			d.log.Log(ctx, levelOf(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+			d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 			return nil
 		}
 		d.withdraw(ctx, want.Index)
@@ -195,7 +196,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	case errors.As(err, &lost):
 		return []batch.Event{d.recorded(ctx, want.Index, lost.Newest.Record, lost.Newest.Seq)}
 	case err != nil:
-		d.log.Log(ctx, levelOf(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+		d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
 		return nil
 	}
 	d.withdraw(ctx, want.Index)
@@ -253,7 +254,7 @@ func (d *drive) untilDone(ctx context.Context, what string, try func() error) er
 	var logged time.Time // the last log line
 	return bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, OnFailure: func(err error, _ time.Duration) {
 		if time.Since(logged) > insistSays {
-			d.log.Log(ctx, levelOf(err), what+" failed; trying again", "err", err)
+			d.log.Log(ctx, logfields.RetryLevel(err), what+" failed; trying again", "err", err)
 			logged = time.Now()
 		}
 	}}, try)

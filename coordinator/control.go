@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
@@ -14,75 +13,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-// What is said to a session is bounded, because it stands in results and replies.
-const (
-	maxReason   = 1000      // bytes
-	maxBy       = 200       // bytes
-	maxSteering = 256 << 10 // bytes
-)
-
-// controlDoor stores what somebody says to a session: that a batch, or all of them, is not wanted any more, or a
-// message that the next reply takes along. Once it is answered it holds, whoever drives the batches then.
-func (c *Coordinator) controlDoor(ctx context.Context, m bus.Msg) {
-	tenant, session, err := c.names.Session(m.Subject)
-	if err != nil {
-		c.refuseControl(m, "400", &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: err.Error()})
-		return
-	}
-	control, err := readControl(m.Data)
-	if err != nil {
-		c.refuseControl(m, "400", &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "control: " + err.Error()})
-		return
-	}
-	seq, err := c.journal.WriteControl(ctx, tenant, session, control)
-	if err != nil {
-		c.log.Warn("a control could not be stored", "session", session, "tenant", tenant, "err", err)
-		c.refuseControl(m, "503", &messages.Refusal{Class: messages.ClassBusy, Message: "It could not be stored. Try again.", RetryAfterMS: 500})
-		return
-	}
-	c.log.Info("control stored", "session", session, "tenant", tenant, "abort", len(control.Abort) > 0, "by", control.By)
-	c.respond(m, nil, rawjson.MustMarshal(messages.ControlAnswer{OK: true, Seq: seq}))
-	c.wake(ctx, tenant, session, c.waitsForPeople)
-}
-
-func (c *Coordinator) refuseControl(m bus.Msg, code string, refusal *messages.Refusal) {
-	c.respond(m, serviceError(string(refusal.Class), code), rawjson.MustMarshal(messages.ControlAnswer{Error: refusal}))
-}
-
-// readControl reads what somebody says and refuses what nobody could act on.
-func readControl(body []byte) (messages.Control, error) {
-	var control messages.Control
-	if err := rawjson.Check(body); err != nil {
-		return control, err
-	}
-	if err := json.Unmarshal(body, &control); err != nil {
-		return control, errors.New("not an object of the form {\"abort\": ...} or {\"steer\": ...}")
-	}
-	_, all := control.Batch()
-	batch, _ := control.Batch()
-	switch {
-	case control.V != messages.Version && control.V != 0:
-		return control, fmt.Errorf("v is %d; this coordinator speaks %d", control.V, messages.Version)
-	case len(control.Abort) == 0 && len(control.Steer) == 0:
-		return control, errors.New("neither abort nor steer")
-	case string(control.Steer) == "null":
-		return control, errors.New("steer is null; want a message")
-	case len(control.Abort) > 0 && !all && batch == "":
-		return control, errors.New("abort is neither a batch id nor true")
-	case len(batch) > messages.MaxID:
-		return control, fmt.Errorf("abort has %d bytes; the limit is %d", len(batch), messages.MaxID)
-	case len(control.Reason) > maxReason || len(control.By) > maxBy:
-		return control, fmt.Errorf("reason has %d bytes and by %d; the limits are %d and %d", len(control.Reason), len(control.By), maxReason, maxBy)
-	case len(control.Steer) > maxSteering:
-		return control, fmt.Errorf("steer has %d bytes; the limit is %d", len(control.Steer), maxSteering)
-	}
-	switch control.When {
-	case "", messages.SteerAfterBatch, messages.SteerBetweenGroups, messages.SteerImmediate:
-		return control, nil
-	}
-	return control, fmt.Errorf("when is %.40q; want after_batch, between_groups or immediate", control.When)
-}
 
 const notHeard = "what was said to the session cannot be read; it is tried again at the next poll"
 

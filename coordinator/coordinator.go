@@ -25,6 +25,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/coordinator/handlers"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -141,7 +142,6 @@ type Coordinator struct {
 	catalog *catalog
 	serving atomic.Bool // the doors are open
 	wakes   room        // of the drives of batches that were woken
-	telling turns       // of timelines that are made
 	orphans chan string // batches that other coordinators let go
 	refused *allowance  // of lines about refused decisions in the record for people
 
@@ -166,7 +166,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg.Metrics.slots.Set(float64(cfg.Slots))
 	return &Coordinator{
 		conn: conn, journal: journal.New(conn), record: record, names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(), wakes: make(room, cfg.Slots), telling: newTurns(storytellers), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
+		log: cfg.Logger, catalog: newCatalog(conn, cfg.Logger, func(t schemas.Tool) { cfg.Metrics.knows(t.Name, t.Kind) }), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
 	}, nil
 }
 
@@ -207,7 +207,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	watch, stopWatching := context.WithCancel(work)
 	defer stopWatching()
 	watched := make(chan error, 1)
-	watching.Go(func() { watched <- c.watchTools(watch) })
+	watching.Go(func() { watched <- c.catalog.watch(watch) })
 	watching.Go(func() { c.conn.KeepRemade(watch, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)) })
 	select {
 	case <-c.catalog.ready:
@@ -220,7 +220,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if _, err := c.record.Hasher(ctx); err != nil && ctx.Err() == nil { // workers need its key too, and may not make it
 		c.log.Warn("the record for people is not ready; batches wait for it", "err", err)
 	}
-	stopDoors, err := c.openDoors(ctx, work)
+	stopServing, err := c.serve(ctx, work)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	watching.Go(func() { c.adoptOrphans(watch) })
 	watching.Go(func() { c.sweepLog(watch) })
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
-	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.now().Tools()))
+	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.Current().Tools()))
 
 	slots := bus.NewSlots(c.cfg.Slots)
 	err = c.conn.Puller(c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
@@ -240,8 +240,32 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver ends with work at the latest
 	c.wakes.fill(work)
 	cancel()
-	stopDoors()
+	stopServing()
 	return err
+}
+
+// serve answers requests. No request is taken after ctx has ended; one that is being answered may go on
+// until work ends.
+func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
+	h := handlers.New(c.conn, sessions{c}, c.catalog, handlers.Config{
+		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.refused, Logger: c.log,
+	})
+	return c.conn.Serve(ctx, bus.Service{
+		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
+		Metadata: map[string]string{"policy": c.cfg.Policy},
+		Endpoints: append(h.Endpoints(work), []bus.Endpoint{
+			{Name: "decide", Subject: c.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { c.decideDoor(work, m) }},
+			{Name: "show", Subject: c.names.EveryCall(wire.VerbShow), Handle: func(m bus.Msg) { c.showDoor(work, m) }},
+			{Name: "list", Subject: c.names.OfTenant(wire.VerbList, "*"), Handle: func(m bus.Msg) { c.listDoor(work, m) }},
+		}...),
+	})
+}
+
+// sessions is what request handlers may ask of the coordinator.
+type sessions struct{ c *Coordinator }
+
+func (s sessions) ResumeSuspended(ctx context.Context, tenant, session string) {
+	s.c.wake(ctx, tenant, session, s.c.waitsForPeople)
 }
 
 // Ready reports whether batches are taken: the connection is up, the tools are known, the doors are open.
@@ -250,7 +274,7 @@ func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected
 // Gauges returns a collector of the gauges of the whole fleet.
 func (c *Coordinator) Gauges() *fleetgauges.Gauges {
 	return fleetgauges.New(c.conn, fleetgauges.Config{
-		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.catalog.now().Tools() },
+		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.catalog.Current().Tools() },
 	})
 }
 

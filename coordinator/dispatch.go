@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -25,7 +27,7 @@ type drive struct {
 	*Coordinator
 	accepted journal.Accepted
 	digest   string
-	in       decoded
+	in       submission.Submission
 	machine  *batch.Machine
 	log      *slog.Logger
 	notices  chan wire.Notice
@@ -55,7 +57,7 @@ type drive struct {
 func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *drive {
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
-		log:     c.logAbout(context.Background(), a.Key), // and the trace, once it has begun
+		log:     logfields.Batch(context.Background(), c.log, a.Key), // and the trace, once it has begun
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{}, frozen: map[int]frozen{},
 		spans: spans{sent: map[int]sending{}},
 	}
@@ -137,7 +139,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 	switch {
 	case errors.As(err, &refusal):
 		err = d.guard(func() error { return d.closeUndecoded(ctx) })
-		end = func(ctx context.Context) bool { return d.refuse(ctx, d.in.batch, refusal) }
+		end = func(ctx context.Context) bool { return d.refuse(ctx, d.in.Batch, refusal) }
 	case err != nil:
 		err = d.guard(func() error { return d.close(ctx, err) })
 	}
@@ -154,10 +156,10 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 // untilReply takes the batch through its life until its reply is made (nil, and d.reply is set) or it rests
 // (nil). The error is a *messages.Refusal where the batch cannot be decoded.
 func (d *drive) untilReply(ctx context.Context) (err error) {
-	if d.in, err = d.decode(d.log, d.accepted); err != nil {
-		refusal := asRefusal(err)
+	if d.in, err = submission.Decode(d.log, d.accepted, d.conn.MaxBody()); err != nil {
+		refusal := submission.AsRefusal(err)
 		if refusal.Class == messages.ClassSubjectMismatch { // its ids are those of another batch, or anything
-			d.in.batch.ID, d.in.batch.Session = "", ""
+			d.in.Batch.ID, d.in.Batch.Session = "", ""
 		}
 		return refusal
 	}
@@ -211,15 +213,15 @@ func (d *drive) stayAlive(ctx context.Context) (stop func()) {
 
 // prepare plans the batch, tells the machine what the journal holds already, and begins.
 func (d *drive) prepare(ctx context.Context) error {
-	tools, err := d.toolsFor(ctx, d.in.calls)
+	tools, err := d.catalog.planFor(ctx, d.in.Calls, d.cfg.StartWait)
 	if err != nil {
 		return err
 	}
-	d.machine = batch.New(plan.New(routed(d.in.batch.Provider, d.in.calls, tools), tools), batch.Config{
+	d.machine = batch.New(plan.New(d.in.Routed(tools), tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
-		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
+		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL, Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
 	var late bool
 	d.resumed, late, err = d.recall(ctx)
@@ -237,7 +239,7 @@ func (d *drive) prepare(ctx context.Context) error {
 	d.spans.quiet = d.resumed
 	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again})
 	d.spans.quiet = false
-	for i := range d.in.calls {
+	for i := range d.in.Calls {
 		d.mind(ctx, i)
 	}
 	return nil
@@ -310,17 +312,17 @@ func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
 	job := wire.Job{
-		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.batch.Session, Batch: d.in.batch.ID,
+		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.Batch.Session, Batch: d.in.Batch.ID,
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
-		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.batch.Round, Policy: d.cfg.Policy,
+		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)
 	header, span := d.sendCall(ctx, call, want)
 	defer span.End()
 	if err := d.conn.Send(subject, header, rawjson.MustMarshal(job)); err != nil {
-		d.log.Log(ctx, levelOf(err), "job not sent; the poll sends it again", d.call(want.Index), "err", err)
+		d.log.Log(ctx, logfields.RetryLevel(err), "job not sent; the poll sends it again", d.call(want.Index), "err", err)
 		tracing.Fail(span, string(messages.ClassInternal))
 	}
 }

@@ -1,18 +1,17 @@
 package coordinator
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -20,9 +19,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-// headroom is what is kept free of the server's message limit for headers and our own envelope, in bytes.
-const headroom = 64 << 10
 
 // intake takes one delivery from the log. Only the head of a session's log is driven; any other batch is
 // let go, and comes up when whoever finishes its predecessor looks for the next.
@@ -35,7 +31,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	if d.Delivered > 1 {
 		c.cfg.Metrics.redelivered.Inc()
 	}
-	log := c.logAbout(tracing.Extract(ctx, accepted.Header), accepted.Key)
+	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.driving(accepted.Key)
 	seen, reply := session.Observation{Driven: true}, journal.StoredReply{}
 	if live == nil {
@@ -199,10 +195,10 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 // refuseAside answers with a refusal that must not look like the reply of the batch.
 func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
-	batch = identified(batch, a.Key)
+	batch = submission.Identified(batch, a.Key)
 	logRefusal(log, refusal)
 	c.cfg.Metrics.refused(refusal.Class)
-	body := rawjson.MustMarshal(refusedReply(batch, messages.Digest(a.Body), refusal))
+	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {
 		log.Warn("refusal not published", "err", err)
 	}
@@ -222,79 +218,4 @@ func (c *Coordinator) settle(log *slog.Logger, err error) {
 	if err != nil {
 		log.Warn("delivery not settled; it will come again and be found done", "err", err)
 	}
-}
-
-// decoded is a batch that can be run.
-type decoded struct {
-	batch messages.Batch
-	codec provider.Codec
-	calls []messages.ToolCall
-}
-
-// decode reads what an agent published. The error is a *messages.Refusal; the batch then has the ids
-// that the refusal is about, as far as they are known.
-func (c *Coordinator) decode(log *slog.Logger, a journal.Accepted) (in decoded, err error) {
-	defer func() { // a codec that panics must not take the coordinator along
-		if p := recover(); p != nil {
-			log.Error("panic while a batch was decoded", "panic", p, "stack", string(debug.Stack()))
-			err = &messages.Refusal{Class: messages.ClassInternal, Message: "The message could not be decoded."}
-		}
-		if err != nil {
-			in.batch = identified(in.batch, a.Key)
-		}
-	}()
-	in.batch, err = messages.DecodeBatch(a.Body)
-	if key := named(in.batch, a.Key); key != a.Key {
-		return in, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf(
-			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
-	}
-	if err != nil {
-		return in, err
-	}
-	if limit := c.conn.MaxPayload() - headroom; len(a.Body) > limit {
-		return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("The batch has %d bytes; the limit is %d.", len(a.Body), limit)}
-	}
-	if in.codec, err = provider.For(in.batch.Provider); err != nil {
-		return in, err
-	}
-	if in.calls, err = in.codec.Decode(in.batch.Message); err != nil {
-		return in, err
-	}
-	if len(in.calls) > messages.MaxCalls {
-		return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("The message has %d calls; the limit is %d.", len(in.calls), messages.MaxCalls)}
-	}
-	for _, call := range in.calls {
-		if size := len(call.ID); size > messages.MaxID {
-			return in, &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("Call %d has an id of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)}
-		}
-	}
-	return in, nil
-}
-
-// named is the address that a body names. What it does not say, or could not be read of it, is the subject's.
-func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
-	if b.Session != "" {
-		subject.Session = messages.Token(b.Session)
-	}
-	if b.ID != "" {
-		subject.Batch = messages.Token(b.ID)
-	}
-	return subject
-}
-
-// identified is the batch as a refusal names it: with the ids of its subject in place of those that could
-// not be read, and without those that are too long to be repeated. A token that is a hash tells no id; a
-// body that names another subject keeps only the ids that it has.
-func identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
-	if named(b, subject) == subject {
-		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
-		b.ID = cmp.Or(b.ID, messages.BatchID(messages.PlainToken(subject.Batch)))
-	}
-	if len(b.Session) > messages.MaxID {
-		b.Session = ""
-	}
-	if len(b.ID) > messages.MaxID {
-		b.ID = ""
-	}
-	return b
 }

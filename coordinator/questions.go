@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -41,31 +42,9 @@ func (d *drive) ask(ctx context.Context, key wire.CallKey, q messages.Approval) 
 		return
 	}
 	d.news(ctx, key, q.Pending())
-	pending := d.in.forAgents(q)
+	pending := d.in.ForAgents(q)
 	d.publish(messages.Event{Type: messages.EventAwaiting, Index: key.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
 	d.audit(ctx, key, about(messages.AuditAsked, q))
-}
-
-// asAsked reports whether a question is about the very arguments that the agent sent.
-func (in decoded) asAsked(q messages.Approval) bool {
-	if q.Index < 0 || q.Index >= len(in.calls) || q.Original != nil {
-		return false
-	}
-	sent, err := rawjson.Canonical(in.calls[q.Index].Input)
-	return err == nil && messages.Digest(sent) == q.ArgsHash
-}
-
-// forAgents is a question as the agent may see it: a hook, or a person, may have put into the arguments what it is not to.
-func (in decoded) forAgents(q messages.Approval) messages.Pending {
-	pending := q.Pending()
-	switch {
-	case in.asAsked(q):
-	case len(in.calls) == 0: // nobody knows any more what was sent
-		pending.Line = q.Tool
-	default:
-		pending.Line = q.Tool + " (with other arguments than were sent)"
-	}
-	return pending
 }
 
 // takeBack drops a question that is not open any more. Mostly whoever took the decision has done so.
@@ -83,7 +62,7 @@ func (d *drive) takeBack(ctx context.Context, key wire.CallKey, q messages.Appro
 // news tells whoever watches what became open, and what is not any more.
 func (c *Coordinator) news(ctx context.Context, key wire.CallKey, p messages.Pending) {
 	if err := c.conn.Publish(c.names.OfCall(wire.VerbNews, key), nil, rawjson.MustMarshal(p)); err != nil {
-		c.logOf(ctx, key, p.CallID).Debug("news of a question lost", "err", err)
+		logfields.Call(ctx, c.log, key, p.CallID).Debug("news of a question lost", "err", err)
 	}
 }
 
@@ -92,7 +71,7 @@ func (c *Coordinator) audit(ctx context.Context, key wire.CallKey, line messages
 	line.Writer = c.id
 	if err := c.record.WriteAt(ctx, key, line); err != nil {
 		c.cfg.Metrics.auditFailed()
-		c.logOf(ctx, key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
+		logfields.Call(ctx, c.log, key, line.CallID).Error("a line is missing in the record for people", "type", line.Type, "approval", line.Approval, "err", err)
 	}
 }
 

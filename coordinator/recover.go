@@ -45,7 +45,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 		d.linkTo(known.Records)
 		d.cfg.Metrics.taken.Inc()
 		level, what := howItGoesOn(known.Records)
-		d.log.Log(ctx, level, what, "calls", len(d.in.calls), "ended", d.machine.Ended())
+		d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 	}
 	return found, late, nil
 }
@@ -69,12 +69,4 @@ func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
 		return slog.LevelDebug, "batch that waits for people is looked at"
 	}
 	return slog.LevelInfo, "batch taken over"
-}
-
-// refusedReply answers a batch of which nothing was run.
-func refusedReply(b messages.Batch, digest string, refusal *messages.Refusal) messages.Reply {
-	return messages.Reply{
-		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
-		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -39,13 +40,13 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	reinjection, err := d.encode(outcomes)
 	if err != nil {
 		d.log.Error("the results cannot be written in the provider's shape", "err", err)
-		d.reply = new(refusedReply(d.in.batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
+		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
 		d.reply.Results = slim(results)
 		d.failTrace(messages.ClassInternal)
 		return
 	}
 	d.reply = &messages.Reply{
-		V: messages.Version, Batch: d.in.batch.ID, Session: d.in.batch.Session, Provider: d.in.batch.Provider,
+		V: messages.Version, Batch: d.in.Batch.ID, Session: d.in.Batch.Session, Provider: d.in.Batch.Provider,
 		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
 		Stop: stopSummary(results),
 	}
@@ -62,21 +63,16 @@ func (d *drive) encode(outcomes []messages.Outcome) (reinjection json.RawMessage
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return d.in.codec.Encode(d.in.calls, outcomes)
+	return d.in.Codec.Encode(d.in.Calls, outcomes)
 }
 
 // slim is results without what the reinjection holds already, and without what is for the record for people.
 func slim(results []messages.Result) []messages.Result {
 	out := make([]messages.Result, len(results))
 	for i, r := range results {
-		out[i] = slimmed(r)
+		out[i] = submission.Slim(r)
 	}
 	return out
-}
-
-func slimmed(r messages.Result) messages.Result {
-	r.Output, r.Content, r.Trail = nil, nil, nil
-	return r
 }
 
 // finish stores the reply and puts the calls on record, both at once, tells everybody and takes the batch out of the log. The
@@ -107,7 +103,7 @@ func (d *drive) finish(ctx context.Context) bool {
 		return false
 	}
 	took := d.sinceAccepted(ctx)
-	d.cfg.Metrics.replied(ctx, *d.reply, d.in.batch.Round, took, d.catalog.fold)
+	d.cfg.Metrics.replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
@@ -159,17 +155,9 @@ func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.
 	}
 	logRefusal(d.log, refusal)
 	d.cfg.Metrics.refused(refusal.Class)
-	d.in.batch = b
-	d.reply = new(refusedReply(b, d.digest, refusal))
+	d.in.Batch = b
+	d.reply = new(submission.Refused(b, d.digest, refusal))
 	return d.finish(ctx)
-}
-
-func asRefusal(err error) *messages.Refusal {
-	var refusal *messages.Refusal
-	if errors.As(err, &refusal) {
-		return refusal
-	}
-	return &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
 }
 
 // announce tells the start of every call, before anything runs.
@@ -182,13 +170,13 @@ func (d *drive) announce() {
 }
 
 func (d *drive) tell(kind messages.EventType, r messages.Result) {
-	r = slimmed(r)
+	r = submission.Slim(r)
 	d.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
 }
 
 func (d *drive) publish(e messages.Event) {
 	d.counters[e.Index]++
-	e.V, e.Session, e.Batch = messages.Version, d.in.batch.Session, d.in.batch.ID
+	e.V, e.Session, e.Batch = messages.Version, d.in.Batch.Session, d.in.Batch.ID
 	e.Counter, e.Time = d.counters[e.Index], time.Now()
 	if d.machine != nil && e.Index >= 0 {
 		e.Stage = d.machine.Plan().Calls[e.Index].Stage

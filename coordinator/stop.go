@@ -1,6 +1,8 @@
 package coordinator
 
-import "github.com/toolfleet/toolfleet/messages"
+import (
+	"github.com/toolfleet/toolfleet/messages"
+)
 
 // stopSummary is what the hooks of a batch did, by its results in call order; nil when none of its calls met one. The
 // agent is asked to stop where one hook wants it, and told the first one's reason.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -45,7 +46,7 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // not every coordinator at once
 		}
 		if err := c.sweep(ctx, &drives); err != nil && ctx.Err() == nil {
-			c.log.Log(ctx, levelOf(err), "the log was not swept; it is tried again", "err", err)
+			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept; it is tried again", "err", err)
 			wait = c.cfg.AckWait
 			continue
 		}
@@ -80,7 +81,7 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 		if c.driving(head.Key) != nil || c.drivenElsewhere(head.Key) {
 			continue
 		}
-		c.logAbout(ctx, head.Key).Warn("nobody drives the oldest batch of a session; it is driven now", "age", now.Sub(head.Stored).Round(time.Second))
+		logfields.Batch(ctx, c.log, head.Key).Warn("nobody drives the oldest batch of a session; it is driven now", "age", now.Sub(head.Stored).Round(time.Second))
 		drives.Go(func() { c.wake(ctx, head.Key.Tenant, head.Key.Session, nil) })
 	}
 	return err
@@ -108,7 +109,7 @@ func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now
 	if c.driving(head.Key) != nil || c.drivenElsewhere(head.Key) {
 		return false, nil
 	}
-	next, found, err := c.nextHead(ctx, c.logAbout(ctx, head.Key), head.Key, c.cfg.AckWait)
+	next, found, err := c.nextHead(ctx, logfields.Batch(ctx, c.log, head.Key), head.Key, c.cfg.AckWait)
 	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < session.MaxSuspend+2*c.cfg.AckWait {
 		return false, err
 	}

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -92,15 +93,15 @@ func (d *drive) describe(span trace.Span) {
 		tracing.Stream.String(d.names.Stream(bus.Batches)), tracing.Sequence.Int64(int64(d.accepted.Seq)),
 		tracing.Tenant.String(key.Tenant), tracing.Coordinator.String(d.id),
 	}
-	if b := d.in.batch; b.ID != "" {
+	if b := d.in.Batch; b.ID != "" {
 		about = append(about, tracing.ConversationID.String(string(b.Session)), tracing.Batch.String(string(b.ID)))
 		if b.Round > 0 {
 			about = append(about, tracing.Round.Int(b.Round))
 		}
 	}
 	if d.machine != nil { // whose provider is one that we know
-		about = append(about, tracing.Provider.String(string(d.in.batch.Provider)),
-			tracing.MessagingCount.Int(len(d.in.calls)), tracing.Stages.Int(len(d.machine.Plan().Stages)))
+		about = append(about, tracing.Provider.String(string(d.in.Batch.Provider)),
+			tracing.MessagingCount.Int(len(d.in.Calls)), tracing.Stages.Int(len(d.machine.Plan().Stages)))
 	}
 	if d.resumed {
 		about = append(about, tracing.Resumed.Bool(true))
@@ -180,7 +181,7 @@ func (d *drive) sendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 		span.SetAttributes(
 			tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("send"), tracing.MessagingType.String("send"),
 			tracing.MessagingDestination.String(callTemplate(d.names.Lane(want.Exclusive, "{pool}", anyBatch.Call(0)))),
-			tracing.ConversationID.String(string(d.in.batch.Session)), tracing.Batch.String(string(d.in.batch.ID)),
+			tracing.ConversationID.String(string(d.in.Batch.Session)), tracing.Batch.String(string(d.in.Batch.ID)),
 			tracing.CallIndex.Int(call.Index), tracing.ToolCallID.String(string(call.ID)),
 			tracing.ToolName.String(d.catalog.fold(call.PlannedCall.Tool)), tracing.Pool.String(call.Pool), tracing.CallKind.String(string(call.Kind)),
 		)
@@ -200,7 +201,7 @@ func (d *drive) endCall(ctx context.Context, r messages.Result) {
 	_, span := d.cfg.Tracer.Start(ctx, tracing.EndCall)
 	defer span.End()
 	span.SetAttributes(
-		tracing.ConversationID.String(string(d.in.batch.Session)), tracing.Batch.String(string(d.in.batch.ID)),
+		tracing.ConversationID.String(string(d.in.Batch.Session)), tracing.Batch.String(string(d.in.Batch.ID)),
 		tracing.CallIndex.Int(r.Index), tracing.ToolCallID.String(string(r.CallID)), tracing.ToolName.String(d.catalog.fold(r.Tool)),
 		tracing.CallKind.String(string(r.Kind)), tracing.CallStatus.String(string(r.Status)), tracing.CallAttempt.Int(r.Attempt),
 	)
@@ -219,7 +220,7 @@ func describeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 		tracing.MessagingDestination.String(callTemplate(n.OfCall(wire.VerbDecide, anyBatch.Call(0)))),
 		tracing.ConversationID.String(string(d.Session)), tracing.Batch.String(string(d.Batch)), tracing.Tenant.String(string(d.Tenant)),
 		tracing.CallIndex.Int(d.Index), tracing.ToolCallID.String(string(d.CallID)),
-		tracing.Approval.String(d.Approval), tracing.Verdict.String(string(short(d.Verdict))),
+		tracing.Approval.String(d.Approval), tracing.Verdict.String(string(logfields.Short(d.Verdict))),
 	)
 }
 
@@ -228,10 +229,3 @@ var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{
 
 // callTemplate is the subject of the first call of anyBatch, made the name of every such subject.
 func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }
-
-// passOn is the context in a header, for the message that follows from it.
-func passOn(ctx context.Context, h bus.Header) bus.Header {
-	out := bus.Header{}
-	tracing.Inject(tracing.Extract(ctx, h), out)
-	return out
-}

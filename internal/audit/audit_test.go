@@ -199,7 +199,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 	}
 	killed := func(k wire.BatchKey, all wire.AuditLines) error { // after its first part
 		all.Token, all.Seq = k.Batch, 7
-		first, body := fitting(all, conn.MaxPayload()-headroom)
+		first, body := fitting(all, conn.MaxBody())
 		if first.Last {
 			t.Error("all of it fits into one message")
 		}

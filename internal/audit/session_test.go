@@ -126,7 +126,7 @@ func TestWhatALaterBatchHides(t *testing.T) {
 			if parts > 0 {
 				all := b.lines()
 				all.Token, all.Seq = b.key().Batch, b.seq
-				_, part := fitting(all, conn.MaxPayload()-headroom)
+				_, part := fitting(all, conn.MaxBody())
 				if _, err := conn.Append(t.Context(), subject, nil, part); err != nil {
 					t.Fatal(err)
 				}
@@ -299,7 +299,7 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 				t.Fatal(err)
 			}
 			all.Lines, all.Earlier = without(all.Lines, found.has), found.has
-			part, body := fitting(all, conn.MaxPayload()-headroom)
+			part, body := fitting(all, conn.MaxBody())
 			if part.Last {
 				t.Fatalf("all lines by %s fit", who)
 			}

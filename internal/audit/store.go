@@ -17,10 +17,6 @@ import (
 // Include returns the argument fields that the lines of this log show.
 func (l *Log) Include() Include { return l.include }
 
-// headroom is what a message may need besides its lines, in bytes: headers, the subject, the
-// envelope.
-const headroom = 64 << 10
-
 // Append stores the lines of a batch that has ended, and returns when each of its calls has a
 // stored line: ours, or that of a faster writer. seq is the place of the batch in the log. The
 // batches of a session end one after another, in the order of the log, and leave it only when their
@@ -52,7 +48,7 @@ func (l *Log) append(ctx context.Context, look look, key wire.BatchKey, seq uint
 		if len(all.Lines) == 0 {
 			return nil
 		}
-		some, body := fitting(all, l.conn.MaxPayload()-headroom)
+		some, body := fitting(all, l.conn.MaxBody())
 		found.newest, err = l.conn.CompareAndSet(ctx, found.subject, nil, body, found.newest)
 		found.has = stored(some)
 		if errors.Is(err, bus.ErrConflict) { // another writer stored something

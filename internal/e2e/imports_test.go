@@ -95,6 +95,9 @@ var rooms = []room{
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	{path: "worker", may: plus(foundations, "worker/...")},
+	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
+	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
+	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/submission")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.

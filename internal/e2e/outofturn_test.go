@@ -119,7 +119,7 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 || got[0].Batch != "m" {
 			t.Errorf("on record: %+v", got)
 		}
-		story, err := journal.New(f.conn).Story(context.Background(), wire.KeyOf("_", "s", "n"))
+		story, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
 		if err != nil || len(story.Lines.Lines) != 2 {
 			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
 		}
@@ -145,7 +145,7 @@ func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 		makeRoom()
 		f.wantOnRecord(n, f.reply(n, 5*time.Minute))
 		f.gone(n)
-		story, err := journal.New(f.conn).Story(context.Background(), wire.KeyOf("_", "s", "n"))
+		story, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
 		if err != nil || len(story.Lines.Lines) != 1 {
 			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
 		}

@@ -12,15 +12,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// headroom is what a record may need besides its results, in bytes: fields, headers, the subject.
-const headroom = 64 << 10
-
 // MaxInline is the largest outcome that is stored in a record, in bytes. A larger one goes to the
 // object store.
 const MaxInline = 256 << 10
 
 // inline returns the size of the largest body that fits into one message.
-func (j *Journal) inline() int { return j.conn.MaxPayload() - headroom }
+func (j *Journal) inline() int { return j.conn.MaxBody() }
 
 // MaxOutcome returns the size of the largest outcome that is stored in a record here, in bytes.
 func (j *Journal) MaxOutcome() int { return min(MaxInline, j.inline()) }

@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Story is everything that the journal still holds of a batch, except arguments and outputs. It is
+// History is everything that the journal still holds of a batch, except arguments and outputs. It is
 // for people: no code decides by it.
-type Story struct {
+type History struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
 	Records  []CallEntry     // every record of every call, the oldest first
@@ -34,9 +34,9 @@ type StoredResult struct {
 	Result messages.Result
 }
 
-// Story returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves out
+// History returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves out
 // call records and results that cannot be read.
-func (j *Journal) Story(ctx context.Context, key wire.BatchKey) (s Story, err error) {
+func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, err error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.
 	accepted, open, err := j.Open(ctx, key)
@@ -46,7 +46,7 @@ func (j *Journal) Story(ctx context.Context, key wire.BatchKey) (s Story, err er
 	if s.Accepted = accepted; !open {
 		s.Accepted = Accepted{Key: key}
 	}
-	if err := j.storyReply(ctx, key, &s); err != nil {
+	if err := j.historyReply(ctx, key, &s); err != nil {
 		return s, err
 	}
 	if s.Reply == nil && !open {
@@ -75,12 +75,12 @@ func (j *Journal) Story(ctx context.Context, key wire.BatchKey) (s Story, err er
 		}
 	}
 	if s.Reply == nil || len(s.Reply.Results) == 0 {
-		if err := j.storyResults(ctx, key, &s); err != nil {
+		if err := j.historyResults(ctx, key, &s); err != nil {
 			return s, err
 		}
 	}
 	if !open {
-		return s, j.storyLines(ctx, key, &s)
+		return s, j.historyLines(ctx, key, &s)
 	}
 	return s, nil
 }
@@ -92,8 +92,8 @@ func lighten(r *messages.Result) {
 	}
 }
 
-// storyResults adds the stored results of the calls that do not claim.
-func (j *Journal) storyResults(ctx context.Context, key wire.BatchKey, s *Story) error {
+// historyResults adds the stored results of the calls that do not claim.
+func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *History) error {
 	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(wire.VerbResult, key)+".*")
 	if err != nil {
 		return fmt.Errorf("read the results of batch %s: %w", key, err)
@@ -114,9 +114,9 @@ type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// storyReply adds the reply, if there is one. If the object with its results cannot be read, the
+// historyReply adds the reply, if there is one. If the object with its results cannot be read, the
 // reply is added without them.
-func (j *Journal) storyReply(ctx context.Context, key wire.BatchKey, s *Story) error {
+func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *History) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil
@@ -144,10 +144,10 @@ func (j *Journal) storyReply(ctx context.Context, key wire.BatchKey, s *Story) e
 // clocks is how far apart the clocks of two servers may be.
 const clocks = time.Minute
 
-// storyLines adds the audit lines about the batch that the stored reply answers. It looks among the
+// historyLines adds the audit lines about the batch that the stored reply answers. It looks among the
 // lines of the session and then at the aside subject. All of them were stored after the batch was
 // accepted, however long before the reply.
-func (j *Journal) storyLines(ctx context.Context, key wire.BatchKey, s *Story) error {
+func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil
 	}

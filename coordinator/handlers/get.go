@@ -1,0 +1,104 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// get answers with the reply of a batch or its status, with its history, or with the batches of its
+// session.
+func (h *Handlers) get(ctx context.Context, m bus.Msg) {
+	_, key, err := h.names.Batch(m.Subject)
+	if err != nil {
+		h.refuse(m, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: err.Error()})
+		return
+	}
+	var want messages.Get
+	if len(m.Data) > 0 {
+		if err := json.Unmarshal(m.Data, &want); err != nil {
+			h.refuse(m, &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "get: " + err.Error()})
+			return
+		}
+	}
+	var body []byte
+	switch {
+	case want.Batches:
+		body, err = h.list(ctx, key, want)
+	case want.Timeline:
+		body, err = h.history(ctx, key)
+	default:
+		body, err = h.reply(ctx, key, want)
+	}
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		h.conn.AnswerError(m, "unknown batch", "404", rawjson.MustMarshal(messages.State{Status: "unknown"}))
+	case err != nil:
+		logfields.Batch(ctx, h.log, key).Warn("a batch could not be read; the requester is asked to try again", "err", err)
+		h.refuse(m, &messages.Refusal{Class: messages.ClassBusy, Message: "What became of the batch cannot be read at this moment. Try again.", RetryAfterMS: 1000})
+	default:
+		h.conn.AnswerInChunks(m, body)
+	}
+}
+
+// reply returns the reply of a batch, or the status of an open one. The error is bus.ErrNotFound for
+// a batch that was never seen or is forgotten.
+func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
+	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
+	// between the two reads.
+	_, open, err := h.journal.Open(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	stored, found, err := h.journal.Reply(ctx, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found && open:
+		return rawjson.MustMarshal(messages.State{Status: "running"}), nil
+	case !found:
+		return nil, bus.ErrNotFound
+	}
+	body, err := h.journal.FullReply(ctx, stored)
+	if err != nil || want.Results != "full" {
+		return body, err
+	}
+	return h.withOutputs(ctx, key, body)
+}
+
+// withOutputs puts the outputs back into the results of a reply, as far as the journal still has
+// them.
+func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
+	var reply messages.Reply
+	if err := json.Unmarshal(body, &reply); err != nil {
+		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
+	}
+	known, err := h.journal.Calls(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range known.Records {
+		if e.Record.Result != nil {
+			known.Results = append(known.Results, journal.ResultEntry{Key: e.Key, Result: *e.Record.Result})
+		}
+	}
+	for _, e := range known.Results {
+		if e.Key.Index >= len(reply.Results) {
+			continue
+		}
+		if err := h.journal.Resolve(ctx, &e.Result); err != nil {
+			logfields.Call(ctx, h.log, e.Key, e.Result.CallID).Error("a large outcome is missing in the object store; the reply shows the call without its output", "err", err)
+			continue
+		}
+		reply.Results[e.Key.Index].Outcome = e.Result.Outcome
+	}
+	return rawjson.MustMarshal(reply), nil
+}

@@ -1,0 +1,80 @@
+// Package handlers answers the requests of agents and operators on NATS:
+//
+//	run      submit a batch and answer with its reply         run.go
+//	get      a reply, a status, a history, a session's list   get.go, history.go, list.go
+//	control  abort or steer a session                         control.go
+//
+// A handler drives no batch. It writes into the log or the journal, reads what is stored there, and
+// waits for what is published. Every coordinator has the same handlers, and any of them may answer
+// any request: a batch is found by its id, whichever coordinator drives it.
+//
+// Requests about approvals are in coordinator/approvals.
+package handlers
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Driver drives batches.
+type Driver interface {
+	// ResumeSuspended has the oldest batch of a session driven again if it only waits for people.
+	// It returns when that is done, or when there is nothing to do.
+	ResumeSuspended(ctx context.Context, tenant, session string)
+}
+
+// Tools is what the fleet knows of its tools.
+type Tools interface {
+	Current() schemas.Catalog
+}
+
+// Config holds the tunables of Handlers.
+type Config struct {
+	Poll     time.Duration        // between reads of the log and the journal while a request waits
+	BatchTTL time.Duration        // how long a batch may be open
+	Refused  func(messages.Class) // counts a refused request. nil: nothing counts
+	Logger   *slog.Logger         // nil: silent
+}
+
+// Handlers answers requests. Safe for concurrent use.
+type Handlers struct {
+	conn    *bus.Conn
+	names   wire.Names
+	journal *journal.Journal
+	driver  Driver
+	tools   Tools
+	cfg     Config
+	log     *slog.Logger
+	limiter *perTenantLimiter // of histories and lists
+}
+
+// New returns the handlers behind a connection. It touches no network.
+func New(conn *bus.Conn, driver Driver, tools Tools, cfg Config) *Handlers {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Refused == nil {
+		cfg.Refused = func(messages.Class) {}
+	}
+	return &Handlers{
+		conn: conn, names: conn.Names(), journal: journal.New(conn), driver: driver, tools: tools, cfg: cfg, log: cfg.Logger,
+		limiter: newPerTenantLimiter(maxHistories),
+	}
+}
+
+// Endpoints returns the endpoints, for [bus.Conn.Serve]. A request that is being answered may go on
+// until ctx ends.
+func (h *Handlers) Endpoints(ctx context.Context) []bus.Endpoint {
+	return []bus.Endpoint{
+		{Name: "run", Subject: h.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { h.run(ctx, m) }},
+		{Name: "get", Subject: h.names.EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) { h.get(ctx, m) }},
+		{Name: "control", Subject: h.names.EverySession(wire.VerbControl), Handle: func(m bus.Msg) { h.control(ctx, m) }},
+	}
+}

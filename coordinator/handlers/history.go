@@ -1,0 +1,333 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The history of a batch is made from the log, the records of its calls, their results and the
+// reply. It has the events that were published at the time, as far as they are durable: progress is
+// not, and of a call that does not claim only the last attempt is. Nothing is guessed: the kind and
+// the stage of a call, and that it can never run, come from the stored plan alone.
+
+// history returns the history of a batch; bus.ErrNotFound for an unknown one.
+func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {
+	return h.limited(ctx, key.Tenant, func() (any, error) {
+		stored, err := h.journal.History(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		b := history{stored: stored}
+		if stored.Accepted.Seq > 0 {
+			// A batch that cannot be decoded is about to be refused: it has no calls.
+			b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
+			if err == nil {
+				b.sent = b.in.Routed(h.tools.Current())
+			}
+		}
+		return b.timeline(), nil
+	})
+}
+
+// history is one batch while its timeline is made.
+type history struct {
+	stored  journal.History
+	in      submission.Submission // while the batch is in the log
+	sent    []messages.ToolCall   // while the batch is in the log
+	planned []wire.PlannedCall    // once the plan is stored
+	calls   []callHistory
+}
+
+// callHistory is what is known of one call.
+type callHistory struct {
+	index    int
+	id       messages.CallID
+	tool     string
+	kind     messages.Kind
+	stage    int
+	result   *messages.Result
+	ended    time.Time // zero: not known
+	attempt  int       // the newest that has an event
+	question string    // the id of the newest question that has an event
+	events   []messages.Event
+}
+
+// timeline puts the events in order: the starts of all calls, what happened to them by time, their
+// results, the reply.
+func (b *history) timeline() messages.Timeline {
+	out := messages.Timeline{V: messages.Version, Status: "running", Accepted: b.accepted(), TraceID: b.traceID(), Events: []messages.Event{}}
+	out.Session, out.Batch = b.in.Batch.Session, b.in.Batch.ID
+	if r := b.stored.Reply; r != nil {
+		out.Session, out.Batch, out.Status = r.Session, r.Batch, string(r.Status)
+	}
+	b.findCalls()
+	b.findResults()
+	for _, e := range b.stored.Records {
+		if e.Key.Index < len(b.calls) {
+			b.addRecord(&b.calls[e.Key.Index], e)
+		}
+	}
+	began := b.began()
+	var starts, middle, results []messages.Event
+	for i := range b.calls {
+		c := &b.calls[i]
+		b.end(c, began)
+		starts = append(starts, c.event(messages.EventStart, began))
+		at := began
+		for _, e := range c.events { // the clocks of two workers may disagree about the order
+			at = later(at, e.Time)
+			e.Time = at
+			middle = append(middle, e)
+		}
+		if b.stored.Reply != nil && c.result != nil {
+			e := c.event(messages.EventResult, b.stored.Replied)
+			e.Result, e.Attempt, e.Worker = new(submission.Slim(*c.result)), c.result.Attempt, c.result.Worker
+			results = append(results, e)
+		}
+	}
+	slices.SortStableFunc(middle, func(a, b messages.Event) int { return a.Time.Compare(b.Time) })
+	out.Events = append(out.Events, slices.Concat(starts, middle, results)...) // never nil
+	if b.stored.Reply != nil {
+		out.Events = append(out.Events, messages.Event{Type: messages.EventReply, Index: -1, Time: b.stored.Replied, Status: b.stored.Reply.Status})
+	}
+	counters := map[int]int{}
+	for i := range out.Events {
+		e := &out.Events[i]
+		counters[e.Index]++
+		e.V, e.Session, e.Batch, e.Counter = messages.Version, out.Session, out.Batch, counters[e.Index]
+	}
+	return out
+}
+
+// findCalls takes the calls from the batch itself while it is in the log, otherwise from its reply,
+// and completes them from the plan once that is stored.
+func (b *history) findCalls() {
+	for _, sent := range b.sent {
+		b.calls = append(b.calls, callHistory{index: sent.Index, id: sent.ID, tool: sent.Tool()})
+	}
+	if b.calls == nil && b.stored.Reply != nil {
+		for i, r := range b.stored.Reply.Results {
+			b.calls = append(b.calls, callHistory{index: i, id: r.CallID, tool: r.Tool, kind: r.Kind})
+		}
+	}
+	if len(b.stored.Plans) == 0 || len(b.stored.Plans[0].Record.Calls) != len(b.calls) {
+		return
+	}
+	b.planned = b.stored.Plans[0].Record.Calls
+	for i, planned := range b.planned {
+		c := &b.calls[i]
+		c.tool, c.kind, c.stage = planned.Tool, planned.Kind, planned.Stage
+	}
+}
+
+// findResults finds how the calls ended. A call record replaces what is found here, because it has
+// the time; see addRecord.
+func (b *history) findResults() {
+	set := func(r messages.Result, at time.Time) {
+		if r.Index >= 0 && r.Index < len(b.calls) && b.calls[r.Index].result == nil {
+			b.calls[r.Index].setResult(r, at)
+		}
+	}
+	for _, e := range b.stored.Results {
+		set(e.Result, e.Stored)
+	}
+	for _, p := range b.stored.Plans {
+		for _, r := range p.Record.Results {
+			set(r, time.Time{})
+		}
+	}
+	claims := map[int]bool{} // the results of these are in their own records
+	for _, e := range b.stored.Records {
+		claims[e.Key.Index] = true
+	}
+	if r := b.stored.Reply; r != nil {
+		for i, result := range r.Results {
+			if !claims[i] {
+				set(result, time.Time{})
+			}
+		}
+	}
+	for _, c := range b.planned {
+		if c.Refused != nil {
+			set(*c.Refused, time.Time{})
+		}
+	}
+}
+
+// addRecord adds the event of one record of a call.
+func (b *history) addRecord(c *callHistory, e journal.CallEntry) {
+	switch r := e.Record; r.State {
+	case wire.Parked:
+		if q := r.Approval; q != nil && q.ID != c.question {
+			c.question = q.ID
+			c.kind = cmp.Or(c.kind, q.Kind)
+			awaiting := c.event(messages.EventAwaiting, q.Asked)
+			awaiting.Approval = b.question(e)
+			c.events = append(c.events, awaiting)
+		}
+	case wire.Claimed, wire.Renewed:
+		c.addRunning(r.Attempt, r.Worker, e.Stored)
+	case wire.Ended:
+		if r.Result != nil {
+			c.setResult(*r.Result, e.Stored)
+		}
+	}
+}
+
+// setResult notes how a call ended. A result with another tool belongs to an older batch that had
+// the same id.
+func (c *callHistory) setResult(r messages.Result, at time.Time) {
+	if r.Tool == c.tool {
+		c.kind, c.result, c.ended = cmp.Or(c.kind, r.Kind), &r, at
+	}
+}
+
+// question returns the question in a record, with the decisions of later records.
+func (b *history) question(asked journal.CallEntry) *messages.Pending {
+	q := *asked.Record.Approval
+	state := ""
+	for _, e := range b.stored.Records {
+		if e.Key != asked.Key || e.Seq < asked.Seq || e.Record.Approval == nil {
+			continue
+		}
+		if next := e.Record.Approval; next.ID != q.ID { // a new question, or a grant with other arguments
+			state = "gone"
+			if e.Record.State == wire.Granted && next.Original != nil {
+				q.Decisions, state = next.Decisions, "granted"
+			}
+			break
+		}
+		q.Decisions = e.Record.Approval.Decisions
+		state = stateAfter(e.Record, state)
+	}
+	pending := b.in.ForAgents(q)
+	pending.State = state
+	return &pending
+}
+
+// stateAfter returns the state of a question after a record of its call. A state that was reached
+// before stays.
+func stateAfter(r wire.CallRecord, before string) string {
+	switch {
+	case r.State == wire.Parked || before != "":
+		return before
+	case r.State != wire.Ended:
+		return "granted"
+	case r.Result != nil && r.Result.Err != nil && r.Result.Err.Code == messages.CodeDeniedByUser:
+		return "denied"
+	case r.Result != nil && r.Result.Err != nil && r.Result.Err.Code == messages.CodeApprovalExpired:
+		return "expired"
+	}
+	return "gone"
+}
+
+func (c *callHistory) addRunning(attempt int, worker string, at time.Time) {
+	if attempt > c.attempt {
+		c.attempt = attempt
+		e := c.event(messages.EventRunning, at)
+		e.Attempt, e.Worker = attempt, worker
+		c.events = append(c.events, e)
+	}
+}
+
+// end adds the last attempt, if no record showed it, and the end of the call.
+func (b *history) end(c *callHistory, began time.Time) {
+	r := c.result
+	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) { // its records have aged out
+		r = &b.stored.Reply.Results[c.index]
+		c.result = r
+	}
+	if r == nil {
+		return
+	}
+	if !r.Started.IsZero() {
+		c.addRunning(r.Attempt, r.Worker, r.Started)
+	}
+	at := c.ended
+	if at.IsZero() && !r.Started.IsZero() {
+		at = r.Started.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
+	}
+	switch {
+	case !at.IsZero():
+	case r.Status == messages.StatusUnknownTool, r.Status == messages.StatusValidationError: // found when it was planned
+		at = began
+	default:
+		at = b.stored.Replied
+	}
+	e := c.event(messages.EventEnd, at)
+	e.Result, e.Attempt, e.Worker = new(submission.Slim(*r)), r.Attempt, r.Worker
+	c.events = append(c.events, e)
+}
+
+func (c *callHistory) event(kind messages.EventType, at time.Time) messages.Event {
+	return messages.Event{Type: kind, Index: c.index, CallID: c.id, Tool: c.tool, Kind: c.kind, Stage: c.stage, Time: at}
+}
+
+// accepted returns when the batch was stored in the log; zero if that is no longer known.
+func (b *history) accepted() time.Time {
+	if b.stored.Accepted.Seq > 0 {
+		return b.stored.Accepted.Stored
+	}
+	for _, line := range b.stored.Lines.Lines {
+		if !line.Accepted.IsZero() {
+			return line.Accepted
+		}
+	}
+	return time.Time{}
+}
+
+// began returns when the batch was accepted, or the earliest time that is known of it.
+func (b *history) began() time.Time {
+	if at := b.accepted(); !at.IsZero() {
+		return at
+	}
+	first := b.stored.Replied
+	for _, c := range b.calls {
+		if r := c.result; r != nil && !r.Started.IsZero() {
+			if queued := r.Started.Add(-time.Duration(r.QueueMS * float64(time.Millisecond))); first.IsZero() || queued.Before(first) {
+				first = queued
+			}
+		}
+		if len(c.events) > 0 && (first.IsZero() || c.events[0].Time.Before(first)) {
+			first = c.events[0].Time
+		}
+	}
+	return first
+}
+
+// traceID returns the trace of the batch, from the first source that has it: the agent's context, a
+// call record, a result, the audit log.
+func (b *history) traceID() string {
+	if id := tracing.ID(tracing.Extract(context.Background(), b.stored.Accepted.Header)); id != "" {
+		return id
+	}
+	var spans []string
+	for _, e := range b.stored.Records {
+		spans = append(spans, e.Record.Span)
+	}
+	for _, e := range b.stored.Results {
+		if e.Result.Trail != nil {
+			spans = append(spans, e.Result.Trail.Span)
+		}
+	}
+	for _, span := range spans {
+		if link, ok := tracing.Link(span, ""); ok {
+			return link.SpanContext.TraceID().String()
+		}
+	}
+	for _, line := range b.stored.Lines.Lines {
+		if line.TraceID != "" {
+			return line.TraceID
+		}
+	}
+	return ""
+}

@@ -1,0 +1,97 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+)
+
+const (
+	// maxHistories is how many histories and lists of batches are made at once. Each may be about as
+	// large as all the work of a session.
+	maxHistories = 2
+	// limiterTimeout is how long a request waits to be let in. Requesters wait longer.
+	limiterTimeout = 5 * time.Second
+)
+
+var errCrowded = errors.New("too many timelines and lists of batches are asked for at once")
+
+// limited makes an expensive answer: maxHistories at a time, and one per tenant.
+func (h *Handlers) limited(ctx context.Context, tenant string, answer func() (any, error)) ([]byte, error) {
+	waiting, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
+	defer cancel()
+	release, err := h.limiter.acquire(waiting, tenant)
+	if err != nil {
+		return nil, context.Cause(waiting)
+	}
+	defer release()
+	body, err := answer()
+	if err != nil {
+		return nil, err
+	}
+	return rawjson.MustMarshal(body), nil
+}
+
+// perTenantLimiter bounds how much runs at once, and lets each tenant run one thing at a time, so
+// that no tenant takes the places of all.
+type perTenantLimiter struct {
+	all *semaphore.Weighted
+
+	mu      sync.Mutex
+	tenants map[string]*tenantLimit // the tenants that hold or wait for a place; guarded by mu
+}
+
+type tenantLimit struct {
+	one   *semaphore.Weighted
+	users int // requests that hold it or wait for it; guarded by mu of the perTenantLimiter
+}
+
+func newPerTenantLimiter(most int64) *perTenantLimiter {
+	return &perTenantLimiter{all: semaphore.NewWeighted(most), tenants: map[string]*tenantLimit{}}
+}
+
+// acquire waits for a place until ctx ends.
+func (l *perTenantLimiter) acquire(ctx context.Context, tenant string) (release func(), err error) {
+	own := l.enter(tenant)
+	if err := own.one.Acquire(ctx, 1); err != nil {
+		l.leave(tenant)
+		return nil, err
+	}
+	if err := l.all.Acquire(ctx, 1); err != nil {
+		own.one.Release(1)
+		l.leave(tenant)
+		return nil, err
+	}
+	return func() {
+		l.all.Release(1)
+		own.one.Release(1)
+		l.leave(tenant)
+	}, nil
+}
+
+func (l *perTenantLimiter) enter(tenant string) *tenantLimit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := l.tenants[tenant]
+	if own == nil {
+		own = &tenantLimit{one: semaphore.NewWeighted(1)}
+		l.tenants[tenant] = own
+	}
+	own.users++
+	return own
+}
+
+// leave forgets a tenant that nobody asks for any more.
+func (l *perTenantLimiter) leave(tenant string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := l.tenants[tenant]
+	if own.users--; own.users == 0 {
+		delete(l.tenants, tenant)
+	}
+}

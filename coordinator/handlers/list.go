@@ -1,0 +1,115 @@
+package handlers
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// An answer lists so many open and so many ended batches, and stops after it has read so many bytes:
+// batches cannot be read without their bodies.
+const (
+	maxListed      = 64
+	maxListedBytes = 1 << 20
+)
+
+// sessionList is the list of the batches of one session.
+type sessionList struct {
+	journal *journal.Journal
+	key     wire.BatchKey // only its session counts
+	want    messages.Get
+	out     messages.BatchList
+}
+
+// list returns the batches of a session.
+func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
+	return h.limited(ctx, key.Tenant, func() (any, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
+		defer cancel()
+		l := sessionList{h.journal, key, want, messages.BatchList{V: messages.Version, Batches: []messages.ListedBatch{}}}
+		// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
+		// between the two reads.
+		open, err := l.open(ctx)
+		if err == nil {
+			err = l.addEnded(ctx)
+		}
+		if err == nil && !l.out.More {
+			l.addOpen(open)
+		}
+		return l.out, err
+	})
+}
+
+// open returns the batches in the log, the oldest first. One whose body has another id than its
+// subject is left out: it is about to be refused.
+func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, err error) {
+	seen, size := 0, 0
+	err = l.journal.EachOpen(ctx, l.key.Tenant, l.key.Session, func(a journal.Accepted) (more bool) {
+		b, _ := messages.DecodeBatch(a.Body)
+		if messages.Token(b.ID) == a.Key.Batch {
+			open = append(open, messages.ListedBatch{Batch: b.ID, Status: "running", Accepted: a.Stored})
+		}
+		seen, size = seen+1, size+len(a.Body)
+		return seen < maxListed && size < maxListedBytes
+	})
+	return open, err
+}
+
+// addEnded adds the wanted ended batches. A cursor past the newest reply comes from a deleted
+// stream: the list then starts with the oldest reply.
+func (l *sessionList) addEnded(ctx context.Context) error {
+	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
+	if err != nil || !found {
+		return err
+	}
+	l.out.Newest = new(listed(newest))
+	var from bus.From
+	switch after := l.want.After; {
+	case after == nil && (l.want.Since.IsZero() || newest.Stored.Before(l.want.Since)), after != nil && *after == newest.Place:
+		l.out.Place = newest.Place
+		return nil
+	case after == nil:
+		from.Time = later(l.want.Since, time.Unix(0, 0)) // the server knows no earlier time
+	case *after < newest.Place:
+		from.Seq, l.out.Place = *after+1, *after
+	}
+	seen, size := 0, 0
+	err = l.journal.EachReplied(ctx, l.key.Tenant, l.key.Session, from, func(r journal.Replied) (more bool) {
+		if messages.Token(r.Batch) == r.Key.Batch {
+			l.out.Batches = append(l.out.Batches, listed(r))
+		}
+		l.out.Place, seen, size = r.Place, seen+1, size+r.Size
+		return seen < maxListed && size < maxListedBytes
+	})
+	l.out.More = l.out.Place < newest.Place // also when a replica that is behind has answered
+	return err
+}
+
+func listed(r journal.Replied) messages.ListedBatch {
+	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
+}
+
+// addOpen adds the open batches, except those whose reply is on the list already.
+func (l *sessionList) addOpen(open []messages.ListedBatch) {
+	ended := l.out.Batches
+	for _, o := range open {
+		replied := slices.ContainsFunc(ended, func(b messages.ListedBatch) bool {
+			return b.Batch == o.Batch && !b.Ended.Before(o.Accepted)
+		})
+		if !replied {
+			l.out.Batches = append(l.out.Batches, o)
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

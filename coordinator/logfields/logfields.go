@@ -1,0 +1,64 @@
+// Package logfields names what a log line of a coordinator is about, by the same fields as in the
+// workers.
+//
+//	tenant, session, batch   tokens, as in subjects
+//	call                     the id that the model gave the call
+//	index                    the place of the call, where its id is not known
+//	trace_id                 the trace that shows the same work
+//
+// A failure has one line, written where it is decided what follows from it.
+package logfields
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Batch returns log with the fields of a batch, and the trace of ctx if it has one.
+func Batch(ctx context.Context, log *slog.Logger, key wire.BatchKey) *slog.Logger {
+	log = log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)
+	if id := tracing.ID(ctx); id != "" {
+		return log.With("trace_id", id)
+	}
+	return log
+}
+
+// Call returns log with the fields of a call and its batch. The id may be empty.
+func Call(ctx context.Context, log *slog.Logger, key wire.CallKey, id messages.CallID) *slog.Logger {
+	return Batch(ctx, log, key.BatchKey).With(Attr(id, key.Index))
+}
+
+// Attr names a call by its id, or by its index if it has none.
+func Attr(id messages.CallID, index int) slog.Attr {
+	if id != "" {
+		return slog.String("call", string(id))
+	}
+	return slog.Int("index", index)
+}
+
+// RetryLevel is the level of a line about a failure that is tried again: debug while there is no
+// connection, because the connection logs that once for all batches.
+func RetryLevel(err error) slog.Level {
+	if errors.Is(err, bus.ErrDisconnected) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// MaxText is the longest text that Short leaves as it is, in bytes.
+const MaxText = 256
+
+// Short cuts a text that came from outside, so that nobody fills the log or the audit log with it.
+func Short[T ~string](s T) T {
+	if len(s) <= MaxText {
+		return s
+	}
+	return T(strings.ToValidUTF8(string(s[:MaxText]), "")) + "..."
+}

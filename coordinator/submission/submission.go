@@ -1,0 +1,178 @@
+// Package submission reads what agents submit, and makes what agents may see of a batch.
+//
+// A batch that cannot be run becomes a [messages.Refusal]; it names the ids that it is about as far
+// as they are known. Workers' results carry more than an agent may see: hooks and people may change
+// arguments, and their changes are not the agent's to read. Everything for agents goes through
+// ForAgents, Slim or Refused.
+//
+// The package leaves the dialects of the providers to package provider, and the order of calls to
+// package plan.
+package submission
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Submission is a batch that can be run. The zero value stands for a batch that nobody can read.
+type Submission struct {
+	Batch messages.Batch
+	Codec provider.Codec
+	Calls []messages.ToolCall
+}
+
+// Decode reads an accepted batch of at most limit bytes. The error is a *messages.Refusal; the
+// batch then has the ids that the refusal is about, as far as they are known.
+func Decode(log *slog.Logger, a journal.Accepted, limit int) (in Submission, err error) {
+	defer func() { // a codec that panics must not take the coordinator along
+		if p := recover(); p != nil {
+			log.Error("panic while a batch was decoded; it is refused", "panic", p, "stack", string(debug.Stack()))
+			err = &messages.Refusal{Class: messages.ClassInternal, Message: "The message could not be decoded."}
+		}
+		if err != nil {
+			in.Batch = Identified(in.Batch, a.Key)
+		}
+	}()
+	in.Batch, err = messages.DecodeBatch(a.Body)
+	if key := named(in.Batch, a.Key); key != a.Key {
+		return in, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf(
+			"The ids in the body belong to %s.%s, the subject says %s.%s.", key.Session, key.Batch, a.Key.Session, a.Key.Batch)}
+	}
+	if err != nil {
+		return in, err
+	}
+	if len(a.Body) > limit {
+		return in, tooLarge("The batch has %d bytes; the limit is %d.", len(a.Body), limit)
+	}
+	if in.Codec, err = provider.For(in.Batch.Provider); err != nil {
+		return in, err
+	}
+	if in.Calls, err = in.Codec.Decode(in.Batch.Message); err != nil {
+		return in, err
+	}
+	if len(in.Calls) > messages.MaxCalls {
+		return in, tooLarge("The message has %d calls; the limit is %d.", len(in.Calls), messages.MaxCalls)
+	}
+	for _, call := range in.Calls {
+		if size := len(call.ID); size > messages.MaxID {
+			return in, tooLarge("Call %d has an id of %d bytes; the limit is %d.", call.Index, size, messages.MaxID)
+		}
+	}
+	return in, nil
+}
+
+func tooLarge(format string, args ...any) *messages.Refusal {
+	return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf(format, args...)}
+}
+
+// named returns the address that a body names. An id that is missing or cannot be read is taken
+// from the subject.
+func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
+	if b.Session != "" {
+		subject.Session = messages.Token(b.Session)
+	}
+	if b.ID != "" {
+		subject.Batch = messages.Token(b.ID)
+	}
+	return subject
+}
+
+// Identified returns the batch as a refusal names it. Ids that could not be read come from the
+// subject, unless its token is a hash, and ids that are too long to be repeated are left out. A body
+// that names another subject keeps only the ids that it has.
+func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
+	if named(b, subject) == subject {
+		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
+		b.ID = cmp.Or(b.ID, messages.BatchID(messages.PlainToken(subject.Batch)))
+	}
+	if len(b.Session) > messages.MaxID {
+		b.Session = ""
+	}
+	if len(b.ID) > messages.MaxID {
+		b.ID = ""
+	}
+	return b
+}
+
+// AsRefusal returns the refusal in an error of Decode. Any other error is a fault of the fleet.
+func AsRefusal(err error) *messages.Refusal {
+	var refusal *messages.Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
+}
+
+// Refused returns the reply to a batch of which nothing was run.
+func Refused(b messages.Batch, digest string, refusal *messages.Refusal) messages.Reply {
+	return messages.Reply{
+		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
+		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
+	}
+}
+
+// Routed returns the calls under the names by which the catalog knows their tools. A provider that
+// does not accept a tool's name was given another one; the codec keeps that one for the reply.
+func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
+	var toolOf map[string]string // a provider's name to the tool's, where they differ
+	out := slices.Clone(in.Calls)
+	for i, call := range out {
+		if _, known := tools.Lookup(call.Tool()); known {
+			continue
+		}
+		if toolOf == nil {
+			toolOf = map[string]string{}
+			for _, t := range tools.Tools() {
+				if exported := export.Name(in.Batch.Provider, t.Name); exported != t.Name {
+					toolOf[exported] = t.Name
+				}
+			}
+		}
+		if name, ok := toolOf[call.Tool()]; ok {
+			out[i].Name, out[i].Namespace = name, ""
+		}
+	}
+	return out
+}
+
+// ForAgents returns a question as the agent may see it. If a hook or a person has changed the
+// arguments, the line that shows them is left out.
+func (in Submission) ForAgents(q messages.Approval) messages.Pending {
+	pending := q.Pending()
+	switch {
+	case in.asSent(q):
+	case len(in.Calls) == 0: // what was sent is no longer known
+		pending.Line = q.Tool
+	default:
+		pending.Line = q.Tool + " (with other arguments than were sent)"
+	}
+	return pending
+}
+
+// asSent reports whether a question is about the very arguments that the agent sent.
+func (in Submission) asSent(q messages.Approval) bool {
+	if q.Index < 0 || q.Index >= len(in.Calls) || q.Original != nil {
+		return false
+	}
+	sent, err := rawjson.Canonical(in.Calls[q.Index].Input)
+	return err == nil && messages.Digest(sent) == q.ArgsHash
+}
+
+// Slim returns a result without its output, which the reinjection holds, and without the trail,
+// which is for the audit log.
+func Slim(r messages.Result) messages.Result {
+	r.Output, r.Content, r.Trail = nil, nil, nil
+	return r
+}

@@ -1,0 +1,47 @@
+package bus
+
+import (
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// headroom is what a message may need besides its body, in bytes: headers, the subject, the fields
+// around the body.
+const headroom = 64 << 10
+
+// MaxBody is the largest body that fits into a message together with its headers, in bytes.
+func (c *Conn) MaxBody() int { return c.MaxPayload() - headroom }
+
+// Answer answers a request with one message. A lost answer is only logged, because the requester
+// asks again. A request whose reply subject is one of the fleet's own gets no answer: it would have
+// this process publish there with its own rights.
+func (c *Conn) Answer(to Msg, h Header, body []byte) {
+	if to.Reply == "" || c.names.Ours(to.Reply) {
+		return
+	}
+	if err := c.Respond(to, h, body); err != nil {
+		c.log.Debug("an answer was not sent; the requester has to ask again", "to", to.Subject, "err", err)
+	}
+}
+
+// AnswerInChunks answers with a body of any size: in one message when it fits, otherwise in several
+// with their number and count in the header [messages.ChunkHeader].
+func (c *Conn) AnswerInChunks(to Msg, body []byte) {
+	size := c.MaxBody()
+	if len(body) <= size {
+		c.Answer(to, nil, body)
+		return
+	}
+	chunks := (len(body) + size - 1) / size
+	for i := range chunks {
+		part := body[i*size : min((i+1)*size, len(body))]
+		c.Answer(to, Header{messages.ChunkHeader: {fmt.Sprintf("%d/%d", i+1, chunks)}}, part)
+	}
+}
+
+// AnswerError answers with an error, as NATS micro services do: a short text, a status code like
+// those of HTTP, and the body that explains it.
+func (c *Conn) AnswerError(to Msg, text, code string, body []byte) {
+	c.Answer(to, Header{ServiceErrorHeader: {text}, ServiceErrorCodeHeader: {code}}, body)
+}
