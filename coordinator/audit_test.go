@@ -25,12 +25,12 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 			func(context.Context) ([]audit.Call, error) { return nil, fmt.Errorf("so: %w", bus.ErrTooLarge) },
 		} {
 			key := wire.KeyOf("_", "bare", messages.BatchID(fmt.Sprint(n)))
-			e := ending{accepted: journal.Accepted{Key: key, Seq: uint64(n + 1), Stored: time.Now()}, calls: calls, results: results}
-			if err := c.putOnRecord(t.Context(), c.log, e); err != nil {
+			e := audit.Ending{Accepted: journal.Accepted{Key: key, Seq: uint64(n + 1), Stored: time.Now()}, Calls: calls, Results: results}
+			if err := c.recorder.Write(t.Context(), c.log, e); err != nil {
 				t.Fatal(err)
 			}
 			var got []messages.AuditRecord
-			o.must(c.record.Read(t.Context(), audit.Filter{Key: key}, func(e audit.Entry) bool { got = append(got, e.Line); return true }))
+			o.must(c.auditLog.Read(t.Context(), audit.Filter{Key: key}, func(e audit.Entry) bool { got = append(got, e.Line); return true }))
 			if len(got) != 1 || got[0].Index != 0 || !strings.HasPrefix(string(got[0].CallID), "cx") || got[0].Tool != "pay" || got[0].Status != messages.StatusOK || got[0].Attempt != 2 {
 				t.Errorf("%d: on record: %+v", n, got)
 			}
@@ -66,7 +66,7 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 		if finished, open := refuse(c, "kept"); !finished || open {
 			t.Errorf("with a record: finished %v, open %v", finished, open)
 		}
-		c.record = record
+		c.recorder = audit.NewRecorder(record, c.journal, audit.RecorderConfig{Failed: func() {}})
 		if finished, open := refuse(c, "lost"); finished || !open {
 			t.Errorf("without a record: finished %v, open %v", finished, open)
 		}
@@ -79,7 +79,7 @@ func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	id := func(a journal.Accepted) string {
 		c := &Coordinator{cfg: Config{Tracer: r.Tracer}.withDefaults()}
 		c.log = c.cfg.Logger
-		return tracing.ID(c.newDrive(a, nil).beginTrace(t.Context()))
+		return tracing.ID(c.newDrive(a, nil).beginSpans(t.Context()))
 	}
 	a := journal.Accepted{Key: wire.KeyOf("_", "s", "b"), Seq: 7, Stored: time.Unix(1, 2), Body: []byte("one")}
 	other, later := a, a

@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -20,6 +21,9 @@ import (
 // A batch that no driver can bring to its end is closed: each open call is ended in the journal by
 // compare-and-set, a live claim is waited out, and only then is the batch answered. The next write of the
 // session cannot start before that, so nothing of this batch runs beside it.
+
+// errPanic is a panic while a batch was driven. Another driver would panic, too.
+var errPanic = errors.New("panic")
 
 // guard calls do and returns its panic as an error that wraps errPanic.
 func (d *drive) guard(do func() error) (err error) {
@@ -61,7 +65,7 @@ func (d *drive) close(ctx context.Context, cause error) error {
 	if err != nil {
 		return err
 	}
-	d.failTrace(messages.ClassInternal)
+	d.spans.Fail(messages.ClassInternal)
 	if errors.Is(cause, errOtherPlan) { // the results are those of the other batch
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{
 			Class: messages.ClassInternal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
@@ -120,7 +124,7 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 		}
 		record.V, record.State, record.Nonce, record.Attempt, record.Result = messages.Version, wire.Ended, rand.Text(), result.Attempt, &result
 		if record.Approval != nil {
-			record.Approval = bare(*record.Approval)
+			record.Approval = approval.WithoutArguments(*record.Approval)
 		}
 		record.Input, record.Hooks = nil, nil
 		switch _, writeErr := d.journal.Write(ctx, key.Call(i), record, entry.Seq); {
@@ -161,17 +165,8 @@ func (d *drive) closable(results []messages.Result, newest map[int]journal.CallE
 
 // closeQuestion takes the question about a call that has ended off the list of those that are open.
 func (d *drive) closeQuestion(ctx context.Context, index int, was wire.CallRecord) {
-	if was.State != wire.Parked {
-		return
-	}
-	key := d.accepted.Key.Call(index)
-	pending, listed, err := d.journal.Forget(ctx, key)
-	if err != nil {
-		d.log.Warn("a question stays in the list of those that are open, until it expires", "index", index, "err", err)
-	}
-	if listed {
-		pending.State = "gone"
-		d.news(ctx, key, pending)
+	if was.State == wire.Parked {
+		d.questions.Withdraw(ctx, d.accepted.Key.Call(index), "", "gone")
 	}
 }
 

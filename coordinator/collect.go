@@ -12,6 +12,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -62,7 +64,9 @@ func (d *drive) look(ctx context.Context) {
 
 // recorded is the record of a call as an event.
 func (d *drive) recorded(ctx context.Context, index int, record wire.CallRecord, seq uint64) batch.Recorded {
-	d.note(index, record)
+	if ran, ok := audit.RanOf(record); ok {
+		d.ran[index] = ran
+	}
 	event := batch.Recorded{Index: index, Record: record, Seq: seq}
 	if record.State == wire.Parked && record.Approval != nil {
 		event.Expires = d.conn.Local(ctx, record.Approval.Expires)
@@ -180,12 +184,12 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	record := wire.CallRecord{
 		V: messages.Version, State: wire.Ended, Nonce: rand.Text(), Attempt: want.Result.Attempt, Result: &want.Result, Span: d.machine.Span(want.Index),
 	}
-	ran := d.frozen[want.Index]
-	record.ArgsHash, record.ToolDigest = ran.argsHash, ran.toolDigest
+	ran := d.ran[want.Index]
+	record.ArgsHash, record.ToolDigest = ran.ArgsHash, ran.ToolDigest
 	q, asked := d.machine.Question(want.Index)
 	if q != nil {
-		record.ArgsHash, record.ToolDigest, record.Approval = q.ArgsHash, q.ToolDigest, bare(*q)
-		want.Result.Permission = permission(*q, "ask")
+		record.ArgsHash, record.ToolDigest, record.Approval = q.ArgsHash, q.ToolDigest, approval.WithoutArguments(*q)
+		want.Result.Permission = approval.Permission(*q, "ask")
 	}
 	if record.ArgsHash != "" {
 		want.Result.Trail = &messages.Trail{ArgsHash: record.ArgsHash}
@@ -201,7 +205,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	}
 	d.withdraw(ctx, want.Index)
 	if asked && want.Result.Err.Code == messages.CodeApprovalExpired {
-		d.audit(ctx, key, about(messages.AuditExpired, *q))
+		d.questions.Audit(ctx, key, messages.AuditExpired, *q)
 	}
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }

@@ -25,6 +25,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/handlers"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -132,18 +133,19 @@ func (c Config) validate() error {
 
 // Coordinator drives batches over one connection.
 type Coordinator struct {
-	conn    *bus.Conn
-	journal *journal.Journal
-	record  *audit.Log // for people
-	names   wire.Names
-	cfg     Config
-	id      string // where workers tell us of our batches: a token
-	log     *slog.Logger
-	catalog *catalog
-	serving atomic.Bool // the doors are open
-	wakes   room        // of the drives of batches that were woken
-	orphans chan string // batches that other coordinators let go
-	refused *allowance  // of lines about refused decisions in the record for people
+	conn      *bus.Conn
+	journal   *journal.Journal
+	auditLog  *audit.Log
+	recorder  *audit.Recorder // of batches that have ended
+	questions *approvals.Service
+	names     wire.Names
+	cfg       Config
+	id        string // where workers tell us of our batches: a token
+	log       *slog.Logger
+	catalog   *catalog
+	serving   atomic.Bool // the doors are open
+	wakes     room        // of the drives of batches that were woken
+	orphans   chan string // batches that other coordinators let go
 
 	mu   sync.Mutex
 	live map[string]*drive // by batch key, what is driven here; guarded by mu
@@ -159,15 +161,26 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	record, err := audit.New(conn, cfg.Audit)
+	auditLog, err := audit.New(conn, cfg.Audit)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Metrics.slots.Set(float64(cfg.Slots))
-	return &Coordinator{
-		conn: conn, journal: journal.New(conn), record: record, names: conn.Names(), cfg: cfg, id: rand.Text(),
-		log: cfg.Logger, catalog: newCatalog(conn, cfg.Logger, func(t schemas.Tool) { cfg.Metrics.knows(t.Name, t.Kind) }), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), refused: newAllowance(), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
-	}, nil
+	c := &Coordinator{
+		conn: conn, journal: journal.New(conn), auditLog: auditLog, names: conn.Names(), cfg: cfg, id: rand.Text(),
+		log: cfg.Logger, catalog: newCatalog(conn, cfg.Logger, func(t schemas.Tool) { cfg.Metrics.knows(t.Name, t.Kind) }), wakes: make(room, cfg.Slots), orphans: make(chan string, 256), live: map[string]*drive{}, elsewhere: map[string]time.Time{}, waiting: map[errand]bool{},
+	}
+	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
+		Writer: c.id, Failed: cfg.Metrics.auditFailed,
+		Digest: func(tool string) string {
+			t, _ := c.catalog.Current().Lookup(tool)
+			return t.Digest
+		},
+	})
+	c.questions = approvals.New(conn, auditLog, sessions{c}, c.catalog, approvalMetrics{cfg.Metrics}, approvals.Config{
+		Writer: c.id, Approvers: cfg.Approvers, Tracer: cfg.Tracer, Logger: cfg.Logger,
+	})
+	return c, nil
 }
 
 // Run drives batches until ctx ends, then lets the live ones end for Config.Drain and hands back the rest.
@@ -217,7 +230,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return nil
 	}
 	defer c.conn.OnReconnect(c.nudgeAll)()
-	if _, err := c.record.Hasher(ctx); err != nil && ctx.Err() == nil { // workers need its key too, and may not make it
+	if _, err := c.auditLog.Hasher(ctx); err != nil && ctx.Err() == nil { // workers need its key too, and may not make it
 		c.log.Warn("the record for people is not ready; batches wait for it", "err", err)
 	}
 	stopServing, err := c.serve(ctx, work)
@@ -252,17 +265,17 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	})
 	return c.conn.Serve(ctx, bus.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
-		Metadata: map[string]string{"policy": c.cfg.Policy},
-		Endpoints: append(h.Endpoints(work), []bus.Endpoint{
-			{Name: "decide", Subject: c.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { c.decideDoor(work, m) }},
-			{Name: "show", Subject: c.names.EveryCall(wire.VerbShow), Handle: func(m bus.Msg) { c.showDoor(work, m) }},
-			{Name: "list", Subject: c.names.OfTenant(wire.VerbList, "*"), Handle: func(m bus.Msg) { c.listDoor(work, m) }},
-		}...),
+		Metadata:  map[string]string{"policy": c.cfg.Policy},
+		Endpoints: append(h.Endpoints(work), c.questions.Endpoints(work)...),
 	})
 }
 
 // sessions is what request handlers may ask of the coordinator.
 type sessions struct{ c *Coordinator }
+
+func (s sessions) Resume(ctx context.Context, tenant, session string) {
+	s.c.wake(ctx, tenant, session, nil)
+}
 
 func (s sessions) ResumeSuspended(ctx context.Context, tenant, session string) {
 	s.c.wake(ctx, tenant, session, s.c.waitsForPeople)

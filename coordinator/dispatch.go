@@ -12,7 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/coordinator/spans"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -36,17 +38,17 @@ type drive struct {
 	counters map[int]int // events told, by call
 	reply    *messages.Reply
 	ended    []messages.Result      // of all calls, whole; nil before
-	frozen   map[int]frozen         // what records say, by call
+	ran      map[int]audit.Ran      // what records say, by call
 	said     []journal.ControlEntry // to the session, when we last looked
 	fatal    error                  // why the drive cannot go on
 	closed   bool                   // its open calls were ended without the machine
 	again    bool                   // jobs of the batch may have been published before
 	late     bool                   // another coordinator may have driven the batch before, or does now
-	minded   map[int]string         // questions to people that were seen to, by call
+	synced   map[int]string         // the state in which a question was last announced, by call
 	sure     bool                   // the leader was asked what was said since the newest record that we know
 	resting  time.Time              // set: the batch only waits for people, until then at most
 	resumed  bool                   // somebody drove the batch before, and left records
-	spans    spans
+	spans    *spans.Batch
 
 	mu       sync.Mutex
 	delivery *bus.Delivery // of the batch, if it came by one; guarded by mu
@@ -58,8 +60,7 @@ func (c *Coordinator) newDrive(a journal.Accepted, delivery *bus.Delivery) *driv
 	return &drive{
 		Coordinator: c, accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
 		log:     logfields.Batch(context.Background(), c.log, a.Key), // and the trace, once it has begun
-		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, minded: map[int]string{}, frozen: map[int]frozen{},
-		spans: spans{sent: map[int]sending{}},
+		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), counters: map[int]int{}, synced: map[int]string{}, ran: map[int]audit.Ran{},
 	}
 }
 
@@ -127,8 +128,8 @@ func (d *drive) inProgress() {
 // run drives the batch to its reply. It reports whether the batch has left the log; if not, somebody else
 // has to go on.
 func (d *drive) run(ctx context.Context) (finished bool) {
-	ctx = d.beginTrace(ctx)
-	defer d.endTrace()
+	ctx = d.beginSpans(ctx)
+	defer d.endSpans()
 	defer d.stayAlive(ctx)()
 	err := d.guard(func() error { return d.untilReply(ctx) })
 	if err == nil && d.reply == nil { // it rests
@@ -148,7 +149,7 @@ func (d *drive) run(ctx context.Context) (finished bool) {
 	}
 	if err != nil { // what stood in the way may have passed by the next try
 		d.log.Warn("batch given back; another driver goes on with it", "err", err)
-		d.stuck(ctx)
+		d.failSpan(ctx)
 	}
 	return finished
 }
@@ -236,11 +237,15 @@ func (d *drive) prepare(ctx context.Context) error {
 		d.machine.Step(d.began, event)
 	}
 	d.late, d.sure = late, late
-	d.spans.quiet = d.resumed
-	d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again})
-	d.spans.quiet = false
+	d.spans.Planned(d.in.Batch, d.machine)
+	begin := func() { d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again}) }
+	if d.resumed {
+		d.spans.Replay(begin)
+	} else {
+		begin()
+	}
 	for i := range d.in.Calls {
-		d.mind(ctx, i)
+		d.syncQuestion(ctx, i)
 	}
 	return nil
 }
@@ -272,9 +277,9 @@ func (d *drive) step(ctx context.Context, ev batch.Event) {
 		switch told := told.(type) {
 		case batch.Recorded:
 			d.sure = false
-			d.mind(ctx, told.Index)
+			d.syncQuestion(ctx, told.Index)
 		case batch.Ended:
-			d.mind(ctx, told.Index)
+			d.syncQuestion(ctx, told.Index)
 		}
 	}
 }
@@ -295,8 +300,7 @@ func (d *drive) perform(ctx context.Context, want batch.Effect) []batch.Event {
 	case batch.Stop:
 		d.stop(want)
 	case batch.Tell:
-		d.endCall(ctx, want.Result)
-		d.leaveStage()
+		d.spans.EndCall(ctx, want.Result)
 		d.tell(messages.EventEnd, want.Result)
 	case batch.Finish:
 		d.assemble(ctx, want.Results)
@@ -319,10 +323,61 @@ func (d *drive) dispatch(ctx context.Context, want batch.Dispatch) {
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
 	}
 	subject := d.names.Lane(want.Exclusive, call.Pool, key)
-	header, span := d.sendCall(ctx, call, want)
+	header, span := d.spans.SendCall(ctx, call, want)
 	defer span.End()
 	if err := d.conn.Send(subject, header, rawjson.MustMarshal(job)); err != nil {
 		d.log.Log(ctx, logfields.RetryLevel(err), "job not sent; the poll sends it again", d.call(want.Index), "err", err)
 		tracing.Fail(span, string(messages.ClassInternal))
+	}
+}
+
+// beginSpans begins the spans of the batch. Other goroutines read the log under mu.
+func (d *drive) beginSpans(ctx context.Context) context.Context {
+	ctx, d.spans = spans.Begin(ctx, spans.Config{Tracer: d.cfg.Tracer, Names: d.names, Coordinator: d.id, Fold: d.catalog.fold}, d.accepted)
+	if id := tracing.ID(ctx); id != "" {
+		d.mu.Lock()
+		d.log = d.log.With("trace_id", id)
+		d.mu.Unlock()
+	}
+	return ctx
+}
+
+func (d *drive) endSpans() {
+	end := spans.End{Batch: d.in.Batch, Calls: len(d.in.Calls), Resumed: d.resumed, Suspended: !d.resting.IsZero()}
+	if d.reply != nil && d.fatal == nil {
+		end.Status = d.reply.Status
+	}
+	d.spans.End(end)
+}
+
+// failSpan marks the span of a batch that another driver has to go on with, unless the reason is that
+// this coordinator ends.
+func (d *drive) failSpan(ctx context.Context) {
+	if ctx.Err() == nil {
+		d.spans.Fail(messages.ClassInternal)
+	}
+}
+
+// syncQuestion announces the question of a call while it is open, and withdraws it once it is closed.
+// It does so once for each state of the question.
+func (d *drive) syncQuestion(ctx context.Context, index int) {
+	q, open := d.machine.Question(index)
+	if q == nil {
+		return
+	}
+	state := fmt.Sprint(q.ID, q.Asked.UnixNano(), len(q.Decisions), open)
+	if d.synced[index] == state {
+		return
+	}
+	d.synced[index] = state
+	key := d.accepted.Key.Call(index)
+	if !open {
+		d.questions.Withdraw(ctx, key, q.CallID, d.machine.Answer(index))
+		return
+	}
+	if d.questions.List(ctx, key, *q) {
+		pending := d.in.ForAgents(*q)
+		d.publish(messages.Event{Type: messages.EventAwaiting, Index: index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
+		d.questions.Audit(ctx, key, messages.AuditAsked, *q)
 	}
 }

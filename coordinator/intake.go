@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -169,10 +170,10 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 		c.refuseAside(log, a, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with the id %.80q and another body was run before (digest %s). Use a new id.", reply.Batch, reply.Digest)})
 		refused := messages.Batch{Session: reply.Session, ID: reply.Batch}
-		return c.putOnRecord(ctx, log, ending{accepted: a, batch: refused, class: messages.ClassBatchConflict, calls: noCalls})
+		return c.recorder.Write(ctx, log, audit.Ending{Accepted: a, Batch: refused, Refused: messages.ClassBatchConflict})
 	}
 	if stored.Own {
-		if err := c.finishRecord(ctx, log, a, stored.Body); err != nil {
+		if err := c.auditReplied(ctx, log, a, stored.Body); err != nil {
 			return err
 		}
 	}

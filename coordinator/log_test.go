@@ -91,11 +91,11 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 			}
 		}
 		forged := o.decision(q, messages.VerdictApprove, "alice", func(d *messages.Decision) { d.By = "bob" })
-		for range 2 * allowedAtOnce {
+		for range 2 * refusalBurst {
 			o.decide(key, forged)
 		}
-		if n := len(log.lines("decision refused")); n < allowedAtOnce || n > allowedAtOnce+30 {
-			t.Errorf("%d lines of a flood, want some %d", n, allowedAtOnce)
+		if n := len(log.lines("decision refused")); n < refusalBurst || n > refusalBurst+30 {
+			t.Errorf("%d lines of a flood, want some %d", n, refusalBurst)
 		}
 	})
 }

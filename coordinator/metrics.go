@@ -135,13 +135,21 @@ func kindLabel(k messages.Kind) string {
 	return UnknownTool
 }
 
-// decided counts a decision, and how long it was waited for when it was the last that was needed.
-func (m *Metrics) decided(ctx context.Context, v messages.Verdict, tier messages.Tier, waited time.Duration, last bool) {
-	m.decisions.WithLabelValues(string(v)).Inc()
+// approvalMetrics is the part of Metrics that package approvals counts.
+type approvalMetrics struct{ m *Metrics }
+
+func (a approvalMetrics) Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool) {
+	a.m.decisions.WithLabelValues(string(d.Verdict)).Inc()
 	if last {
-		observe(ctx, m.asked.WithLabelValues(tierLabel(tier)), max(0, waited).Seconds())
+		observe(ctx, a.m.asked.WithLabelValues(tierLabel(q.Tier)), max(0, waited).Seconds())
 	}
 }
+
+func (a approvalMetrics) Refused(class messages.Class) {
+	a.m.notDecided.WithLabelValues(string(class)).Inc()
+}
+
+func (a approvalMetrics) AuditFailed() { a.m.auditFailed() }
 
 func tierLabel(t messages.Tier) string {
 	switch t {

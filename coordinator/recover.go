@@ -42,7 +42,7 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
 	late = late || found
 	if found {
-		d.linkTo(known.Records)
+		d.spans.Link(known.Records)
 		d.cfg.Metrics.taken.Inc()
 		level, what := howItGoesOn(known.Records)
 		d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())

@@ -1,15 +1,19 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -42,7 +46,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 		d.log.Error("the results cannot be written in the provider's shape", "err", err)
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
 		d.reply.Results = slim(results)
-		d.failTrace(messages.ClassInternal)
+		d.spans.Fail(messages.ClassInternal)
 		return
 	}
 	d.reply = &messages.Reply{
@@ -83,7 +87,7 @@ func (d *drive) finish(ctx context.Context) bool {
 	}
 	recorded, ending := make(chan error, 1), d.ending()
 	go func() {
-		recorded <- d.untilDone(ctx, "put the calls on record", func() error { return d.putOnRecord(ctx, d.log, ending) })
+		recorded <- d.untilDone(ctx, "put the calls on record", func() error { return d.recorder.Write(ctx, d.log, ending) })
 	}()
 	d.insist(ctx, "store reply", func() error {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
@@ -127,7 +131,7 @@ func (d *drive) leaveLog(ctx context.Context) bool {
 	}
 	if d.fatal != nil {
 		d.log.Warn("batch let go at its end", "err", d.fatal)
-		d.stuck(ctx)
+		d.failSpan(ctx)
 	}
 	return d.fatal == nil
 }
@@ -146,11 +150,11 @@ func (d *drive) remove(ctx context.Context) error {
 
 // refuse answers a batch that cannot be run.
 func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.Refusal) bool {
-	d.failTrace(refusal.Class)
+	d.spans.Fail(refusal.Class)
 	if refusal.Class == messages.ClassSubjectMismatch {
 		d.refuseAside(d.log, d.accepted, refusal)
-		refused := ending{accepted: d.accepted, class: refusal.Class, calls: noCalls}
-		d.insist(ctx, "put the refusal on record", func() error { return d.putOnRecord(ctx, d.log, refused) })
+		refused := audit.Ending{Accepted: d.accepted, Refused: refusal.Class}
+		d.insist(ctx, "put the refusal on record", func() error { return d.recorder.Write(ctx, d.log, refused) })
 		return d.leaveLog(ctx)
 	}
 	logRefusal(d.log, refusal)
@@ -185,4 +189,95 @@ func (d *drive) publish(e messages.Event) {
 	if err := d.conn.Publish(d.names.Of(wire.VerbEvent, d.accepted.Key), header, rawjson.MustMarshal(e)); err != nil {
 		d.log.Debug("event lost", "type", e.Type, "err", err)
 	}
+}
+
+// stopSummary is what the hooks of a batch did, by its results in call order; nil when none of its calls met one. The
+// agent is asked to stop where one hook wants it, and told the first one's reason.
+func stopSummary(results []messages.Result) *messages.StopSummary {
+	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
+	for _, r := range results {
+		if r.Hooks == nil {
+			continue
+		}
+		sum.HookCount += r.Hooks.Count
+		sum.HookInfos = append(sum.HookInfos, r.Hooks.Messages...)
+		for _, m := range r.Hooks.Messages {
+			if m.Type == messages.HookErrorInExecution || m.Type == messages.HookCancelled {
+				sum.HookErrors = append(sum.HookErrors, m)
+			}
+		}
+		if r.Hooks.Stop != "" && !sum.PreventedContinuation {
+			sum.PreventedContinuation, sum.StopReason = true, r.Hooks.StopReason
+		}
+	}
+	if sum.HookCount == 0 {
+		return nil
+	}
+	return &messages.StopSummary{StopHookSummary: sum}
+}
+
+// ending is what the audit log gets of this batch, whose reply is made.
+func (d *drive) ending() audit.Ending {
+	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
+	if d.reply.Error != nil {
+		e.Refused = d.reply.Error.Class
+	}
+	switch {
+	case d.closed:
+		e.Calls = func(ctx context.Context) ([]audit.Call, error) {
+			return d.recorder.Recall(ctx, d.accepted.Key, d.in.Calls, d.ended)
+		}
+	case d.ended != nil:
+		e.Calls = d.ranCalls
+	case d.machine != nil: // given up in the middle
+		e.Calls = func(ctx context.Context) ([]audit.Call, error) {
+			return d.recorder.Recall(ctx, d.accepted.Key, d.in.Calls, nil)
+		}
+	}
+	return e
+}
+
+// ranCalls is what is known of the calls of this batch, which all have ended.
+func (d *drive) ranCalls(ctx context.Context) ([]audit.Call, error) {
+	calls := make([]audit.Call, len(d.ended))
+	for i, r := range d.ended {
+		calls[i] = audit.Call{
+			Result: r, Input: d.in.Calls[i].Input, ArgsHash: d.ran[i].ArgsHash,
+			ToolDigest: cmp.Or(d.ran[i].ToolDigest, d.machine.Plan().Calls[i].ToolDigest),
+		}
+	}
+	return calls, d.recorder.FindInputs(ctx, d.accepted.Key, calls)
+}
+
+// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that stored
+// the reply may have got no further.
+func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
+	body, err := c.journal.FullReply(ctx, stored)
+	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
+		log.Error("a large reply is missing in the object store; its audit lines are made from the journal", "err", err)
+		body, err = stored, nil
+	}
+	if err != nil {
+		return err
+	}
+	reply, err := decodeReply(body)
+	if err != nil {
+		return err
+	}
+	written, err := c.auditLog.Written(ctx, a.Key, a.Seq, a.Stored, len(reply.Results))
+	if err != nil || written {
+		return err
+	}
+	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // a refused batch as far as it can be read
+	e := audit.Ending{Accepted: a, Batch: in.Batch, Results: reply.Results, Calls: func(ctx context.Context) ([]audit.Call, error) {
+		if len(reply.Results) == 0 {
+			return c.recorder.Recall(ctx, a.Key, in.Calls, nil)
+		}
+		return c.recorder.Recall(ctx, a.Key, in.Calls, reply.Results)
+	}}
+	if reply.Error != nil {
+		e.Refused = reply.Error.Class
+	}
+	log.Info("the audit lines of a batch are written after its reply")
+	return c.recorder.Write(ctx, log, e)
 }

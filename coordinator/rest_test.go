@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -288,7 +289,12 @@ func (o *office) grant(key wire.CallKey) {
 	if refused != nil {
 		o.t.Fatal(refused)
 	}
-	_, err = o.journal.Write(o.t.Context(), key, answered(entry.Record, q, state), entry.Seq)
+	if state != messages.DecisionGranted {
+		o.t.Fatalf("the decision makes it %s", state)
+	}
+	granted := entry.Record
+	granted.State, granted.Nonce, granted.Approval, granted.ArgsHash, granted.Worker = wire.Granted, rand.Text(), &q, q.ArgsHash, ""
+	_, err = o.journal.Write(o.t.Context(), key, granted, entry.Seq)
 	o.must(err)
 }
 

@@ -86,7 +86,7 @@ var rooms = []room{
 	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/journal/outcome", pure: true},
 	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal/outcome"}},
-	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
+	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "coordinator/session")},
@@ -97,6 +97,8 @@ var rooms = []room{
 	{path: "worker", may: plus(foundations, "worker/...")},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
+	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
+	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
 	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/submission")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
 

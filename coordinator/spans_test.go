@@ -439,9 +439,9 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		c, err := New(o.conn, Config{})
 		o.must(err)
 		d := c.newDrive(journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
-		ctx := d.beginTrace(t.Context())
+		ctx := d.beginSpans(t.Context())
 		synctest.Wait() // allocations of all goroutines are counted
-		if n := testing.AllocsPerRun(100, func() { d.sendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { d.spans.SendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {
 			t.Errorf("%v allocations for a job", n)
 		}
 	})

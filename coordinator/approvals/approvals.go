@@ -1,0 +1,105 @@
+// Package approvals asks people about calls and takes their decisions.
+//
+//	decide   take a signed decision about one call      decide.go
+//	show     one open question, from the leader         show.go
+//	list     the open questions of a tenant             show.go
+//
+// The driver of a batch lists the questions of its calls, and withdraws them when they are closed
+// (questions.go). The list, the news and the audit lines decide nothing, so no batch waits for them.
+//
+// No agent may publish on the subjects of these requests, but nothing relies on that: a decision
+// counts by its signature alone. A decision is a record in the journal of its call, written by
+// compare-and-set behind the question as the leader has it. When several coordinators take decisions
+// about one question, the first that is stored counts.
+//
+// The rules for decisions are in internal/approval, and what a batch does with one is in
+// coordinator/batch.
+package approvals
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Driver drives batches.
+type Driver interface {
+	// Resume has the oldest batch of a session driven again. It returns when that is done.
+	Resume(ctx context.Context, tenant, session string)
+}
+
+// Tools is what the fleet knows of its tools.
+type Tools interface {
+	Current() schemas.Catalog
+	// Refresh reads one tool from the leader.
+	Refresh(ctx context.Context, name string) error
+}
+
+// Metrics counts decisions and lost audit lines.
+type Metrics interface {
+	// Decided counts a decision. last: the question waits for no other.
+	Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool)
+	Refused(messages.Class)
+	AuditFailed()
+}
+
+// Config holds the tunables of a Service.
+type Config struct {
+	Writer    string             // who writes the audit lines
+	Approvers approval.Approvers // whose decisions count. Default: nobody's
+	Tracer    trace.Tracer       // nil: silent
+	Logger    *slog.Logger       // nil: silent
+}
+
+// Service answers requests about approvals, and keeps the list of open questions. Safe for
+// concurrent use.
+type Service struct {
+	conn    *bus.Conn
+	names   wire.Names
+	journal *journal.Journal
+	audit   *audit.Log
+	driver  Driver
+	tools   Tools
+	metrics Metrics
+	cfg     Config
+	log     *slog.Logger
+	refused *refusalLimiter // of log and audit lines about refused decisions
+}
+
+// New returns the service behind a connection. It touches no network.
+func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Metrics, cfg Config) *Service {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Tracer = tracing.OrSilent(cfg.Tracer)
+	return &Service{
+		conn: conn, names: conn.Names(), journal: journal.New(conn), audit: log, driver: driver, tools: tools, metrics: metrics,
+		cfg: cfg, log: cfg.Logger, refused: newRefusalLimiter(),
+	}
+}
+
+// Endpoints returns the endpoints, for [bus.Conn.Serve]. A request that is being answered may go on
+// until ctx ends.
+func (s *Service) Endpoints(ctx context.Context) []bus.Endpoint {
+	return []bus.Endpoint{
+		{Name: "decide", Subject: s.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { s.decide(ctx, m) }},
+		{Name: "show", Subject: s.names.EveryCall(wire.VerbShow), Handle: func(m bus.Msg) { s.show(ctx, m) }},
+		{Name: "list", Subject: s.names.OfTenant(wire.VerbList, "*"), Handle: func(m bus.Msg) { s.list(ctx, m) }},
+	}
+}
+
+func refusal(class messages.Class, format string, args ...any) *messages.Refusal {
+	return &messages.Refusal{Class: class, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,324 @@
+package approvals
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/spans"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// decide takes a person's decision about a call. A decision that is answered is durable.
+//
+// The record in the journal holds the decision with its signature, so it is not lost with an audit
+// line that cannot be written: that is tried for about three seconds, and then logged.
+func (s *Service) decide(ctx context.Context, m bus.Msg) {
+	key, err := s.names.Approval(m.Subject)
+	if s.take(ctx, m, key, err) {
+		s.driver.Resume(ctx, key.Tenant, key.Session)
+	}
+}
+
+// take answers a decision, and reports whether the question waits for no other. err is that of the
+// subject.
+func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
+	ctx, span := spans.BeginDecision(ctx, s.cfg.Tracer, m.Header)
+	defer span.End()
+	if err != nil {
+		s.refuse(ctx, m, key, nil, refusal(messages.ClassSubjectMismatch, "%v", err))
+		return false
+	}
+	d, refused := approval.Decode(m.Data)
+	if refused == nil {
+		refused = s.acceptable(key, d)
+	}
+	if refused != nil {
+		s.refuse(ctx, m, key, nil, refused)
+		return false
+	}
+	spans.DescribeDecision(span, s.names, d)
+	q, state, refused := s.store(ctx, key, d)
+	if refused != nil {
+		s.refuse(ctx, m, key, &d, refused)
+		return false
+	}
+	last = state != messages.DecisionWaiting
+	logfields.Call(ctx, s.log, key, q.CallID).Info("decided", "approval", d.Approval, "verdict", d.Verdict, "by", d.By, "state", state)
+	s.metrics.Decided(ctx, d, q, s.conn.Now(ctx).Sub(q.Asked), last)
+	s.publishDecided(ctx, key, q, state)
+	line := auditLine(messages.AuditDecided, q)
+	if line.Decision = &d; state == messages.DecisionDenied {
+		line.Permission = approval.Permission(q, "deny")
+	}
+	s.auditDecision(ctx, key, line)
+	s.conn.Answer(m, nil, rawjson.MustMarshal(messages.DecisionAnswer{OK: true, State: state}))
+	return last
+}
+
+// acceptable refuses a decision that need not be compared with its question.
+func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
+	_, err := rawjson.Marshal(d)
+	switch {
+	case err != nil:
+		return refusal(messages.ClassInvalidDecision, "The decision cannot be read: %v.", err)
+	case s.cfg.Approvers.Len() == 0:
+		return refusal(messages.ClassBadSignature, "Nobody's decision counts here: this coordinator has a policy without approvers.")
+	case max(len(d.By), len(d.Key), len(d.Nonce), len(d.Sig), len(d.Approval), len(d.ArgsHash), len(d.ToolDigest), len(d.Policy)) > logfields.MaxText:
+		return refusal(messages.ClassInvalidDecision, "A field of the decision has more than %d bytes.", logfields.MaxText)
+	case max(len(d.Session), len(d.Batch), len(d.CallID), len(d.Tool)) > messages.MaxID:
+		return refusal(messages.ClassInvalidDecision, "An id in the decision has more than %d bytes.", messages.MaxID)
+	case wire.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index) != key:
+		return refusal(messages.ClassSubjectMismatch, "The decision is about another call than its subject.")
+	}
+	return nil
+}
+
+// store writes the record that a decision makes of the open question, and returns the question as it
+// then stands.
+func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
+	const tries = 10 // each try loses to another decision about the same question
+	for try := range tries {
+		entry, err := s.journal.Question(ctx, key)
+		var none *journal.NoQuestion
+		if errors.As(err, &none) {
+			return messages.Approval{}, "", s.notPending(ctx, d, none.Newest.Record)
+		}
+		if err != nil {
+			return messages.Approval{}, "", s.notStored(ctx, key, d.CallID, err)
+		}
+		if link, ok := tracing.Link(entry.Record.Span, tracing.Asked); ok && try == 0 {
+			trace.SpanFromContext(ctx).AddLink(link)
+		}
+		q, state, refused := s.cfg.Approvers.Take(*entry.Record.Approval, d, s.conn.Now(ctx))
+		if refused == nil && d.Verdict == messages.VerdictEdit {
+			refused = s.fits(ctx, q)
+		}
+		if refused != nil {
+			return q, "", refused
+		}
+		_, err = s.journal.Write(ctx, key, answered(entry.Record, q, state), entry.Seq)
+		var lost *journal.Lost
+		switch {
+		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // stored, and a worker has continued already
+			return q, state, nil
+		case errors.Is(err, bus.ErrTooLarge):
+			return q, "", refusal(messages.ClassInvalidDecision, "The decision is too large to be stored with the question.")
+		case !errors.As(err, &lost):
+			return q, "", s.notStored(ctx, key, d.CallID, err)
+		}
+	}
+	return messages.Approval{}, "", s.notStored(ctx, key, d.CallID, errors.New("each try lost to another decision"))
+}
+
+// holds reports whether a decision was taken.
+func holds(r wire.CallRecord, d messages.Decision) bool {
+	return r.Approval != nil && slices.ContainsFunc(r.Approval.Decisions, func(taken messages.Decision) bool { return taken.Nonce == d.Nonce && taken.Sig == d.Sig })
+}
+
+// fits refuses an edit whose arguments are no input of the tool.
+func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
+	tool, known := s.tools.Current().Lookup(q.Tool)
+	if !known || tool.Digest != q.ToolDigest { // the list of tools may be behind
+		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
+			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
+		}
+		tool, known = s.tools.Current().Lookup(q.Tool)
+	}
+	if !known || tool.Digest != q.ToolDigest {
+		return refusal(messages.ClassApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)
+	}
+	schema, err := schemas.Compile(tool.InputSchema)
+	if err == nil {
+		err = schema.Validate(q.Input)
+	}
+	if err != nil {
+		return refusal(messages.ClassInvalidDecision, "The new arguments are no input of %s: %v.", q.Tool, err)
+	}
+	return nil
+}
+
+// answered returns the record that follows a parked one: the question with its new decision, and a
+// result if the call is denied.
+func answered(parked wire.CallRecord, q messages.Approval, state messages.DecisionState) wire.CallRecord {
+	next := parked
+	next.Nonce, next.Approval, next.ArgsHash, next.Worker = rand.Text(), &q, q.ArgsHash, ""
+	if q.Original != nil {
+		next.Input = nil // it belongs to the arguments before the edit
+	}
+	switch state {
+	case messages.DecisionGranted:
+		next.State = wire.Granted
+	case messages.DecisionDenied:
+		next.State, next.Result = wire.Ended, denied(parked, q)
+		next.Input, next.Approval = nil, approval.WithoutArguments(q)
+	}
+	return next
+}
+
+// denied returns the result of a call that a person has denied.
+func denied(parked wire.CallRecord, q messages.Approval) *messages.Result {
+	last := q.Decisions[len(q.Decisions)-1]
+	message := "Denied by " + last.By + "."
+	if reason := strings.TrimSpace(last.Reason); reason != "" {
+		message = "Denied by " + last.By + ": " + reason
+	}
+	r := &messages.Result{
+		V: messages.Version, Index: q.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Status: messages.StatusDenied,
+		Attempt: parked.Attempt, Outcome: messages.Failed(messages.CodeDeniedByUser, message), Permission: approval.Permission(q, "deny"),
+	}
+	r.Permission.By = []string{last.By}
+	if h := parked.Hooks; h != nil {
+		own := *h
+		own.Opinion, own.By, own.Reason, own.Context = "", "", "", nil
+		r.Hooks = &own
+	}
+	return r
+}
+
+// publishDecided updates the list of open questions, and publishes the change.
+func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messages.Approval, state messages.DecisionState) {
+	pending := q.Pending()
+	var err error
+	if state == messages.DecisionWaiting {
+		_, err = s.journal.Ask(ctx, key, q)
+	} else {
+		pending.State = string(state)
+		_, _, err = s.journal.Forget(ctx, key)
+	}
+	if err != nil {
+		logfields.Call(ctx, s.log, key, q.CallID).Warn("the list of open questions shows a question as before its decision, until it expires", "err", err)
+	}
+	s.publish(ctx, key, pending)
+}
+
+// auditDecision writes a line before the decision is answered.
+func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
+	line.Writer, line.Time = s.cfg.Writer, time.Now()
+	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
+		return s.audit.WriteAt(ctx, key, line)
+	})
+	if err == nil {
+		return
+	}
+	s.metrics.AuditFailed()
+	logfields.Call(ctx, s.log, key, line.CallID).Error("a decision is missing in the audit log; the journal of its call holds it", "approval", line.Approval, "err", err)
+}
+
+// notPending refuses a decision about a call that waits for none. Only an approver learns why.
+func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
+	none := refusal(messages.ClassNotPending, "No question is open about this call.")
+	if newest.Approval == nil {
+		return none
+	}
+	if _, _, refused := s.cfg.Approvers.Take(*newest.Approval, d, s.conn.Now(ctx)); refused != nil && (refused.Class == messages.ClassBadSignature || refused.Class == messages.ClassInvalidDecision) {
+		return refused
+	}
+	none.Message = whyNotPending(newest)
+	return none
+}
+
+// whyNotPending says how the question of a call was closed.
+func whyNotPending(newest wire.CallRecord) string {
+	by := ""
+	if q := newest.Approval; q != nil && len(q.Decisions) > 0 {
+		last := q.Decisions[len(q.Decisions)-1]
+		by = " by " + last.By
+	}
+	switch r := newest.Result; {
+	case newest.State == wire.Granted:
+		return "The question was answered: granted" + by + "."
+	case r == nil:
+		return "The question was answered: granted" + by + ", and the call was taken by a worker."
+	case r.Status == messages.StatusDenied:
+		return "The question was answered: denied" + by + "."
+	case r.Err != nil && r.Err.Code == messages.CodeApprovalExpired:
+		return "Nobody answered in time: the question has expired."
+	}
+	return fmt.Sprintf("The call has ended: %s.", newest.Result.Status)
+}
+
+// notStored is the refusal when it is not known whether a decision was stored.
+func (s *Service) notStored(ctx context.Context, key wire.CallKey, id messages.CallID, err error) *messages.Refusal {
+	logfields.Call(ctx, s.log, key, id).Warn("a decision could not be stored; its sender is asked to look and try again", "err", err)
+	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
+}
+
+// refuse answers a decision that is not taken, and writes it to the log and the audit log. Decisions
+// that anybody could send are written only as often as the limiter allows.
+func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
+	s.metrics.Refused(refused.Class)
+	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
+	if refused.Class != messages.ClassBusy && s.isLogged(refused.Class) {
+		s.logRefused(ctx, key, d, refused)
+		if key.Batch != "" {
+			s.auditRefused(ctx, key, d, refused)
+		}
+	}
+	code := "400"
+	switch refused.Class {
+	case messages.ClassBusy:
+		code = "503"
+	case messages.ClassNotPending, messages.ClassApprovalExpired:
+		code = "409"
+	case messages.ClassBadSignature, messages.ClassSelfApproval, messages.ClassSameApprover:
+		code = "403"
+	}
+	s.conn.AnswerError(m, string(refused.Class), code, rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))
+}
+
+// isLogged reports whether a refused decision is written to the logs.
+func (s *Service) isLogged(class messages.Class) bool {
+	switch class {
+	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // sending one needs no approver's key
+		ok, first := s.refused.allow(time.Now())
+		if first {
+			s.log.Warn("many decisions are refused; until there are fewer, most are only counted: see toolfleet_approval_decisions_refused_total")
+		}
+		return ok
+	}
+	return true
+}
+
+// logRefused leaves out the reason, which may quote arguments. by is what the decision claims.
+func (s *Service) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
+	if d == nil {
+		logfields.Call(ctx, s.log, key, "").Warn("decision refused", "class", refused.Class)
+		return
+	}
+	logfields.Call(ctx, s.log, key, d.CallID).Warn("decision refused", "class", refused.Class, "approval", d.Approval, "verdict", logfields.Short(d.Verdict), "by", d.By)
+}
+
+func (s *Service) auditRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
+	line := messages.AuditRecord{
+		Type: messages.AuditRefused, Session: messages.SessionID(key.Session), Batch: messages.BatchID(key.Batch), Index: key.Index,
+		Refusal: refused,
+	}
+	if d != nil {
+		short := shortened(*d)
+		line.Decision, line.Approval, line.ArgsHash = &short, d.Approval, d.ArgsHash
+	}
+	s.auditOnce(ctx, key, line)
+}
+
+// shortened cuts a decision that anybody may have sent, so that it can be written to the logs.
+func shortened(d messages.Decision) messages.Decision {
+	d.Input = nil
+	d.Tenant, d.Session, d.Batch, d.CallID = logfields.Short(d.Tenant), logfields.Short(d.Session), logfields.Short(d.Batch), logfields.Short(d.CallID)
+	d.Tool, d.Reason, d.Ticket, d.Verdict = logfields.Short(d.Tool), logfields.Short(d.Reason), logfields.Short(d.Ticket), logfields.Short(d.Verdict)
+	return d
+}

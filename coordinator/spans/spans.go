@@ -1,0 +1,275 @@
+// Package spans makes the spans of a coordinator: one for each run of a batch, and below it one for
+// each stage, each job that is published and each call that no worker ends.
+//
+//	process batch -> stage -> send call      the worker's spans follow from send call
+//	                      \-> end call       a call that no worker has ended
+//
+// The spans of a batch belong to the agent's trace. If the agent brought none, every driver of the
+// batch starts the same trace, so that a batch which changes hands is one trace. When nothing is
+// recorded, the trace context still reaches the workers.
+//
+// The names of spans and attributes are in internal/tracing.
+package spans
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The options of every span of a kind, made once: a batch that is not recorded pays for none.
+var (
+	consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
+	producer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
+)
+
+// maxLinks bounds the attempts under earlier drivers that a span of a batch links to.
+const maxLinks = 8
+
+// Machine is what spans show of the state of a batch.
+type Machine interface {
+	Plan() plan.Plan
+	Open() []int
+}
+
+// Config is what all batches of a coordinator have in common.
+type Config struct {
+	Tracer      trace.Tracer
+	Names       wire.Names
+	Coordinator string                   // its id
+	Fold        func(tool string) string // gives one name to all unknown tools
+}
+
+// Batch is the spans of one batch under one driver. It is owned by the driver's goroutine.
+type Batch struct {
+	cfg      Config
+	accepted journal.Accepted
+	run      trace.Span
+	// carry is the trace context of run, for jobs when nothing is recorded. It is never changed.
+	carry bus.Header
+
+	in      messages.Batch
+	machine Machine // nil until Planned
+	quiet   bool    // what happens now has happened under an earlier driver, too
+	stage   trace.Span
+	// stageIndex is the stage whose span is open; it means nothing while stage is nil.
+	stageIndex int
+	sent       map[int]job // by call
+}
+
+// job is the first publish of a job. The poll publishes the same job again with the same header.
+type job struct {
+	takeOver uint64
+	header   bus.Header
+}
+
+// Begin starts the span of a batch. The context that it returns has the span.
+func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context, *Batch) {
+	ctx = tracing.Extract(ctx, a.Header)
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		// Not made from the digest: the audit log has the trace id, and with it the arguments could be
+		// found by trial.
+		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
+	}
+	b := &Batch{cfg: cfg, accepted: a, sent: map[int]job{}}
+	ctx, b.run = cfg.Tracer.Start(ctx, tracing.ProcessBatch, consumer...)
+	if tracing.ID(ctx) != "" {
+		b.carry = bus.Header{}
+		tracing.Inject(ctx, b.carry)
+	}
+	return ctx, b
+}
+
+// Planned tells which calls the batch has.
+func (b *Batch) Planned(in messages.Batch, m Machine) { b.in, b.machine = in, m }
+
+// Replay runs f. A call that ends meanwhile gets no span: it has one from an earlier driver.
+func (b *Batch) Replay(f func()) {
+	b.quiet = true
+	defer func() { b.quiet = false }()
+	f()
+}
+
+// End is what became of a batch under this driver.
+type End struct {
+	Batch     messages.Batch
+	Calls     int
+	Resumed   bool // an earlier driver has left records
+	Suspended bool
+	Status    messages.ReplyStatus // of the reply; "": there is none
+}
+
+// End ends all spans that are open.
+func (b *Batch) End(end End) {
+	b.endStage()
+	if b.run.IsRecording() {
+		b.describe(end)
+	}
+	b.run.End()
+}
+
+// Fail marks the span of the batch: it was refused, or could not be driven on.
+func (b *Batch) Fail(class messages.Class) { tracing.Fail(b.run, string(class)) }
+
+func (b *Batch) describe(end End) {
+	key := b.accepted.Key
+	about := []attribute.KeyValue{
+		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
+		tracing.MessagingDestination.String(b.cfg.Names.Of(wire.VerbBatch, anyBatch)),
+		tracing.MessagingGroup.String(bus.CoordinatorsConsumer),
+		tracing.Stream.String(b.cfg.Names.Stream(bus.Batches)), tracing.Sequence.Int64(int64(b.accepted.Seq)),
+		tracing.Tenant.String(key.Tenant), tracing.Coordinator.String(b.cfg.Coordinator),
+	}
+	if in := end.Batch; in.ID != "" {
+		about = append(about, tracing.ConversationID.String(string(in.Session)), tracing.Batch.String(string(in.ID)))
+		if in.Round > 0 {
+			about = append(about, tracing.Round.Int(in.Round))
+		}
+	}
+	if b.machine != nil { // only now the provider is known to be one of ours
+		about = append(about, tracing.Provider.String(string(end.Batch.Provider)),
+			tracing.MessagingCount.Int(end.Calls), tracing.Stages.Int(len(b.machine.Plan().Stages)))
+	}
+	if end.Resumed {
+		about = append(about, tracing.Resumed.Bool(true))
+	}
+	if end.Suspended {
+		about = append(about, tracing.Rested.Bool(true))
+	}
+	if end.Status != "" {
+		about = append(about, tracing.BatchStatus.String(string(end.Status)))
+	}
+	b.run.SetAttributes(about...)
+}
+
+// Link links to the attempts that earlier drivers have left behind.
+func (b *Batch) Link(records []journal.CallEntry) {
+	if !b.run.IsRecording() {
+		return
+	}
+	linked := map[string]bool{}
+	for _, e := range records {
+		span := e.Record.Span
+		link, ok := tracing.Link(span, tracing.Driven)
+		if ok && !linked[span] && len(linked) < maxLinks {
+			linked[span] = true
+			b.run.AddLink(link)
+		}
+	}
+}
+
+// inStage returns the context of the stage of a call. The span of a stage begins with its first job.
+func (b *Batch) inStage(ctx context.Context, call plan.Call) context.Context {
+	if b.stage != nil && b.stageIndex != call.Stage {
+		b.endStage()
+	}
+	if b.stage != nil {
+		return trace.ContextWithSpan(ctx, b.stage)
+	}
+	b.stageIndex = call.Stage
+	ctx, b.stage = b.cfg.Tracer.Start(ctx, tracing.Stage, trace.WithAttributes(
+		tracing.StageIndex.Int(call.Stage), tracing.StageCalls.Int(len(b.machine.Plan().Stages[call.Stage])), tracing.Concurrent.Bool(call.ConcurrencySafe),
+	))
+	return ctx
+}
+
+func (b *Batch) endStage() {
+	if b.stage != nil {
+		b.stage.End()
+		b.stage = nil
+	}
+}
+
+// SendCall returns the header of a job, and the span of its publish, which the caller ends. A job
+// that is published again has the header of the first time, and no span.
+func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatch) (bus.Header, trace.Span) {
+	none := trace.SpanFromContext(context.Background())
+	if !b.run.IsRecording() {
+		return b.carry, none
+	}
+	if first, ok := b.sent[call.Index]; ok && first.takeOver == want.TakeOver {
+		return first.header, none
+	}
+	ctx, span := b.cfg.Tracer.Start(b.inStage(ctx, call), tracing.SendCall, producer...)
+	header := bus.Header{}
+	tracing.Inject(ctx, header)
+	b.sent[call.Index] = job{want.TakeOver, header}
+	if span.IsRecording() {
+		span.SetAttributes(
+			tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("send"), tracing.MessagingType.String("send"),
+			tracing.MessagingDestination.String(callTemplate(b.cfg.Names.Lane(want.Exclusive, "{pool}", anyBatch.Call(0)))),
+			tracing.ConversationID.String(string(b.in.Session)), tracing.Batch.String(string(b.in.ID)),
+			tracing.CallIndex.Int(call.Index), tracing.ToolCallID.String(string(call.ID)),
+			tracing.ToolName.String(b.cfg.Fold(call.PlannedCall.Tool)), tracing.Pool.String(call.Pool), tracing.CallKind.String(string(call.Kind)),
+		)
+	}
+	return header, span
+}
+
+// EndCall makes the span of a call that no worker has ended, and ends the span of its stage when no
+// call of the stage is open.
+func (b *Batch) EndCall(ctx context.Context, r messages.Result) {
+	if b.run.IsRecording() && !b.quiet && (r.Trail == nil || r.Trail.Span == "") {
+		b.endCall(ctx, r)
+	}
+	if b.stage == nil {
+		return
+	}
+	if open := b.machine.Open(); len(open) == 0 || b.machine.Plan().Calls[open[0]].Stage != b.stageIndex {
+		b.endStage()
+	}
+}
+
+func (b *Batch) endCall(ctx context.Context, r messages.Result) {
+	if b.stage != nil && b.machine.Plan().Calls[r.Index].Stage == b.stageIndex {
+		ctx = trace.ContextWithSpan(ctx, b.stage)
+	}
+	_, span := b.cfg.Tracer.Start(ctx, tracing.EndCall)
+	defer span.End()
+	span.SetAttributes(
+		tracing.ConversationID.String(string(b.in.Session)), tracing.Batch.String(string(b.in.ID)),
+		tracing.CallIndex.Int(r.Index), tracing.ToolCallID.String(string(r.CallID)), tracing.ToolName.String(b.cfg.Fold(r.Tool)),
+		tracing.CallKind.String(string(r.Kind)), tracing.CallStatus.String(string(r.Status)), tracing.CallAttempt.Int(r.Attempt),
+	)
+	if r.Status != messages.StatusSkipped && r.Status != messages.StatusAborted {
+		tracing.Fail(span, messages.ErrorType(r.Status, r.Err))
+	}
+}
+
+// BeginDecision starts the span of a decision, as part of the trace in its header.
+func BeginDecision(ctx context.Context, tracer trace.Tracer, h bus.Header) (context.Context, trace.Span) {
+	return tracer.Start(tracing.Extract(ctx, h), tracing.Decide, consumer...)
+}
+
+// DescribeDecision sets which question a person has answered, and how. It leaves out the reason that
+// the person wrote.
+func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(
+		tracing.MessagingSystem.String("nats"), tracing.MessagingOperation.String("process"), tracing.MessagingType.String("process"),
+		tracing.MessagingDestination.String(callTemplate(n.OfCall(wire.VerbDecide, anyBatch.Call(0)))),
+		tracing.ConversationID.String(string(d.Session)), tracing.Batch.String(string(d.Batch)), tracing.Tenant.String(string(d.Tenant)),
+		tracing.CallIndex.Int(d.Index), tracing.ToolCallID.String(string(d.CallID)),
+		tracing.Approval.String(d.Approval), tracing.Verdict.String(string(logfields.Short(d.Verdict))),
+	)
+}
+
+// anyBatch stands for the ids in the name of a subject, as OpenTelemetry's conventions want it.
+var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
+
+// callTemplate makes the subject of the first call of anyBatch the name of every such subject.
+func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }

@@ -1,0 +1,248 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Recorder writes the lines of batches that have ended, from what their driver and the journal know
+// of the calls. The lines are stored beside the reply and before the batch leaves the log, and the
+// batch waits for both. If a driver dies between the two, the next one finds the batch in the log,
+// and writes its lines from the stored reply and the journal.
+type Recorder struct {
+	log     *Log
+	journal Journal
+	cfg     RecorderConfig
+}
+
+// Journal is what the journal knows of a batch whose driver is gone.
+type Journal interface {
+	Calls(ctx context.Context, key wire.BatchKey, indices ...int) (journal.Known, error)
+	Plans(ctx context.Context, key wire.BatchKey) ([]journal.PlanEntry, error)
+	Records(ctx context.Context, key wire.CallKey) ([]journal.CallEntry, error)
+	Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error)
+}
+
+// RecorderConfig is what a Recorder has to know of its process.
+type RecorderConfig struct {
+	Writer string                   // who writes the lines
+	Digest func(tool string) string // the digest of a tool's definition; "": not known
+	Failed func()                   // called when the lines of a batch could not be written
+}
+
+// NewRecorder returns a recorder that writes to l. It touches no network.
+func NewRecorder(l *Log, j Journal, cfg RecorderConfig) *Recorder { return &Recorder{l, j, cfg} }
+
+// Ran is what call records say of the newest attempt of a call.
+type Ran struct {
+	ArgsHash   string // hex SHA-256 of the arguments
+	ToolDigest string
+}
+
+// RanOf returns what one record says. ok is false for a record that says nothing about arguments. A
+// record that cannot be read may be about others than the one before it, so it says that nothing is
+// known.
+func RanOf(r wire.CallRecord) (ran Ran, ok bool) {
+	return Ran{r.ArgsHash, r.ToolDigest}, r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable
+}
+
+// Ending is a batch that has ended.
+type Ending struct {
+	Accepted journal.Accepted
+	Batch    messages.Batch
+	Refused  messages.Class // why the whole batch was refused; "": it was not
+	// Calls returns what is known of the calls. nil: the batch has none.
+	Calls func(context.Context) ([]Call, error)
+	// Results are written instead when the lines of Calls cannot be made or never fit.
+	Results []messages.Result
+}
+
+// Write stores the missing lines of a batch. When full lines cannot be made, or never fit, it stores
+// bare ones. When not even those can be stored, it logs that and returns nil, because waiting would
+// block the session for ever.
+func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
+	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
+		var calls []Call
+		var err error
+		if e.Calls != nil {
+			calls, err = e.Calls(ctx)
+		}
+		return Lines(about, calls, hasher, r.log.Include()), err
+	})
+	if hopeless(err) {
+		r.cfg.Failed()
+		log.Error("the full audit lines of a batch cannot be written; bare lines are written instead", "err", err)
+		err = r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
+			return Bare(about, e.Results, hasher), nil
+		})
+	}
+	if err != nil {
+		r.cfg.Failed()
+	}
+	if hopeless(err) {
+		log.Error("the lines of a batch are missing in the audit log; its reply and its call records hold what is known", "err", err)
+		return nil
+	}
+	return err
+}
+
+// errPanic is a panic while lines were made. Another try would panic, too.
+var errPanic = errors.New("panic")
+
+// hopeless reports whether another try would fail in the same way.
+func hopeless(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
+
+func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher) (wire.AuditLines, error)) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	hasher, err := r.log.Hasher(ctx)
+	if err != nil {
+		return err
+	}
+	about := Batch{
+		Key: e.Accepted.Key, Session: e.Batch.Session, ID: e.Batch.ID, Digest: messages.Digest(e.Accepted.Body), Provider: e.Batch.Provider,
+		Round: e.Batch.Round, Accepted: e.Accepted.Stored, Writer: r.cfg.Writer, Now: time.Now(), TraceID: tracing.ID(ctx), Refused: e.Refused,
+	}
+	if about.TraceID == "" {
+		about.TraceID = tracing.ID(tracing.Extract(ctx, e.Accepted.Header))
+	}
+	all, err := lines(about, hasher)
+	if err != nil {
+		return err
+	}
+	if e.Refused == messages.ClassBatchConflict { // answered while earlier batches of the session run
+		return r.log.AppendAside(ctx, e.Accepted.Key, e.Accepted.Seq, all)
+	}
+	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
+}
+
+// Recall returns what the journal knows of the calls of a batch: of those with the given results, or
+// without results of those that have run or may have run. sent are the calls as the agent sent them;
+// none if the batch cannot be read.
+func (r *Recorder) Recall(ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result) ([]Call, error) {
+	known, err := r.journal.Calls(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := r.journal.Plans(ctx, key)
+	if err != nil && !bus.IsTerminal(err) { // a plan that cannot be read, which its driver has logged, adds nothing
+		return nil, err
+	}
+	found := make([]Call, max(len(sent), len(results)))
+	add := func(i int, call Call) {
+		if i < 0 || i >= len(found) {
+			return
+		}
+		was := found[i]
+		call.ToolDigest, call.ArgsHash = cmp.Or(call.ToolDigest, was.ToolDigest), cmp.Or(call.ArgsHash, was.ArgsHash)
+		if call.Result.Status == "" {
+			call.Result = was.Result
+		}
+		found[i] = call
+	}
+	for i, call := range sent {
+		add(i, Call{ToolDigest: r.cfg.Digest(call.Tool())})
+	}
+	for _, p := range plans {
+		for _, call := range p.Record.Calls {
+			add(call.Index, Call{ToolDigest: call.ToolDigest})
+		}
+		for _, result := range p.Record.Results {
+			add(result.Index, Call{Result: result})
+		}
+	}
+	for _, e := range known.Results {
+		add(e.Key.Index, Call{Result: e.Result})
+	}
+	for _, e := range known.Records {
+		ran := Ran{e.Record.ArgsHash, e.Record.ToolDigest}
+		if ran.ArgsHash == "" {
+			if ran, err = r.ranBefore(ctx, e); err != nil {
+				return nil, err
+			}
+		}
+		add(e.Key.Index, Call{Result: resultOf(e, sent), ToolDigest: ran.ToolDigest, ArgsHash: ran.ArgsHash})
+	}
+	calls := []Call{}
+	for i, call := range found {
+		if i < len(results) {
+			trail := call.Result.Trail
+			call.Result = results[i]
+			call.Result.Index, call.Result.Trail = i, trail
+		}
+		if i < len(sent) {
+			call.Input = sent[i].Input
+		}
+		if call.Result.Status != "" {
+			calls = append(calls, call)
+		}
+	}
+	return calls, r.FindInputs(ctx, key, calls)
+}
+
+// ranBefore returns what the older records of a call say, when the newest ends it and does not say.
+func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran Ran, err error) {
+	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
+		return ran, nil
+	}
+	records, err := r.journal.Records(ctx, newest.Key)
+	for _, e := range records {
+		if e.Record.ArgsHash != "" || e.Record.State == journal.Unreadable {
+			ran = Ran{e.Record.ArgsHash, e.Record.ToolDigest}
+		}
+	}
+	return ran, err
+}
+
+// resultOf returns the result in the newest record of a call. The outcome of a claimed call is
+// unknown: nobody waits for its worker any more.
+func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
+	switch record, i := e.Record, e.Key.Index; {
+	case record.Result != nil:
+		return *record.Result
+	case i < len(sent) && (record.State == wire.Claimed || record.State == wire.Renewed):
+		return messages.Result{
+			V: messages.Version, Index: i, CallID: sent[i].ID, Tool: sent[i].Tool(), Status: messages.StatusOutcomeUnknown,
+			Outcome: messages.Failed(messages.CodeOutcomeUnknown, ""), Attempt: record.Attempt, Worker: record.Worker,
+		}
+	}
+	return messages.Result{}
+}
+
+// FindInputs replaces the arguments that were sent by those that ran, where hooks or people have
+// changed them and lines about the tool show fields of them.
+func (r *Recorder) FindInputs(ctx context.Context, key wire.BatchKey, calls []Call) error {
+	for i, call := range calls {
+		ran := call.ArgsHash
+		if t := call.Result.Trail; t != nil {
+			ran = cmp.Or(t.ArgsHash, ran)
+		}
+		if ran == "" || !r.log.Include().Wants(call.Result.Tool) {
+			continue
+		}
+		sent, err := rawjson.Canonical(call.Input)
+		if err == nil && messages.Digest(sent) == ran {
+			continue
+		}
+		if calls[i].Input, err = r.journal.Input(ctx, key.Call(call.Result.Index), ran); err != nil {
+			return err
+		}
+	}
+	return nil
+}
