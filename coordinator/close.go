@@ -19,25 +19,25 @@ import (
 )
 
 // A batch that no driver can bring to its end is closed: each open call is ended in the journal by
-// compare-and-set, a live claim is waited out, and only then is the batch answered. The next write of the
-// session cannot start before that, so nothing of this batch runs beside it.
+// compare-and-set, live claims are waited for until they lapse, and only then is the batch answered.
+// The next write of the session cannot start before that, so no call of this batch runs beside it.
 
 // errPanic is a panic while a batch was driven. Another driver would panic, too.
 var errPanic = errors.New("panic")
 
 // guard calls do and returns its panic as an error that wraps errPanic.
-func (d *drive) guard(do func() error) (err error) {
+func (d *batchRun) guard(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			d.log.Error("panic while driving the batch", "panic", p, "stack", string(debug.Stack()))
+			d.log.Error("panic while the batch was driven; its open calls are ended", "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("%w: %v", errPanic, p)
 		}
 	}()
 	return do()
 }
 
-// whyClosed is why no driver can bring the batch to its end, in words for the model; empty when another
-// try may do so. The list is closed on purpose: a batch is never given up for a reason that may pass.
+// whyClosed says why no driver can bring the batch to its end, in words for the model; empty when
+// another try may succeed. No other reason closes a batch: a reason that may pass never does.
 func whyClosed(err error) string {
 	switch {
 	case errors.Is(err, errPanic):
@@ -52,21 +52,21 @@ func whyClosed(err error) string {
 	return ""
 }
 
-// close ends every open call of the batch and makes its reply. It returns cause where another try may do
-// better, and where ctx ends first.
-func (d *drive) close(ctx context.Context, cause error) error {
+// close ends every open call of the batch and makes its reply. It returns cause if another try may
+// succeed, or if ctx ends first.
+func (d *batchRun) close(ctx context.Context, cause error) error {
 	why := whyClosed(cause)
 	if why == "" || ctx.Err() != nil {
 		return cause
 	}
-	d.log.Error("the batch cannot be driven on; its open calls are ended", "err", cause)
+	d.log.Error("the batch cannot be driven to its end; its open calls are ended", "err", cause)
 	d.fatal, d.closed = nil, true
 	results, err := d.closeCalls(ctx, why)
 	if err != nil {
 		return err
 	}
 	d.spans.Fail(messages.ClassInternal)
-	if errors.Is(cause, errOtherPlan) { // the results are those of the other batch
+	if errors.Is(cause, errOtherPlan) { // the results belong to the other batch
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{
 			Class: messages.ClassInternal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
 		}))
@@ -77,13 +77,13 @@ func (d *drive) close(ctx context.Context, cause error) error {
 }
 
 // closeCalls ends the calls that have no end yet, and returns the results of all, in call order.
-func (d *drive) closeCalls(ctx context.Context, why string) (results []messages.Result, err error) {
+func (d *batchRun) closeCalls(ctx context.Context, why string) (results []messages.Result, err error) {
 	closing := &batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace}
 	results = make([]messages.Result, len(d.in.Calls))
 	for {
 		wait, err := d.closeOnce(ctx, closing, results, why)
 		if err != nil {
-			d.log.Log(ctx, logfields.RetryLevel(err), "the calls of a batch are not all ended; trying again", "err", err)
+			d.log.Log(ctx, logfields.RetryLevel(err), "not all calls of the batch could be ended; trying again", "err", err)
 		}
 		if err == nil && wait == 0 {
 			return results, nil
@@ -95,9 +95,9 @@ func (d *drive) closeCalls(ctx context.Context, why string) (results []messages.
 	}
 }
 
-// closeOnce looks at each call once and ends what nobody runs. It returns how long the rest may take; 0:
-// every call has ended.
-func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results []messages.Result, why string) (wait time.Duration, err error) {
+// closeOnce reads each call once and ends those that no worker runs. It returns how long the others may
+// take; 0: every call has ended.
+func (d *batchRun) closeOnce(ctx context.Context, closing *batch.Closing, results []messages.Result, why string) (wait time.Duration, err error) {
 	key, now := d.accepted.Key, time.Now()
 	newest, err := d.ends(ctx, results)
 	if err != nil {
@@ -133,7 +133,7 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 			fallthrough
 		case writeErr == nil:
 			d.closeQuestion(ctx, i, entry.Record)
-		default: // overtaken, or undecided: the next look tells
+		default: // overtaken, or undecided: the next read tells
 			open++
 			var lost *journal.Lost
 			if !errors.As(writeErr, &lost) {
@@ -147,9 +147,9 @@ func (d *drive) closeOnce(ctx context.Context, closing *batch.Closing, results [
 	return 0, errors.Join(err, d.withdrawAll(ctx))
 }
 
-// closable is the calls that have not ended: of the batch, and those of which the journal holds records although the
-// batch does not have them, because another batch of this id had.
-func (d *drive) closable(results []messages.Result, newest map[int]journal.CallEntry) (open []int) {
+// closable returns the calls that have not ended: those of the batch, and those that only the journal
+// has, because another batch with this id had them.
+func (d *batchRun) closable(results []messages.Result, newest map[int]journal.CallEntry) (open []int) {
 	for i := range results {
 		if results[i].Status == "" {
 			open = append(open, i)
@@ -163,16 +163,16 @@ func (d *drive) closable(results []messages.Result, newest map[int]journal.CallE
 	return open
 }
 
-// closeQuestion takes the question about a call that has ended off the list of those that are open.
-func (d *drive) closeQuestion(ctx context.Context, index int, was wire.CallRecord) {
+// closeQuestion withdraws the question about a call that has ended.
+func (d *batchRun) closeQuestion(ctx context.Context, index int, was wire.CallRecord) {
 	if was.State == wire.Parked {
 		d.questions.Withdraw(ctx, d.accepted.Key.Call(index), "", "gone")
 	}
 }
 
-// closeUndecoded ends what is open of a batch that cannot be decoded. A driver that could read it, of another version, may
-// have begun it.
-func (d *drive) closeUndecoded(ctx context.Context) error {
+// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version may
+// have been able to read it, and have begun it.
+func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	d.mu.Lock()
 	fresh := d.delivery != nil && d.delivery.Delivered == 1
 	d.mu.Unlock()
@@ -184,8 +184,8 @@ func (d *drive) closeUndecoded(ctx context.Context) error {
 	return err
 }
 
-// ends fills in the results that are stored, and returns the newest record of each call.
-func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map[int]journal.CallEntry, err error) {
+// ends fills in the stored results, and returns the newest record of each call.
+func (d *batchRun) ends(ctx context.Context, results []messages.Result) (newest map[int]journal.CallEntry, err error) {
 	known, err := d.journal.Calls(ctx, d.accepted.Key)
 	if err != nil {
 		return nil, err
@@ -220,8 +220,8 @@ func (d *drive) ends(ctx context.Context, results []messages.Result) (newest map
 	return newest, nil
 }
 
-// closedResult is the result of a call that was open when its batch was closed.
-func (d *drive) closedResult(i int, record wire.CallRecord, unknown bool, why string) messages.Result {
+// closedResult returns the result of a call that was open when its batch was closed.
+func (d *batchRun) closedResult(i int, record wire.CallRecord, unknown bool, why string) messages.Result {
 	var call messages.ToolCall
 	if i < len(d.in.Calls) {
 		call = d.in.Calls[i]
@@ -242,9 +242,9 @@ func (d *drive) closedResult(i int, record wire.CallRecord, unknown bool, why st
 	return result
 }
 
-// withdrawAll takes the jobs of the batch out of the queue. One that is in a worker's hands is not
-// disturbed: the worker finds that its call has ended.
-func (d *drive) withdrawAll(ctx context.Context) error {
+// withdrawAll takes the jobs of the batch out of the queue. A worker that has one already finds that its
+// call has ended.
+func (d *batchRun) withdrawAll(ctx context.Context) error {
 	jobs := d.names.Stream(bus.Jobs)
 	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.JobsOf(d.accepted.Key)...)
 	for _, job := range queued {

@@ -20,8 +20,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// heard follows a worker's word. A result in it is what the worker stored, so it saves a read.
-func (d *drive) heard(ctx context.Context, n wire.Notice) {
+// onNotice tells the machine what a worker's notice says. A result in it is what the worker stored, so
+// it saves a read.
+func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	if n.Index < 0 || n.Index >= len(d.in.Calls) {
 		return
 	}
@@ -40,30 +41,30 @@ func (d *drive) heard(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// removeJob takes the job of a failed attempt out of the queue, where its worker has left it: the next one
-// that is published knows of the attempt.
-func (d *drive) removeJob(ctx context.Context, n wire.Notice) {
+// removeJob takes the job of a failed attempt, which its worker has left there, out of the queue. The
+// next job has the number of the attempt.
+func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
 	}
 	if err := d.conn.Delete(ctx, d.names.Stream(bus.Jobs), n.LetGo.Job); err != nil {
-		d.log.Debug("the job of a failed attempt is not removed; the broker delivers it again", d.call(n.Index), "err", err)
+		d.log.Debug("the job of a failed attempt was not removed; the broker delivers it again", d.callAttr(n.Index), "err", err)
 	}
 }
 
-// look reads the journal and tells the machine what it holds.
-func (d *drive) look(ctx context.Context) {
+// look reads the journal because of a nudge, and tells the machine what it holds.
+func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
-		d.lookOnce(ctx)
+		d.askLeader(ctx)
 		return
 	}
-	for _, told := range d.lookAll(ctx) {
-		d.step(ctx, told)
+	for _, event := range d.lookAll(ctx) {
+		d.step(ctx, event)
 	}
 }
 
-// recorded is the record of a call as an event.
-func (d *drive) recorded(ctx context.Context, index int, record wire.CallRecord, seq uint64) batch.Recorded {
+// recorded returns the record of a call as an event.
+func (d *batchRun) recorded(ctx context.Context, index int, record wire.CallRecord, seq uint64) batch.Recorded {
 	if ran, ok := audit.RanOf(record); ok {
 		d.ran[index] = ran
 	}
@@ -74,33 +75,34 @@ func (d *drive) recorded(ctx context.Context, index int, record wire.CallRecord,
 	return event
 }
 
-func (d *drive) lookAll(ctx context.Context) []batch.Event {
+// lookAll reads what the journal holds of the open calls, and the controls of the session. A failed
+// read is left to the next poll.
+func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	open := d.machine.Open()
 	if len(open) == 0 {
 		return nil
 	}
-	var said []batch.Event
-	var unheard error
-	var heard sync.WaitGroup
-	heard.Go(func() { said, unheard = d.controls(ctx) })
+	var controls []batch.Event
+	var controlsErr error
+	var reading sync.WaitGroup
+	reading.Go(func() { controls, controlsErr = d.controls(ctx) })
 	known, err := d.journal.Calls(ctx, d.accepted.Key, open...)
-	heard.Wait()
-	if unheard != nil {
-		d.log.Log(ctx, logfields.RetryLevel(unheard), notHeard, "err", unheard)
+	reading.Wait()
+	if controlsErr != nil {
+		d.log.Log(ctx, logfields.RetryLevel(controlsErr), "the controls of the session cannot be read; trying again at the next poll", "err", controlsErr)
 	}
 	if err != nil {
-		d.log.Log(ctx, logfields.RetryLevel(err), "the journal cannot be read; it is tried again at the next poll", "err", err)
-		return said
+		d.log.Log(ctx, logfields.RetryLevel(err), "the journal cannot be read; trying again at the next poll", "err", err)
+		return controls
 	}
-	return append(append(said, d.known(ctx, known)...), batch.Looked{})
+	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known is records and results as events. What does not belong to a call of this batch is nobody's: a call
-// that claims, or has a journal for another reason, is what that says, any other what its result says, and both name
-// the call.
-func (d *drive) known(ctx context.Context, known journal.Known) []batch.Event {
+// known returns records and results as events. A call with a record is as its record says, any other
+// as its result says. What does not name the call is left out: it belongs to another batch.
+func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
 	var events []batch.Event
-	for _, key := range known.Hands { // first: a record tells of a later time
+	for _, key := range known.Hands { // first: records are of a later time
 		if key.Index < len(d.in.Calls) {
 			events = append(events, batch.HandedBack{Index: key.Index})
 		}
@@ -119,36 +121,36 @@ func (d *drive) known(ctx context.Context, known journal.Known) []batch.Event {
 		}
 	}
 	for _, err := range known.Unread {
-		d.log.Error("a record that cannot be read is left out", "err", err)
+		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
 	}
 	return events
 }
 
-// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive our
-// records; such a call is known by its place.
-func (d *drive) isOf(i int, r messages.Result) bool {
+// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive in
+// records; such a call is identified by its index.
+func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
 		return true
 	}
-	d.log.Error("a result that is not of this call is left out", d.call(i), "its_index", r.Index, "its_call", logfields.Short(r.CallID), "its_tool", logfields.Short(r.Tool))
+	d.log.Error("a stored result names another call and is left out; two batches may have had one id", d.callAttr(i), "its_index", r.Index, "its_call", logfields.Short(r.CallID), "its_tool", logfields.Short(r.Tool))
 	return false
 }
 
-// errOtherPlan: the journal holds the plan of another body under the batch's id.
+// errOtherPlan: another batch with the same id has its plan in the journal.
 var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
 
-// samePlan refuses the plan of another body under the same id.
-func (d *drive) samePlan(rec wire.PlanRecord) error {
+// samePlan returns errOtherPlan for the plan of another body.
+func (d *batchRun) samePlan(rec wire.PlanRecord) error {
 	if rec.Digest != d.digest {
 		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
 	}
 	return nil
 }
 
-// storePlan stores the plan record and tells what is then stored: ours, or that of a coordinator that was faster.
-// Nothing exclusive can start before, so there is nothing better to do than to go on trying.
-func (d *drive) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
+// storePlan stores the plan record and returns what is then stored: it, or that of a coordinator that
+// was faster. No exclusive call can start before, so it is tried until it succeeds.
+func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "store plan", func() error {
 		stored, err := d.journal.WritePlan(ctx, d.accepted.Key, want.Record, want.Expect)
@@ -164,18 +166,18 @@ func (d *drive) storePlan(ctx context.Context, want batch.StorePlan) []batch.Eve
 	return events
 }
 
-// end stores a result for a call that nobody runs, and tells what is then stored: it, or the record of a
-// worker that was faster.
-func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
+// end stores a result for a call that no worker ends, and returns what is then stored: it, or the
+// record of a worker that was faster.
+func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
-	d.log.Warn("call ended from outside", d.call(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
+	d.log.Warn("a call was ended by the coordinator", d.callAttr(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Claims(want.Index) {
 		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(ctx, want.Index) {
 			return []batch.Event{batch.Late{}}
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
 		if err != nil {
-			d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+			d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call was not stored; trying again at the next poll", d.callAttr(want.Index), "err", err)
 			return nil
 		}
 		d.withdraw(ctx, want.Index)
@@ -200,7 +202,7 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	case errors.As(err, &lost):
 		return []batch.Event{d.recorded(ctx, want.Index, lost.Newest.Record, lost.Newest.Seq)}
 	case err != nil:
-		d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call is not stored; it is tried again", d.call(want.Index), "err", err)
+		d.log.Log(ctx, logfields.RetryLevel(err), "the end of a call was not stored; trying again at the next poll", d.callAttr(want.Index), "err", err)
 		return nil
 	}
 	d.withdraw(ctx, want.Index)
@@ -210,10 +212,11 @@ func (d *drive) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, once in a drive, that the job of a call was published by another coordinator: whoever runs it tells
-// that one, and here nothing is heard of it. A batch that came to be driven as the next head may be delivered only
-// then, for the first time and to another, so a first delivery does not mean that nobody was before.
-func (d *drive) publishedElsewhere(ctx context.Context, index int) bool {
+// publishedElsewhere reports, once in a run, that another coordinator has published the job of a call:
+// its worker sends that coordinator the notices, and none come here. A first delivery does not mean
+// that no driver came before: a batch that is driven as the next head is delivered later, perhaps to
+// another coordinator.
+func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false
 	}
@@ -225,41 +228,20 @@ func (d *drive) publishedElsewhere(ctx context.Context, index int) bool {
 	return d.late
 }
 
-// queued is the jobs of a call that are in its lanes, queued or in the hands of workers.
-func (d *drive) queued(ctx context.Context, index int) ([]bus.Msg, error) {
+// queued returns the jobs of a call that are in its lanes, waiting or in the hands of workers.
+func (d *batchRun) queued(ctx context.Context, index int) ([]bus.Msg, error) {
 	key, pool := d.accepted.Key.Call(index), d.machine.Plan().Calls[index].Pool
 	return d.conn.LastOfEach(ctx, d.names.Stream(bus.Jobs), d.names.Lane(false, pool, key), d.names.Lane(true, pool, key))
 }
 
-// withdraw takes the job of a call that has ended out of the queue, so that no worker starts on it. One that has it in
-// hand is not disturbed.
-func (d *drive) withdraw(ctx context.Context, index int) {
+// withdraw takes the job of a call that has ended out of the queue, so that no worker starts it. A worker
+// that has the job already finds that the call has ended.
+func (d *batchRun) withdraw(ctx context.Context, index int) {
 	queued, err := d.queued(ctx, index)
 	for _, job := range queued {
 		err = errors.Join(err, d.conn.Delete(ctx, d.names.Stream(bus.Jobs), job.Seq))
 	}
 	if err != nil {
-		d.log.Debug("a job was not withdrawn; whoever takes it finds its call over", d.call(index), "err", err)
+		d.log.Debug("the job of an ended call was not withdrawn; its worker finds that the call has ended", d.callAttr(index), "err", err)
 	}
-}
-
-// insistSays is the time between two lines about the same thing that does not go.
-const insistSays = time.Minute
-
-// insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never can.
-func (d *drive) insist(ctx context.Context, what string, try func() error) {
-	if err := d.untilDone(ctx, what, try); err != nil {
-		d.fatal = err
-	}
-}
-
-// untilDone is insist for any goroutine.
-func (d *drive) untilDone(ctx context.Context, what string, try func() error) error {
-	var logged time.Time // the last log line
-	return bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, OnFailure: func(err error, _ time.Duration) {
-		if time.Since(logged) > insistSays {
-			d.log.Log(ctx, logfields.RetryLevel(err), what+" failed; trying again", "err", err)
-			logged = time.Now()
-		}
-	}}, try)
 }

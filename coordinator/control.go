@@ -14,18 +14,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-const notHeard = "what was said to the session cannot be read; it is tried again at the next poll"
-
-// controls is what was said to the session, as far as it means this batch.
-func (d *drive) controls(ctx context.Context) ([]batch.Event, error) {
+// controls returns the controls of the session that mean this batch, as events.
+func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 	if err != nil {
 		return nil, err
 	}
-	d.said = entries
+	d.controlsRead = entries
 	var events []batch.Event
 	for _, e := range entries {
-		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // what was said before was heard with that reply
+		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // that reply took the earlier steering along
 			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
 		}
 		stop := wire.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
@@ -42,17 +40,18 @@ func (d *drive) controls(ctx context.Context) ([]batch.Event, error) {
 	return events, nil
 }
 
-// steering is the messages that this batch's reply takes along, which no other reply does: it is noted down before
-// the reply is stored. What is said later, or cannot be noted down, waits for the next reply.
-func (d *drive) steering(ctx context.Context) json.RawMessage {
+// steering returns the messages that this reply takes along. A record says so before the reply is
+// stored, so that no other reply takes them, too. A message that comes later, or of which that record
+// cannot be stored, waits for the next reply.
+func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
-	d.insist(ctx, "take the steering along", func() error {
+	d.insist(ctx, "recording which steering the reply takes along", func() error {
 		for {
 			var untaken uint64
-			if taken, untaken = journal.Steering(d.said, d.accepted.Key.Batch); untaken == 0 {
+			if taken, untaken = journal.Steering(d.controlsRead, d.accepted.Key.Batch); untaken == 0 {
 				return nil
 			}
-			// Another coordinator may have replied while we drove it too: what was said since is for the next reply.
+			// A peer that drives the batch too may have replied: later steering is for the next reply.
 			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
 				taken = nil
 				return err
@@ -62,27 +61,30 @@ func (d *drive) steering(ctx context.Context) json.RawMessage {
 			case err == nil:
 				return nil
 			case errors.Is(err, bus.ErrFull):
-				d.log.Warn("the steering stays for the next reply", "err", err)
+				d.log.Warn("the steering waits for the next reply: the stream of calls is full", "err", err)
 				taken = nil
 				return nil
 			}
-			// More was said meanwhile, or it is not known whether this was stored: what now stands there tells.
+			// Another control came first, or it is not known whether this one was stored: read again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
 				return readErr
 			}
-			d.said = entries
+			d.controlsRead = entries
 			if !errors.Is(err, bus.ErrConflict) {
 				return err
 			}
 		}
 	})
-	return list(taken)
+	if len(taken) == 0 {
+		return nil
+	}
+	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain puts the steering back that our reply took along, when another coordinator's reply was stored first and
-// does not have it.
-func (d *drive) steerAgain(ctx context.Context, stored []byte) error {
+// steerAgain stores the steering of this reply again, if the reply of another coordinator was stored
+// first and does not have it.
+func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {
 		return nil
@@ -101,17 +103,10 @@ func (d *drive) steerAgain(ctx context.Context, stored []byte) error {
 	return nil
 }
 
-func list(steering []json.RawMessage) json.RawMessage {
-	if len(steering) == 0 {
-		return nil
-	}
-	return rawjson.MustMarshal(steering)
-}
-
-// stop tells whoever runs a call that it is not wanted any more.
-func (d *drive) stop(want batch.Stop) {
+// stop tells the worker that runs a call that it is not wanted any more.
+func (d *batchRun) stop(want batch.Stop) {
 	subject := d.names.OfCall(wire.VerbStop, d.accepted.Key.Call(want.Index))
 	if err := d.conn.Publish(subject, nil, rawjson.MustMarshal(want.Why)); err != nil {
-		d.log.Debug("a stop was not sent; it is repeated", d.call(want.Index), "err", err)
+		d.log.Debug("a stop was not sent to the worker; the next poll sends it again", d.callAttr(want.Index), "err", err)
 	}
 }

@@ -21,24 +21,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake takes one delivery from the log. Only the head of a session's log is driven; any other batch is
-// let go, and comes up when whoever finishes its predecessor looks for the next.
+// intake takes one delivery from the log. Only the head of a session's log is driven. Any other batch
+// goes back to the broker, and is driven when the driver of its predecessor looks for the next head.
 func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
-		c.bury(ctx, d, err)
+		c.deadLetter(ctx, d, err)
 		return
 	}
 	if d.Delivered > 1 {
 		c.cfg.Metrics.redelivered.Inc()
 	}
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
-	live := c.driving(accepted.Key)
+	live := c.runs.of(accepted.Key)
 	seen, reply := session.Observation{Driven: true}, journal.StoredReply{}
 	if live == nil {
-		if seen, reply, err = c.survey(ctx, accepted); err != nil {
-			log.Warn("let go: the log cannot be read", "err", err)
-			c.settle(log, d.Nak(time.Second))
+		if seen, reply, err = c.observe(ctx, accepted); err != nil {
+			log.Warn("the batch goes back to the broker: the log cannot be read", "err", err)
+			logUnsettled(log, d.Nak(time.Second))
 			return
 		}
 	}
@@ -47,84 +47,84 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	case session.Join:
 		live.adopt(d)
 	case session.Answer:
-		if err := c.again(ctx, log, accepted, reply); err != nil {
-			log.Warn("let go: the batch is not on record yet", "err", err)
-			c.settle(log, d.Nak(time.Second))
+		if err := c.answerAgain(ctx, log, accepted, reply); err != nil {
+			log.Warn("the batch goes back to the broker: its audit lines are not stored yet", "err", err)
+			logUnsettled(log, d.Nak(time.Second))
 			return
 		}
-		c.settle(log, d.Ack())
+		logUnsettled(log, d.Ack())
 	case session.Clear:
 		c.clearHead(ctx, log, accepted, d)
 	case session.Wait:
-		log.Debug("let go: not the head of its session, or driven elsewhere", "head", seen.Head)
-		c.settle(log, d.Nak(c.cfg.Poll))
+		log.Debug("the batch goes back to the broker: it is not the head of its session, or a peer drives it", "head", seen.Head)
+		logUnsettled(log, d.Nak(c.cfg.Poll))
 	case session.Vanished:
-		c.settle(log, d.Nak(time.Second)) // or the log was read at a server that is behind: gone, or here again
+		logUnsettled(log, d.Nak(time.Second)) // or a server that is behind was asked: then it is here the next time
 	case session.Drive:
-		c.driveLane(ctx, accepted, d)
+		c.driveSession(ctx, accepted, d)
 	}
 }
 
-// clearHead is for a batch that an earlier one of its session holds up. One that has its reply is in the way
-// since a server restart: its message came back into the log, and the consumer, which counts it as settled,
-// never delivers it. Such a head is removed, and the batch has its turn.
+// observe reads where a batch stands, and its stored reply if it has one: its own, or that of an
+// earlier batch with the same id.
+func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
+	var head journal.Accepted
+	var headErr, replyErr error
+	var reads sync.WaitGroup
+	reads.Go(func() { reply, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
+	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
+	reads.Wait()
+	seen.Head, seen.Elsewhere = head.Seq, c.peers.drive(a.Key)
+	return seen, reply, errors.Join(headErr, replyErr)
+}
+
+// clearHead handles a batch that an earlier one of its session holds up. After a server restart that
+// head may have its reply already: its message came back into the log, and the consumer, which counts
+// it as settled, never delivers it. Such a head is removed, and the batch has its turn.
 func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *bus.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
 	case err != nil || !found:
 		if err != nil {
-			log.Warn("the head of the session cannot be read", "err", err)
+			log.Warn("the batch goes back to the broker: the head of its session cannot be read", "err", err)
 		}
-		c.settle(log, d.Nak(time.Second))
-	case head.Seq == a.Seq && !c.drivenElsewhere(a.Key):
-		c.driveLane(ctx, a, d)
-	case session.RescuesHead(d.Delivered) && !c.drivenElsewhere(head.Key):
-		c.settle(log, d.Nak(c.cfg.Poll))
-		log.Info("held up for long: the head of the session is looked at", "head", head.Key.Batch, "deliveries", d.Delivered)
-		c.driveLane(ctx, head, nil)
+		logUnsettled(log, d.Nak(time.Second))
+	case head.Seq == a.Seq && !c.peers.drive(a.Key):
+		c.driveSession(ctx, a, d)
+	case session.RescuesHead(d.Delivered) && !c.peers.drive(head.Key):
+		logUnsettled(log, d.Nak(c.cfg.Poll))
+		log.Info("the head of the session has held up this batch for long; the head is driven now", "head", head.Key.Batch, "deliveries", d.Delivered)
+		c.driveSession(ctx, head, nil)
 	default:
-		log.Debug("let go: not the head of its session", "head", head.Seq)
-		c.settle(log, d.Nak(c.cfg.Poll))
+		log.Debug("the batch goes back to the broker: it is not the head of its session", "head", head.Seq)
+		logUnsettled(log, d.Nak(c.cfg.Poll))
 	}
 }
 
-// survey finds out where a batch stands, and what its stored reply is if it has one: its own, or that of an earlier batch
-// with the same id.
-func (c *Coordinator) survey(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
-	var head journal.Accepted
-	var headErr, replyErr error
-	var looks sync.WaitGroup
-	looks.Go(func() { reply, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
-	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
-	looks.Wait()
-	seen.Head, seen.Elsewhere = head.Seq, c.drivenElsewhere(a.Key)
-	return seen, reply, errors.Join(headErr, replyErr)
-}
-
-// driveLane drives a batch that is the head of its session, and then the next head, until there is none. It reports
-// whether what is left of the lane is in other hands: those of another drive here, of people, or of the broker. A drive
-// that was given up leaves its batch to whoever is next.
-func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (done bool) {
+// driveSession drives a batch that is the head of its session, and then the next head, until there is
+// none. done reports whether the rest of the session is in other hands: those of another run here, of
+// people, or of the broker. A run that gives up leaves its batch to the next driver.
+func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (done bool) {
 	for {
-		d := c.newDrive(accepted, delivery)
-		if live := c.enter(d); live != nil {
+		d := c.newRun(accepted, delivery)
+		if live := c.runs.enter(d); live != nil {
 			if delivery != nil {
 				live.adopt(delivery)
 			}
 			return true
 		}
 		finished := d.run(ctx)
-		c.leave(d)
+		c.runs.leave(d)
 		d.letGo(ctx, finished)
 		if !finished {
-			return !d.resting.IsZero()
+			return !d.suspended.IsZero()
 		}
 		if !c.serving.Load() {
-			return true // what is in the log will be delivered to somebody
+			return true // the broker delivers the next batch to a peer
 		}
 		next, found, err := c.nextHead(ctx, d.log, accepted.Key, 0)
 		if err != nil {
-			d.log.Warn("the next batch of the session waits for its delivery", "err", err)
+			d.log.Warn("the next batch of the session cannot be read; it is driven when the broker delivers it", "err", err)
 		}
 		if err != nil || !found {
 			return true
@@ -133,8 +133,9 @@ func (c *Coordinator) driveLane(ctx context.Context, accepted journal.Accepted, 
 	}
 }
 
-// nextHead is the oldest batch of the session that has no reply yet. One that has, because it was submitted again or came
-// back into the log, is answered and removed, unless its reply is younger than settled: its driver may be about to do so.
+// nextHead returns the oldest batch of the session that has no reply yet. A batch that has its reply,
+// because it was submitted again or came back into the log, is answered and removed, unless the reply
+// is younger than settled: its driver may be about to do so.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -145,10 +146,10 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 		if err != nil || !replied {
 			return next, err == nil, err
 		}
-		if settled > 0 && (c.driving(next.Key) != nil || c.conn.Now(ctx).Sub(reply.Stored) < settled) {
+		if settled > 0 && (c.runs.of(next.Key) != nil || c.conn.Now(ctx).Sub(reply.Stored) < settled) {
 			return next, true, nil
 		}
-		if err := c.again(ctx, log, next, reply); err != nil {
+		if err := c.answerAgain(ctx, log, next, reply); err != nil {
 			return next, false, err
 		}
 		if err := c.journal.Remove(ctx, next); err != nil {
@@ -157,17 +158,17 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 	}
 }
 
-// again answers a batch that has its reply already: the same body gets it once more, another body under
-// the same id is refused. One that is still in the log with its own reply may not be on record yet. Where that cannot be
-// mended now the batch has to stay in the log.
-func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
+// answerAgain answers a batch that has its reply already: the same body gets the reply once more,
+// another body under the same id is refused. The audit lines of a batch that is still in the log with
+// its own reply may be missing. When they cannot be written now, the error keeps the batch in the log.
+func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {
-		log.Error("the stored reply cannot be read", "err", err)
+		log.Error("the stored reply of a batch cannot be read; the batch is removed from the log unanswered", "err", err)
 		return nil
 	}
 	if digest := messages.Digest(a.Body); digest != reply.Digest {
-		c.refuseAside(log, a, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
+		c.publishRefusal(log, a, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with the id %.80q and another body was run before (digest %s). Use a new id.", reply.Batch, reply.Digest)})
 		refused := messages.Batch{Session: reply.Session, ID: reply.Batch}
 		return c.recorder.Write(ctx, log, audit.Ending{Accepted: a, Batch: refused, Refused: messages.ClassBatchConflict})
@@ -176,14 +177,12 @@ func (c *Coordinator) again(ctx context.Context, log *slog.Logger, a journal.Acc
 		if err := c.auditReplied(ctx, log, a, stored.Body); err != nil {
 			return err
 		}
-	}
-	if stored.Own {
-		log.Info("the batch has its reply and was still in the log; the reply is published again")
+		log.Info("the batch was still in the log with its reply; the reply is published again")
 	} else {
-		log.Info("submitted again; answered with the stored reply")
+		log.Info("the batch was submitted again; the stored reply is published again")
 	}
 	if err := c.conn.Publish(c.names.Of(wire.VerbReply, a.Key), nil, stored.Body); err != nil {
-		log.Warn("stored reply not published again; it can be fetched", "err", err)
+		log.Warn("the stored reply was not published again; the agent can get it by the id of the batch", "err", err)
 	}
 	return nil
 }
@@ -193,30 +192,65 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 	return reply, err
 }
 
-// refuseAside answers with a refusal that must not look like the reply of the batch.
-func (c *Coordinator) refuseAside(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
+// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that stored
+// the reply may have got no further.
+func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
+	body, err := c.journal.FullReply(ctx, stored)
+	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
+		log.Error("a large reply is missing in the object store; its audit lines are made from the journal", "err", err)
+		body, err = stored, nil
+	}
+	if err != nil {
+		return err
+	}
+	reply, err := decodeReply(body)
+	if err != nil {
+		return err
+	}
+	written, err := c.auditLog.Written(ctx, a.Key, a.Seq, a.Stored, len(reply.Results))
+	if err != nil || written {
+		return err
+	}
+	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // a refused batch as far as it can be read
+	results := reply.Results
+	if len(results) == 0 {
+		results = nil
+	}
+	e := audit.Ending{Accepted: a, Batch: in.Batch, Results: reply.Results, Calls: func(ctx context.Context) ([]audit.Call, error) {
+		return c.recorder.Recall(ctx, a.Key, in.Calls, results)
+	}}
+	if reply.Error != nil {
+		e.Refused = reply.Error.Class
+	}
+	log.Info("the audit lines of a batch are written after its reply")
+	return c.recorder.Write(ctx, log, e)
+}
+
+// publishRefusal publishes a refusal that must not look like the reply of the batch.
+func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)
 	logRefusal(log, refusal)
 	c.cfg.Metrics.refused(refusal.Class)
 	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {
-		log.Warn("refusal not published", "err", err)
+		log.Warn("a refusal was not published; the agent hears of it when it sends the batch again", "err", err)
 	}
 }
 
-// bury sets aside what is no batch at all, so that it blocks nothing and is not forgotten.
-func (c *Coordinator) bury(ctx context.Context, d *bus.Delivery, reason error) {
-	c.log.Error("set aside", "subject", d.Subject, "err", reason)
+// deadLetter keeps a message that is no batch at all, with the reason, and takes it out of the log.
+func (c *Coordinator) deadLetter(ctx context.Context, d *bus.Delivery, reason error) {
+	c.log.Error("a message in the log is no batch and becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
-		c.log.Error("could not be set aside; it will come again", "err", err)
+		c.log.Error("the dead letter was not stored; the broker delivers the message again", "err", err)
 		return
 	}
-	c.settle(c.log, d.Term(reason.Error()))
+	logUnsettled(c.log, d.Term(reason.Error()))
 }
 
-func (c *Coordinator) settle(log *slog.Logger, err error) {
+// logUnsettled logs that a delivery could not be settled.
+func logUnsettled(log *slog.Logger, err error) {
 	if err != nil {
-		log.Warn("delivery not settled; it will come again and be found done", "err", err)
+		log.Warn("a delivery was not settled; the broker delivers it again, and its batch is found done", "err", err)
 	}
 }

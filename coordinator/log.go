@@ -9,15 +9,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What a line of the log is about is told by the same words everywhere, here and in the workers: tenant, session and batch
-// are tokens, as in subjects; call is the id that the model gave it, or index its place where the id is not known;
-// trace_id is the trace that tells of the same. A failure has one line, where it is decided what comes of it.
+// callAttr names a call of the batch in a log line.
+func (d *batchRun) callAttr(index int) slog.Attr { return logfields.Attr(d.in.Calls[index].ID, index) }
 
-// call names a call of the batch that is driven.
-func (d *drive) call(index int) slog.Attr { return logfields.Attr(d.in.Calls[index].ID, index) }
-
-// logRefusal says that a batch is refused, and where in the message the reason is. The reason itself quotes what a model or an agent
-// wrote, and is told with the level debug. One that is our own fault has an error in the log already.
+// logRefusal says that a batch is refused, and where in the message the reason is. The reason quotes
+// what a model or an agent wrote, so it has the level debug. A refusal because of a fault of the fleet
+// has an error in the log already.
 func logRefusal(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
 	if r.Class == messages.ClassInternal {
@@ -30,10 +27,10 @@ func logRefusal(log *slog.Logger, r *messages.Refusal) {
 	log.Debug("why it is refused", "reason", r.Message)
 }
 
-// place is what reasons begin with: members that the provider's shape has, and indices.
+// place matches what reasons begin with: the path of a member in the provider's message.
 var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\])*)*): `)
 
-// levelOfReply is how important it is that a batch has its reply. Of one that is refused that is said already.
+// levelOfReply is the level of the line about a reply. A refusal was logged already.
 func levelOfReply(s messages.ReplyStatus) slog.Level {
 	if s == messages.ReplyRefused {
 		return slog.LevelDebug

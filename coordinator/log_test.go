@@ -164,7 +164,7 @@ func TestHowABatchGoesOn(t *testing.T) {
 		{[]journal.CallEntry{parked, record(wire.Ended, denied)}, waits},
 		{[]journal.CallEntry{granted, claimed}, taken},
 	} {
-		level, what := howItGoesOn(tt.records)
+		level, what := describeResume(tt.records)
 		if got := level.String() + " " + what; got != tt.want {
 			t.Errorf("%+v: got %s, want %s", tt.records, got, tt.want)
 		}

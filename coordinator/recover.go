@@ -10,14 +10,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// recall tells the machine what the journal holds of a batch that may have been driven before, and reports
-// whether there was anything (found), and whether this is not certainly its first driver (late). There is no
-// other recovery: the same records, through the same machine.
-func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
+// recall tells the machine what the journal holds of a batch that may have had a driver before. found:
+// there was something. late: this may not be the first driver. There is no other recovery: the same
+// records go through the same machine.
+func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 	d.mu.Lock()
 	late = d.delivery == nil || d.delivery.Delivered > 1
 	d.mu.Unlock()
-	// A server that has restarted since may have forgotten how often it delivered the batch.
+	// A server that has restarted since may not know how often it delivered the batch.
 	if !late && !d.conn.Before(ctx, d.accepted.Stored) {
 		return false, false, nil
 	}
@@ -44,15 +44,15 @@ func (d *drive) recall(ctx context.Context) (found, late bool, err error) {
 	if found {
 		d.spans.Link(known.Records)
 		d.cfg.Metrics.taken.Inc()
-		level, what := howItGoesOn(known.Records)
+		level, what := describeResume(known.Records)
 		d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 	}
 	return found, late, nil
 }
 
-// howItGoesOn is what the log says of a batch that was driven before. One that rested was left by nobody: it goes on
-// because somebody has answered, or is looked at for what has expired.
-func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
+// describeResume is the log line about a batch that had a driver before. A suspended batch lost no
+// driver: it goes on because a person has answered, or is looked at for questions that have expired.
+func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false
 	for _, e := range records {
@@ -62,7 +62,7 @@ func howItGoesOn(records []journal.CallEntry) (slog.Level, string) {
 		}
 	}
 	switch {
-	case states[wire.Claimed]: // a worker has a call, so somebody was here after the answer
+	case states[wire.Claimed]: // a worker has the call, so there was a driver after the answer
 	case states[wire.Granted], denied && !states[wire.Parked]:
 		return slog.LevelInfo, "batch goes on after an answer"
 	case states[wire.Parked]:

@@ -6,32 +6,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// assemble makes the reply of the results, which are in call order.
-func (d *drive) assemble(ctx context.Context, results []messages.Result) {
+// assemble makes the reply from the results, which are in call order.
+func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	outcomes := make([]messages.Outcome, len(results))
 	for i := range results {
 		if results[i].Index != i {
 			panic(fmt.Sprintf("coordinator: result %d of batch %s is of call %d", i, d.accepted.Key, results[i].Index))
 		}
 		whole := results[i]
-		d.insist(ctx, "fetch a large outcome", func() error {
+		d.insist(ctx, "fetching a large outcome", func() error {
 			err := d.journal.Resolve(ctx, &whole)
 			if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
-				d.log.Error("a stored outcome is gone", d.call(i), "err", err)
-				return nil // answered as lost
+				d.log.Error("a large outcome is missing in the object store; the call is answered without it", d.callAttr(i), "err", err)
+				return nil
 			}
 			return err
 		})
@@ -43,7 +41,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	}
 	reinjection, err := d.encode(outcomes)
 	if err != nil {
-		d.log.Error("the results cannot be written in the provider's shape", "err", err)
+		d.log.Error("the results cannot be written in the provider's form; the batch is refused after it has run", "err", err)
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
 		d.reply.Results = slim(results)
 		d.spans.Fail(messages.ClassInternal)
@@ -61,7 +59,7 @@ func (d *drive) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-func (d *drive) encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
+func (d *batchRun) encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -70,7 +68,7 @@ func (d *drive) encode(outcomes []messages.Outcome) (reinjection json.RawMessage
 	return d.in.Codec.Encode(d.in.Calls, outcomes)
 }
 
-// slim is results without what the reinjection holds already, and without what is for the record for people.
+// slim returns the results as a reply has them.
 func slim(results []messages.Result) []messages.Result {
 	out := make([]messages.Result, len(results))
 	for i, r := range results {
@@ -79,17 +77,18 @@ func slim(results []messages.Result) []messages.Result {
 	return out
 }
 
-// finish stores the reply and puts the calls on record, both at once, tells everybody and takes the batch out of the log. The
-// reply that is published is the one that was stored: the server does it.
-func (d *drive) finish(ctx context.Context) bool {
+// finish stores the reply and the audit lines, side by side, and then takes the batch out of the log.
+// The server itself publishes the reply that was stored. finished reports whether the batch has left
+// the log.
+func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
-		d.tell(messages.EventResult, r)
+		d.publishResult(messages.EventResult, r)
 	}
-	recorded, ending := make(chan error, 1), d.ending()
+	audited, ending := make(chan error, 1), d.ending()
 	go func() {
-		recorded <- d.untilDone(ctx, "put the calls on record", func() error { return d.recorder.Write(ctx, d.log, ending) })
+		audited <- d.retry(ctx, "writing the audit lines", func() error { return d.recorder.Write(ctx, d.log, ending) })
 	}()
-	d.insist(ctx, "store reply", func() error {
+	d.insist(ctx, "storing the reply", func() error {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
@@ -97,51 +96,52 @@ func (d *drive) finish(ctx context.Context) bool {
 		}
 		return err
 	})
-	if err := <-recorded; err != nil && d.fatal == nil {
+	if err := <-audited; err != nil && d.fatal == nil {
 		d.fatal = err
 	}
-	if d.fatal == nil { // while the next batch of the session waits, so that nothing of it is told before
+	if d.fatal == nil { // before the next batch of the session can publish anything
 		d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	}
 	if !d.leaveLog(ctx) {
 		return false
 	}
 	took := d.sinceAccepted(ctx)
-	d.cfg.Metrics.replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.fold)
+	d.cfg.Metrics.replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
 
-// adoptReply takes over the status of the stored reply, which another driver may have made.
-func (d *drive) adoptReply(stored []byte) {
+// adoptReply takes over the status of the stored reply, which may be another driver's.
+func (d *batchRun) adoptReply(stored []byte) {
 	if reply, err := decodeReply(stored); err == nil {
 		d.reply.Status, d.reply.Error = reply.Status, reply.Error
 	}
 }
 
-// sinceAccepted is how old the batch is, rests and earlier drives included.
-func (d *drive) sinceAccepted(ctx context.Context) time.Duration {
+// sinceAccepted is the age of the batch, with the time under earlier drivers and without any.
+func (d *batchRun) sinceAccepted(ctx context.Context) time.Duration {
 	return max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 }
 
-// leaveLog takes the batch out of the log, unless what had to be stored before could not be. It reports whether it did.
-func (d *drive) leaveLog(ctx context.Context) bool {
+// leaveLog takes the batch out of the log, unless its reply or its audit lines could not be stored. It
+// reports whether it did.
+func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
-		d.insist(ctx, "take the batch out of the log", func() error { return d.remove(ctx) })
+		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })
 	}
 	if d.fatal != nil {
-		d.log.Warn("batch let go at its end", "err", d.fatal)
+		d.log.Warn("the end of the batch could not be stored; another driver goes on with it", "err", d.fatal)
 		d.failSpan(ctx)
 	}
 	return d.fatal == nil
 }
 
-// remove takes the batch out of the log: by the delivery it came with, or by its place there.
-func (d *drive) remove(ctx context.Context) error {
+// remove takes the batch out of the log: by its delivery, or by its sequence.
+func (d *batchRun) remove(ctx context.Context) error {
 	d.mu.Lock()
 	delivery := d.delivery
 	d.mu.Unlock()
-	// An acknowledgement names only a place, which a server that restarted since may have given to another batch.
+	// An acknowledgement names only a sequence, which a restarted server may have given to another batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
 	}
@@ -149,23 +149,22 @@ func (d *drive) remove(ctx context.Context) error {
 }
 
 // refuse answers a batch that cannot be run.
-func (d *drive) refuse(ctx context.Context, b messages.Batch, refusal *messages.Refusal) bool {
+func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finished bool) {
 	d.spans.Fail(refusal.Class)
 	if refusal.Class == messages.ClassSubjectMismatch {
-		d.refuseAside(d.log, d.accepted, refusal)
+		d.publishRefusal(d.log, d.accepted, refusal)
 		refused := audit.Ending{Accepted: d.accepted, Refused: refusal.Class}
-		d.insist(ctx, "put the refusal on record", func() error { return d.recorder.Write(ctx, d.log, refused) })
+		d.insist(ctx, "writing the audit line of the refusal", func() error { return d.recorder.Write(ctx, d.log, refused) })
 		return d.leaveLog(ctx)
 	}
 	logRefusal(d.log, refusal)
 	d.cfg.Metrics.refused(refusal.Class)
-	d.in.Batch = b
-	d.reply = new(submission.Refused(b, d.digest, refusal))
+	d.reply = new(submission.Refused(d.in.Batch, d.digest, refusal))
 	return d.finish(ctx)
 }
 
-// announce tells the start of every call, before anything runs.
-func (d *drive) announce() {
+// announce publishes the start of every call, before anything runs.
+func (d *batchRun) announce() {
 	for _, call := range d.machine.Plan().Calls {
 		d.publish(messages.Event{
 			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
@@ -173,12 +172,13 @@ func (d *drive) announce() {
 	}
 }
 
-func (d *drive) tell(kind messages.EventType, r messages.Result) {
+func (d *batchRun) publishResult(kind messages.EventType, r messages.Result) {
 	r = submission.Slim(r)
 	d.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
 }
 
-func (d *drive) publish(e messages.Event) {
+// publish publishes an event of the batch. A lost event is not sent again: the history has it.
+func (d *batchRun) publish(e messages.Event) {
 	d.counters[e.Index]++
 	e.V, e.Session, e.Batch = messages.Version, d.in.Batch.Session, d.in.Batch.ID
 	e.Counter, e.Time = d.counters[e.Index], time.Now()
@@ -187,12 +187,12 @@ func (d *drive) publish(e messages.Event) {
 	}
 	header := bus.Header{messages.EventHeader: {string(e.Type)}}
 	if err := d.conn.Publish(d.names.Of(wire.VerbEvent, d.accepted.Key), header, rawjson.MustMarshal(e)); err != nil {
-		d.log.Debug("event lost", "type", e.Type, "err", err)
+		d.log.Debug("an event was not published; the history of the batch has it", "type", e.Type, "err", err)
 	}
 }
 
-// stopSummary is what the hooks of a batch did, by its results in call order; nil when none of its calls met one. The
-// agent is asked to stop where one hook wants it, and told the first one's reason.
+// stopSummary returns what the hooks of a batch did, from its results in call order; nil if no hook ran.
+// The agent is asked to stop if one hook wants it, with the reason of the first.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {
@@ -217,7 +217,7 @@ func stopSummary(results []messages.Result) *messages.StopSummary {
 }
 
 // ending is what the audit log gets of this batch, whose reply is made.
-func (d *drive) ending() audit.Ending {
+func (d *batchRun) ending() audit.Ending {
 	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
 	if d.reply.Error != nil {
 		e.Refused = d.reply.Error.Class
@@ -237,8 +237,8 @@ func (d *drive) ending() audit.Ending {
 	return e
 }
 
-// ranCalls is what is known of the calls of this batch, which all have ended.
-func (d *drive) ranCalls(ctx context.Context) ([]audit.Call, error) {
+// ranCalls returns what the audit log gets of the calls of this batch, which all have ended.
+func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 	calls := make([]audit.Call, len(d.ended))
 	for i, r := range d.ended {
 		calls[i] = audit.Call{
@@ -247,37 +247,4 @@ func (d *drive) ranCalls(ctx context.Context) ([]audit.Call, error) {
 		}
 	}
 	return calls, d.recorder.FindInputs(ctx, d.accepted.Key, calls)
-}
-
-// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that stored
-// the reply may have got no further.
-func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
-	body, err := c.journal.FullReply(ctx, stored)
-	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
-		log.Error("a large reply is missing in the object store; its audit lines are made from the journal", "err", err)
-		body, err = stored, nil
-	}
-	if err != nil {
-		return err
-	}
-	reply, err := decodeReply(body)
-	if err != nil {
-		return err
-	}
-	written, err := c.auditLog.Written(ctx, a.Key, a.Seq, a.Stored, len(reply.Results))
-	if err != nil || written {
-		return err
-	}
-	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // a refused batch as far as it can be read
-	e := audit.Ending{Accepted: a, Batch: in.Batch, Results: reply.Results, Calls: func(ctx context.Context) ([]audit.Call, error) {
-		if len(reply.Results) == 0 {
-			return c.recorder.Recall(ctx, a.Key, in.Calls, nil)
-		}
-		return c.recorder.Recall(ctx, a.Key, in.Calls, reply.Results)
-	}}
-	if reply.Error != nil {
-		e.Refused = reply.Error.Class
-	}
-	log.Info("the audit lines of a batch are written after its reply")
-	return c.recorder.Write(ctx, log, e)
 }

@@ -265,7 +265,7 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		o.must(o.conn.Delete(t.Context(), o.names.Stream(bus.Replies), full))
 		o.reply(key, time.Minute)
-		if said := log.lines("store reply failed; trying again"); len(said) != 2 {
+		if said := log.lines("storing the reply failed; trying again"); len(said) != 2 {
 			t.Errorf("%d lines about it in a minute and a half, want 2: %q", len(said), said)
 		}
 	})
@@ -438,7 +438,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		}
 		c, err := New(o.conn, Config{})
 		o.must(err)
-		d := c.newDrive(journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
+		d := c.newRun(journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
 		ctx := d.beginSpans(t.Context())
 		synctest.Wait() // allocations of all goroutines are counted
 		if n := testing.AllocsPerRun(100, func() { d.spans.SendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {

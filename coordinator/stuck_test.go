@@ -109,10 +109,10 @@ func TestTheSweepLeavesADrivenBatchAlone(t *testing.T) {
 		a, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
 		b, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})
 		key := o.submit("s", "long", 1) // no worker takes it
-		o.until("somebody drives it", time.Minute, func() bool { return a.driving(key) != nil || b.driving(key) != nil })
+		o.until("somebody drives it", time.Minute, func() bool { return a.runs.of(key) != nil || b.runs.of(key) != nil })
 		for range 12 {
 			time.Sleep(time.Minute)
-			if a.driving(key) != nil && b.driving(key) != nil {
+			if a.runs.of(key) != nil && b.runs.of(key) != nil {
 				t.Fatal("both coordinators drive the batch")
 			}
 		}

@@ -14,20 +14,21 @@ import (
 )
 
 // A server that restarts can bring a batch back into the log that was answered and removed, while the
-// consumer counts it as settled and never delivers it. A later batch of the session finds such a head when
-// it is delivered again (intake.go). The sweep finds the others: after each reconnect, and now and then.
+// consumer counts it as settled and never delivers it. A later batch of the session finds such a head
+// when it is delivered again (intake.go). The sweep finds the others, after each reconnect and now and
+// then.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
 	sweepEvery = 5 * time.Minute
-	// answerWithin is how long the other coordinators have to say that they drive a batch.
-	answerWithin = time.Second
+	// peerTimeout is how long peers have to answer that they drive a batch.
+	peerTimeout = time.Second
 )
 
 // sweepLog looks for heads that nobody drives, until ctx ends.
 func (c *Coordinator) sweepLog(ctx context.Context) {
-	var drives sync.WaitGroup
-	defer drives.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	again := make(chan struct{}, 1)
 	defer c.conn.OnReconnect(func() {
 		select {
@@ -40,13 +41,13 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again: // what is in flight settles first
+		case <-again: // let what is in flight settle first
 			wait = c.cfg.AckWait
 			continue
-		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // not every coordinator at once
+		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
 		}
-		if err := c.sweep(ctx, &drives); err != nil && ctx.Err() == nil {
-			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept; it is tried again", "err", err)
+		if err := c.sweep(ctx, &running); err != nil && ctx.Err() == nil {
+			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept for batches without a driver; trying again", "err", err)
 			wait = c.cfg.AckWait
 			continue
 		}
@@ -54,9 +55,8 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweep removes the heads that have their reply, and drives those that no coordinator drives although they
-// are old.
-func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
+// sweep removes the heads that have their reply, and drives those that are old and driven by nobody.
+func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error {
 	now := c.conn.Now(ctx)
 	heads, err := c.oldHeads(ctx, now)
 	if err != nil {
@@ -65,29 +65,30 @@ func (c *Coordinator) sweep(ctx context.Context, drives *sync.WaitGroup) error {
 	var suspects []journal.Accepted
 	for _, head := range heads {
 		alone, headErr := c.unattended(ctx, head, now)
-		if headErr != nil { // of this session; the others are looked at all the same
+		if headErr != nil { // of this session; the other sessions are still swept
 			err = errors.Join(err, headErr)
 		}
 		if alone {
 			suspects = append(suspects, head)
-			c.tellColleagues(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
+			c.peers.publish(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
 		}
 	}
 	if len(suspects) == 0 {
 		return err
 	}
-	pause(ctx, answerWithin)
+	pause(ctx, peerTimeout)
 	for _, head := range suspects {
-		if c.driving(head.Key) != nil || c.drivenElsewhere(head.Key) {
+		if c.runs.of(head.Key) != nil || c.peers.drive(head.Key) {
 			continue
 		}
 		logfields.Batch(ctx, c.log, head.Key).Warn("nobody drives the oldest batch of a session; it is driven now", "age", now.Sub(head.Stored).Round(time.Second))
-		drives.Go(func() { c.wake(ctx, head.Key.Tenant, head.Key.Session, nil) })
+		running.Go(func() { c.resumer.Resume(ctx, head.Key.Tenant, head.Key.Session) })
 	}
 	return err
 }
 
-// oldHeads is the oldest batch of every session whose oldest batch is not new, without their bodies.
+// oldHeads returns the oldest batch of every session, without its body, if it is older than
+// Config.AckWait.
 func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []journal.Accepted, err error) {
 	seen := map[string]bool{}
 	err = c.journal.EachOpen(ctx, "*", "*", func(a journal.Accepted) (more bool) {
@@ -103,16 +104,16 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is old enough to wonder why it is there. One that has its reply is
+// unattended reports whether a head is so old that it may have no driver. A head that has its reply is
 // removed on the way.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
-	if c.driving(head.Key) != nil || c.drivenElsewhere(head.Key) {
+	if c.runs.of(head.Key) != nil || c.peers.drive(head.Key) {
 		return false, nil
 	}
 	next, found, err := c.nextHead(ctx, logfields.Batch(ctx, c.log, head.Key), head.Key, c.cfg.AckWait)
 	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < session.MaxSuspend+2*c.cfg.AckWait {
 		return false, err
 	}
-	waits, err := c.waitsForPeople(ctx, head.Key)
+	waits, err := waitsForPeople(ctx, c.journal, head.Key)
 	return !waits, err
 }

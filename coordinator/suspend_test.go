@@ -241,7 +241,7 @@ func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval 
 		}
 		q = *entry.Record.Approval
 		for _, c := range all {
-			if c.driving(key.BatchKey) != nil {
+			if c.runs.of(key.BatchKey) != nil {
 				return false
 			}
 		}
@@ -528,7 +528,7 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 		q := o.rests(key.Call(0), all...)
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		o.until("the call runs", soon, func() bool { return o.runs.Load() == 1 })
-		driver := slices.IndexFunc(all, func(c *Coordinator) bool { return c.driving(key) != nil })
+		driver := slices.IndexFunc(all, func(c *Coordinator) bool { return c.runs.of(key) != nil })
 		if driver < 0 {
 			t.Fatal("a call runs of a batch that nobody drives")
 		}
@@ -550,12 +550,15 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 			keys = append(keys, o.submit(fmt.Sprint("s", i), "b", 1))
 		}
 		o.until("all rest", 5*time.Minute, func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.live) == 0 && len(o.pending()) == sessions
+			c.runs.mu.Lock()
+			defer c.runs.mu.Unlock()
+			return len(c.runs.byKey) == 0 && len(o.pending()) == sessions
 		})
-		if len(c.elsewhere)+len(c.wakes)+len(c.waiting) != 0 {
-			t.Errorf("a coordinator at rest remembers %d batches, wakes %d and is to wake %d", len(c.elsewhere), len(c.wakes), len(c.waiting))
+		r := c.resumer
+		if free := r.slots.TryAcquire(r.size); !free || len(c.peers.elsewhere)+len(r.waiting) != 0 {
+			t.Errorf("a coordinator at rest remembers %d batches and is to resume %d, all slots free: %v", len(c.peers.elsewhere), len(r.waiting), free)
+		} else {
+			r.slots.Release(r.size)
 		}
 		next := o.submit("s7", "b2", 1)
 		var answered sync.WaitGroup
@@ -577,13 +580,14 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 
 // Whoever has news for a batch that is about to rest reaches its drive, or finds that nobody drives it.
 func TestNobodyRetiresFromNews(t *testing.T) {
-	c := &Coordinator{cfg: Config{}.withDefaults(), log: slog.New(slog.DiscardHandler), live: map[string]*drive{}}
+	cfg := Config{}.withDefaults()
+	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.live, cfg.Logger)}
 	accepted := journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
-	first, second, third := c.newDrive(accepted, nil), c.newDrive(accepted, nil), c.newDrive(accepted, nil)
-	if c.enter(first) != nil || c.enter(second) != first {
+	first, second, third := c.newRun(accepted, nil), c.newRun(accepted, nil), c.newRun(accepted, nil)
+	if c.runs.enter(first) != nil || c.runs.enter(second) != first {
 		t.Fatal("two drive one batch")
 	}
-	if c.retire(first) {
+	if c.runs.leaveIfQuiet(first) {
 		t.Error("retired, although somebody has come with news")
 	}
 	select {
@@ -592,15 +596,15 @@ func TestNobodyRetiresFromNews(t *testing.T) {
 		t.Error("whoever comes with news does not reach the drive")
 	}
 	first.notices <- wire.Notice{}
-	if c.retire(first) {
+	if c.runs.leaveIfQuiet(first) {
 		t.Error("retired, although a worker has told something")
 	}
 	<-first.notices
-	if !c.retire(first) || c.enter(third) != nil {
+	if !c.runs.leaveIfQuiet(first) || c.runs.enter(third) != nil {
 		t.Error("did not retire")
 	}
-	c.leave(first)
-	if c.driving(accepted.Key) != third {
+	c.runs.leave(first)
+	if c.runs.of(accepted.Key) != third {
 		t.Error("who has retired took the place of the next away")
 	}
 }
@@ -648,7 +652,7 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 		hold, free func(*Coordinator, wire.BatchKey)
 	}{
 		"driven elsewhere": {(*Coordinator).pretendElsewhere, (*Coordinator).stopPretending},
-		"no room":          {func(c *Coordinator, _ wire.BatchKey) { c.wakes <- struct{}{} }, func(c *Coordinator, _ wire.BatchKey) { c.wakes.leave() }},
+		"no slot":          {func(c *Coordinator, _ wire.BatchKey) { c.resumer.slots.TryAcquire(1) }, func(c *Coordinator, _ wire.BatchKey) { c.resumer.slots.Release(1) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -694,8 +698,8 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		time.Sleep(17 * time.Second) // who waits sleeps four seconds more
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
-		c.driveLane(t.Context(), head, nil) // as whoever drives it elsewhere would, and the next until it rests
-		time.Sleep(3 * time.Second)         // the second has been delivered, and that is put off for minutes
+		c.driveSession(t.Context(), head, nil) // as whoever drives it elsewhere would, and the next until it rests
+		time.Sleep(3 * time.Second)            // the second has been delivered, and that is put off for minutes
 		deny(second, o.rests(second.Call(0), c))
 		time.Sleep(20 * time.Second)
 		c.stopPretending(second)
@@ -710,7 +714,7 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 		o.worker()
 		key := o.submit("s", "b", 1)
 		q := o.rests(key.Call(0), c)
-		c.wakes <- struct{}{}
+		c.resumer.slots.TryAcquire(1)
 		if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictDeny, "alice")); !answer.OK {
 			t.Fatalf("answered %+v", answer)
 		}
@@ -722,15 +726,15 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 
 // pretendElsewhere makes a coordinator believe that another one drives a batch, until stopPretending.
 func (c *Coordinator) pretendElsewhere(key wire.BatchKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.elsewhere[key.String()] = time.Now().Add(time.Hour)
+	c.peers.mu.Lock()
+	defer c.peers.mu.Unlock()
+	c.peers.elsewhere[key.String()] = time.Now().Add(time.Hour)
 }
 
 func (c *Coordinator) stopPretending(key wire.BatchKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.elsewhere, key.String())
+	c.peers.mu.Lock()
+	defer c.peers.mu.Unlock()
+	delete(c.peers.elsewhere, key.String())
 }
 
 // A drive that has told the others of itself tells them of its end too, also when it has got a delivery of its own in between:
@@ -743,7 +747,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		other, err := New(o.connect("other"), Config{Logger: o.log})
 		o.must(err)
 		defer other.conn.Close()
-		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.colleague)
+		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.peers.onNotice)
 		o.must(err)
 		defer unsubscribe()
 		o.must(other.conn.Flush(t.Context())) // what is said over another connection may be faster than the subscription
@@ -756,14 +760,14 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		})
 		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
 		o.must(err)
-		d := one.newDrive(head, nil)
-		d.sayDriven()
-		o.until("the other has heard that the batch is driven", soon, func() bool { return other.drivenElsewhere(key) })
+		d := one.newRun(head, nil)
+		d.publishRunning()
+		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.drive(key) })
 		d.adopt(<-came)
-		d.resting = time.Now().Add(time.Minute)
+		d.suspended = time.Now().Add(time.Minute)
 		d.letGo(t.Context(), false)
-		o.until("the other has heard that it rests", soon, func() bool { return !other.drivenElsewhere(key) })
-		if len(other.orphans) > 0 {
+		o.until("the other has heard that it rests", soon, func() bool { return !other.peers.drive(key) })
+		if len(other.peers.abandoned) > 0 {
 			t.Error("the other is to drive a batch that rests")
 		}
 	})

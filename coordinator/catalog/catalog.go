@@ -1,4 +1,10 @@
-package coordinator
+// Package catalog keeps the definitions of the tools that workers have announced.
+//
+// Announcements are durable: a fleet that is scaled to zero still has its tools. The catalog follows
+// a bucket and may be behind, so the leader is asked before a tool counts as unknown.
+//
+// What a definition promises is in package schemas.
+package catalog
 
 import (
 	"context"
@@ -14,14 +20,19 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// catalog is the tools that workers have announced. Announcements are durable: a fleet that is scaled
-// to zero still has its tools.
-type catalog struct {
-	conn    *bus.Conn
-	log     *slog.Logger
-	learned func(schemas.Tool) // called for each announcement
-	ready   chan struct{}      // closed once everything announced so far is known
-	once    sync.Once
+// Config holds the tunables of a Catalog. The zero value works.
+type Config struct {
+	Unknown string                                // what Fold gives all unknown tools for a name
+	Learned func(tool string, kind messages.Kind) // called for each announcement. May be nil
+	Logger  *slog.Logger                          // nil: silent
+}
+
+// Catalog is the tools of the fleet. Safe for concurrent use.
+type Catalog struct {
+	conn  *bus.Conn
+	cfg   Config
+	ready chan struct{} // closed once everything announced so far is known
+	once  sync.Once
 
 	mu    sync.Mutex
 	tools map[string]schemas.Tool // guarded by mu
@@ -30,47 +41,63 @@ type catalog struct {
 	first chan struct{}           // closed once there is a tool; guarded by mu
 }
 
-func newCatalog(conn *bus.Conn, log *slog.Logger, learned func(schemas.Tool)) *catalog {
-	return &catalog{
-		conn: conn, log: log, learned: learned, ready: make(chan struct{}), tools: map[string]schemas.Tool{}, first: make(chan struct{}),
+// New returns the catalog of the fleet behind a connection. It is empty until Run.
+func New(conn *bus.Conn, cfg Config) *Catalog {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Learned == nil {
+		cfg.Learned = func(string, messages.Kind) {}
+	}
+	return &Catalog{conn: conn, cfg: cfg, ready: make(chan struct{}), tools: map[string]schemas.Tool{}, first: make(chan struct{})}
 }
 
+// Ready is closed once everything that was announced before Run is known.
+func (k *Catalog) Ready() <-chan struct{} { return k.ready }
+
 // Current returns the tools that are known at this moment.
-func (k *catalog) Current() schemas.Catalog {
+func (k *Catalog) Current() schemas.Catalog {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.value
 }
 
-// fold returns the name of a tool, or [UnknownTool] for a name that is not in the catalog. Metrics and
+// Fold returns the name of a tool, or Config.Unknown for a name that is not in the catalog. Metrics and
 // spans have it as a label, so a model that invents names cannot make new series.
-func (k *catalog) fold(tool string) string {
+func (k *Catalog) Fold(tool string) string {
 	if _, known := k.Current().Lookup(tool); known {
 		return tool
 	}
-	return UnknownTool
+	return k.cfg.Unknown
 }
 
-// watch keeps the catalog up to date until ctx ends.
-func (k *catalog) watch(ctx context.Context) error {
+// Digest returns the digest of a tool's definition; "" for an unknown tool.
+func (k *Catalog) Digest(tool string) string {
+	t, _ := k.Current().Lookup(tool)
+	return t.Digest
+}
+
+// Run keeps the catalog up to date until ctx ends.
+func (k *Catalog) Run(ctx context.Context) error {
 	bucket, err := k.bucket(ctx)
 	if err != nil {
 		return err
 	}
-	return bucket.Watch(ctx, func(name string, value []byte) {
-		if err := k.learn(name, value); err != nil {
-			k.log.Error("an announced tool cannot be used; correct its definition at the worker", "tool", name, "err", err)
-		}
-	}, func() { k.once.Do(func() { close(k.ready) }) })
+	return bucket.Watch(ctx, k.learnOrLog, func() { k.once.Do(func() { close(k.ready) }) })
 }
 
-func (k *catalog) bucket(ctx context.Context) (*bus.Bucket, error) {
+func (k *Catalog) learnOrLog(name string, value []byte) {
+	if err := k.learn(name, value); err != nil {
+		k.cfg.Logger.Error("an announced tool cannot be used; correct its definition at the worker", "tool", name, "err", err)
+	}
+}
+
+func (k *Catalog) bucket(ctx context.Context) (*bus.Bucket, error) {
 	return k.conn.Bucket(ctx, k.conn.Names().Stream(bus.BucketTools))
 }
 
 // learn takes over one entry of the bucket. A nil value removes the tool.
-func (k *catalog) learn(name string, value []byte) error {
+func (k *Catalog) learn(name string, value []byte) error {
 	if value == nil {
 		return k.unset(name)
 	}
@@ -85,11 +112,11 @@ func (k *catalog) learn(name string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	k.learned(t)
+	k.cfg.Learned(t.Name, t.Kind)
 	return k.set(t)
 }
 
-func (k *catalog) set(t schemas.Tool) error {
+func (k *Catalog) set(t schemas.Tool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := len(k.tools)
@@ -100,7 +127,7 @@ func (k *catalog) set(t schemas.Tool) error {
 	return k.rebuild()
 }
 
-func (k *catalog) unset(name string) error {
+func (k *Catalog) unset(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.tools, name)
@@ -111,7 +138,7 @@ func (k *catalog) unset(name string) error {
 }
 
 // rebuild makes value from tools. The caller holds mu.
-func (k *catalog) rebuild() error {
+func (k *Catalog) rebuild() error {
 	tools := make([]schemas.Tool, 0, len(k.tools))
 	for _, t := range k.tools {
 		tools = append(tools, t)
@@ -128,22 +155,22 @@ func (k *catalog) rebuild() error {
 const settleTime = time.Second
 
 // unsettled returns how much of settleTime is left.
-func (k *catalog) unsettled() time.Duration {
+func (k *Catalog) unsettled() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return settleTime - time.Since(k.since)
 }
 
 // announced is closed once there is any tool.
-func (k *catalog) announced() <-chan struct{} {
+func (k *Catalog) announced() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.first
 }
 
-// planFor returns the catalog to plan these calls with. Before a tool counts as unknown, the leader of
+// For returns the catalog to plan these calls with. Before a tool counts as unknown, the leader of
 // the bucket is asked for it. A fleet without any tool gets startWait to announce one.
-func (k *catalog) planFor(ctx context.Context, calls []messages.ToolCall, startWait time.Duration) (schemas.Catalog, error) {
+func (k *Catalog) For(ctx context.Context, calls []messages.ToolCall, startWait time.Duration) (schemas.Catalog, error) {
 	if len(calls) > 0 && len(k.Current().Tools()) == 0 {
 		wait := time.NewTimer(startWait)
 		defer wait.Stop()
@@ -178,7 +205,7 @@ func (k *catalog) planFor(ctx context.Context, calls []messages.ToolCall, startW
 
 // unknown returns the tool names in the calls that the catalog does not know and that could be names
 // of tools.
-func (k *catalog) unknown(calls []messages.ToolCall) []string {
+func (k *Catalog) unknown(calls []messages.ToolCall) []string {
 	known := k.Current()
 	var names []string
 	for _, call := range calls {
@@ -189,9 +216,9 @@ func (k *catalog) unknown(calls []messages.ToolCall) []string {
 	return names
 }
 
-// Refresh reads a tool from the leader of the bucket, because watch may be behind. A tool that is not
+// Refresh reads a tool from the leader of the bucket, because Run may be behind. A tool that is not
 // there is no error.
-func (k *catalog) Refresh(ctx context.Context, name string) error {
+func (k *Catalog) Refresh(ctx context.Context, name string) error {
 	bucket, err := k.bucket(ctx)
 	if err != nil {
 		return err
@@ -201,9 +228,7 @@ func (k *catalog) Refresh(ctx context.Context, name string) error {
 		return fmt.Errorf("ask for tool %s: %w", name, err)
 	}
 	if found {
-		if err := k.learn(name, value); err != nil {
-			k.log.Error("an announced tool cannot be used; correct its definition at the worker", "tool", name, "err", err)
-		}
+		k.learnOrLog(name, value)
 	}
 	return nil
 }

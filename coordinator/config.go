@@ -1,0 +1,113 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+)
+
+// Config holds the tunables of a Coordinator. The zero value works.
+type Config struct {
+	Slots        int           // batches driven at once. Default 1024
+	Window       int           // calls of one batch dispatched at once. Default 8
+	AckWait      time.Duration // how long the broker waits for a sign of life of a driver. Default 10 s
+	Poll         time.Duration // between reads of the journal while a batch waits. Default AckWait/3
+	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
+	// BatchTTL is how long after its acceptance calls of a batch may start. The time that people are
+	// given to answer is added, up to as much again. Default 1 h.
+	BatchTTL  time.Duration
+	Grace     time.Duration   // added to a lease before it counts as lapsed. Default 2 s
+	StartWait time.Duration   // how long a batch waits for a fleet without any tool. Default 30 s
+	Drain     time.Duration   // how long batches may go on after the context of Run has ended. Default 5 s
+	Hurry     <-chan struct{} // ends the drain at once when it is closed. May be nil
+	Poison    int             // lost claims of a call after which it is given up. Default 5
+	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is
+	// unknown. Default Stop.
+	AfterUnknown AfterUnknown
+	Approvers    approval.Approvers // whose decisions count. Default: nobody's
+	Audit        audit.Config       // how the lines of the audit log are made
+	// Policy is the version of the platform's policy. Every job has it, and a worker without a policy
+	// does not take such a job. Default: none.
+	Policy    string
+	Provision bus.Provision // the streams that Run makes if they are missing
+	Logger    *slog.Logger  // nil: silent
+	Tracer    trace.Tracer  // nil: silent; the trace context of an agent still reaches the workers
+	Metrics   *Metrics      // nil: silent
+}
+
+// AfterUnknown is what becomes of later writes of a batch once the outcome of one is unknown.
+type AfterUnknown string
+
+// Stop skips them, so that none builds on a write that may not have happened. Continue runs them.
+const (
+	Stop     AfterUnknown = "stop"
+	Continue AfterUnknown = "continue"
+)
+
+func (c Config) withDefaults() Config {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	if c.Slots == 0 {
+		c.Slots = 1024
+	}
+	if c.Window == 0 {
+		c.Window = 8
+	}
+	def(&c.AckWait, 10*time.Second)
+	def(&c.Poll, c.AckWait/3)
+	def(&c.QueueTimeout, time.Minute)
+	def(&c.BatchTTL, time.Hour)
+	def(&c.Grace, 2*time.Second)
+	def(&c.StartWait, 30*time.Second)
+	def(&c.Drain, 5*time.Second)
+	if c.Poison == 0 {
+		c.Poison = 5
+	}
+	if c.AfterUnknown == "" {
+		c.AfterUnknown = Stop
+	}
+	if c.Provision.BatchTTL == 0 {
+		c.Provision.BatchTTL = c.BatchTTL
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Tracer = tracing.OrSilent(c.Tracer)
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		bad  bool
+	}{
+		{"slots", c.Slots < 1}, {"window", c.Window < 1}, {"ack_wait", c.AckWait < 0}, {"poll", c.Poll < 0},
+		{"queue_timeout", c.QueueTimeout < 0}, {"batch_ttl", c.BatchTTL < 0}, {"grace", c.Grace < 0}, {"poison", c.Poison < 1},
+	} {
+		if f.bad {
+			errs = append(errs, fmt.Errorf("coordinator: %s must be positive", f.name))
+		}
+	}
+	if c.AfterUnknown != Stop && c.AfterUnknown != Continue {
+		errs = append(errs, fmt.Errorf("coordinator: after_unknown is %q; want stop or continue", c.AfterUnknown))
+	}
+	if ttl := c.Provision.ReplyTTL; ttl != 0 && ttl < 3*c.BatchTTL {
+		errs = append(errs, fmt.Errorf("coordinator: reply_ttl is %v; it must be at least three times batch_ttl (%v), or a batch could be run again while its records are still there", ttl, c.BatchTTL))
+	}
+	return errors.Join(errs...)
+}

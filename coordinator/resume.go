@@ -1,0 +1,176 @@
+package coordinator
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// resumer has suspended and abandoned batches driven again. Batches that are resumed have as many slots
+// as those that are delivered.
+type resumer struct {
+	c     *Coordinator
+	slots *semaphore.Weighted
+	size  int64 // of slots
+
+	mu sync.Mutex
+	// waiting has the requests on behalf of which a goroutine waits; guarded by mu
+	waiting map[wakeRequest]bool
+}
+
+// wakeRequest is what two goroutines that resume a session have in common when one of them is enough.
+// The head is part of it, because a goroutine leaves once the head that it came for has left the log.
+// So is onlySuspended, because such a request leaves once no call waits for people, and the batch of a
+// denied call has still to be driven.
+type wakeRequest struct {
+	session       wire.BatchKey // any batch of the session
+	head          uint64        // when the goroutine came; 0: not read yet
+	onlySuspended bool          // nothing is due unless a call of the head waits for people
+}
+
+func newResumer(c *Coordinator, slots int) *resumer {
+	return &resumer{c: c, slots: semaphore.NewWeighted(int64(slots)), size: int64(slots), waiting: map[wakeRequest]bool{}}
+}
+
+// Resume has the head of a session driven. It returns when that is done, here or by a peer, or when
+// another goroutine waits to do the same.
+func (r *resumer) Resume(ctx context.Context, tenant, session string) {
+	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}})
+}
+
+// ResumeSuspended is Resume for a head of which a call waits for people.
+func (r *resumer) ResumeSuspended(ctx context.Context, tenant, session string) {
+	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}, onlySuspended: true})
+}
+
+// resumeBackoff is how often a head that cannot be driven yet is looked at again.
+var resumeBackoff = bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second}
+
+func (r *resumer) run(ctx context.Context, want wakeRequest) {
+	key := want.session
+	r.c.peers.publish(wire.Notice{Batch: key.Tenant + "." + key.Session})
+	log := r.c.log.With("session", key.Session, "tenant", key.Tenant)
+	for n := 0; r.c.serving.Load() && ctx.Err() == nil; n++ {
+		done, err := r.try(ctx, log, &want)
+		if done {
+			return
+		}
+		wait := resumeBackoff.Pause(n)
+		if err != nil {
+			log.Warn("a session was not resumed; trying again", "err", err, "wait", wait)
+		}
+		if !r.waitForAll(want, func() { pause(ctx, wait) }) {
+			return
+		}
+	}
+	// This coordinator ends: one of its peers does it.
+	r.c.peers.publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
+}
+
+// try has the head driven if that is possible now. done: there is nothing left to resume, or the head
+// is in other hands.
+func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
+	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
+	if err != nil {
+		return false, err
+	}
+	seen := session.Suspended{Due: true}
+	if found {
+		seen.Head, seen.Elsewhere = head.Seq, r.c.peers.drive(head.Key)
+	}
+	if want.head == 0 {
+		want.head = seen.Head
+	}
+	seen.First = want.head
+	if want.onlySuspended && found && seen.Head == seen.First {
+		if seen.Due, err = waitsForPeople(ctx, r.c.journal, head.Key); err != nil {
+			return false, err
+		}
+	}
+	switch session.DecideResume(seen) {
+	case session.Leave:
+		return true, nil
+	case session.Return:
+		return false, nil
+	}
+	acquired := false
+	if !r.waitForAll(*want, func() { acquired = r.slots.Acquire(ctx, 1) == nil }) {
+		return true, nil
+	}
+	if !acquired {
+		return false, nil
+	}
+	defer r.slots.Release(1)
+	return r.c.driveSession(ctx, head, nil), nil
+}
+
+// waitForAll waits on behalf of all goroutines with this request, unless another one does so already.
+// The goroutine that waits looks again afterwards, and finds what the others had stored before they
+// came, so they may leave: a flood of requests holds one goroutine.
+func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
+	r.mu.Lock()
+	another := r.waiting[want]
+	r.waiting[want] = true
+	r.mu.Unlock()
+	if another {
+		return false
+	}
+	wait()
+	r.mu.Lock()
+	delete(r.waiting, want)
+	r.mu.Unlock()
+	return true
+}
+
+// wait waits until no resumed batch is driven any more, or ctx ends.
+func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
+
+// resumeAbandoned drives the batches that peers have given up without a delivery to hand back, until
+// ctx ends. The broker may not deliver such a batch for minutes.
+func (r *resumer) resumeAbandoned(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		select {
+		case batch := <-r.c.peers.abandoned:
+			running.Go(func() { r.resumeOne(ctx, batch) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// resumeOne drives an abandoned batch, unless a peer has begun to.
+func (r *resumer) resumeOne(ctx context.Context, batch string) {
+	pause(ctx, rand.N(r.c.cfg.AckWait/10)) // so that not all peers begin at once
+	tokens := strings.Split(batch, ".")
+	if ctx.Err() != nil || len(tokens) != 3 || !messages.IsToken(tokens[0]) || !messages.IsToken(tokens[1]) {
+		return
+	}
+	if key := (wire.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !r.c.peers.drive(key) {
+		r.Resume(ctx, key.Tenant, key.Session)
+	}
+}
+
+// waitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or has a
+// grant that no worker has followed.
+func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
+	known, err := j.Calls(ctx, key)
+	for _, e := range known.Records {
+		if s := e.Record.State; s == wire.Parked || s == wire.Granted {
+			return true, err
+		}
+	}
+	return false, err
+}

@@ -1,0 +1,80 @@
+package session
+
+import "time"
+
+// A batch that only waits for people is suspended: its driver ends, its delivery goes back until the
+// first question expires, and no process holds anything of it. A coordinator that stores a decision or
+// a control for the session resumes it: it has the head of the session driven again. If that
+// coordinator dies in between, the broker delivers the batch again.
+
+// Quiet is what a driver knows of its batch before it waits for the next event.
+type Quiet struct {
+	Waits bool      // the batch only waits for people
+	Until time.Time // when the first question expires; means nothing unless Waits
+	Now   time.Time
+	// Sure: the leader was asked for records and controls after the newest record that is known. A
+	// record that is stored later finds a parked call, so its writer resumes the batch.
+	Sure bool
+}
+
+// SuspendAction is what a driver does before it waits.
+type SuspendAction uint8
+
+// The actions.
+const (
+	// Continue: wait for the next event.
+	Continue SuspendAction = iota
+	// Ask: ask the leader for records and controls, and decide again.
+	Ask
+	// Suspend: end the driver, unless there is a hint that it has not read.
+	Suspend
+)
+
+func (a SuspendAction) String() string { return [...]string{"continue", "ask", "suspend"}[a] }
+
+// DecideSuspend is what to do about a batch that is quiet.
+func DecideSuspend(q Quiet) SuspendAction {
+	switch {
+	case !q.Waits:
+		return Continue
+	case !q.Sure:
+		return Ask
+	case !q.Now.Before(q.Until):
+		return Continue
+	}
+	return Suspend
+}
+
+// Suspended is what a coordinator knows of a session whose head it wants to resume.
+type Suspended struct {
+	Head      uint64 // the oldest batch in the log; 0: the session has none
+	First     uint64 // the head when the coordinator began to resume it; 0: not known yet
+	Due       bool   // the head shall be driven: a decision was stored, or a call waits for people
+	Elsewhere bool   // another coordinator said lately that it drives the head
+}
+
+// ResumeAction is what a coordinator does about such a session.
+type ResumeAction uint8
+
+// The actions.
+const (
+	// Resume: drive the head.
+	Resume ResumeAction = iota
+	// Leave: there is nothing to resume any more.
+	Leave
+	// Return: the other driver may be about to suspend the batch. Come back after a while.
+	Return
+)
+
+func (a ResumeAction) String() string { return [...]string{"resume", "leave", "return"}[a] }
+
+// DecideResume is what to do about a session that may be suspended.
+func DecideResume(s Suspended) ResumeAction {
+	switch {
+	case s.Head == 0, s.First != 0 && s.Head != s.First, !s.Due:
+		return Leave
+	case s.Elsewhere:
+		return Return
+	}
+	return Resume
+}

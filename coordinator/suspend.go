@@ -1,0 +1,55 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/session"
+)
+
+// suspend ends the run if the batch only waits for people, and reports whether it did.
+func (d *batchRun) suspend(ctx context.Context) bool {
+	for d.fatal == nil {
+		until, waits := d.machine.Rest()
+		switch session.DecideSuspend(session.Quiet{Waits: waits, Until: until, Now: time.Now(), Sure: d.sure}) {
+		case session.Ask:
+			d.askLeader(ctx)
+		case session.Suspend:
+			if !d.runs.leaveIfQuiet(d) {
+				return false
+			}
+			d.suspended = until
+			d.log.Debug("the batch is suspended: it waits for people", "until", until)
+			return true
+		case session.Continue:
+			return false
+		}
+	}
+	return false
+}
+
+// suspendedFor is how long the delivery of a suspended batch is put off.
+func (d *batchRun) suspendedFor() time.Duration {
+	return min(max(time.Until(d.suspended), 100*time.Millisecond), session.MaxSuspend)
+}
+
+// askLeader tells the machine what the leader has stored. No poll follows it for minutes, so it is
+// tried until it succeeds. Controls are read after the records: a control that was stored before a call
+// was parked is then seen.
+func (d *batchRun) askLeader(ctx context.Context) {
+	var events []batch.Event
+	d.insist(ctx, "read the journal before the batch is suspended", func() error {
+		known, err := d.journal.Calls(ctx, d.accepted.Key)
+		if err != nil {
+			return err
+		}
+		controls, err := d.controls(ctx)
+		events = append(controls, d.known(ctx, known)...)
+		return err
+	})
+	for _, event := range events {
+		d.step(ctx, event)
+	}
+	d.sure = d.fatal == nil
+}
