@@ -49,7 +49,7 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
 			key := wire.KeyOf(messages.OneTenant, "aside", id)
 			// The coordinator itself gets no delivery of it, because it holds the batch to be driven elsewhere.
-			c.pretendElsewhere(key)
+			o.pretendElsewhere(c, key)
 			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
 			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body)
 			o.must(err)

@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/coordinator/metrics"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -37,10 +39,10 @@ type Config struct {
 	// Policy is the version of the platform's policy. Every job has it, and a worker without a policy
 	// does not take such a job. Default: none.
 	Policy    string
-	Provision bus.Provision // the streams that Run makes if they are missing
-	Logger    *slog.Logger  // nil: silent
-	Tracer    trace.Tracer  // nil: silent; the trace context of an agent still reaches the workers
-	Metrics   *Metrics      // nil: silent
+	Provision bus.Provision    // the streams that Run makes if they are missing
+	Logger    *slog.Logger     // nil: silent
+	Tracer    trace.Tracer     // nil: silent; the trace context of an agent still reaches the workers
+	Metrics   *metrics.Metrics // nil: silent
 }
 
 // AfterUnknown is what becomes of later writes of a batch once the outcome of one is unknown.
@@ -85,7 +87,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Tracer = tracing.OrSilent(c.Tracer)
 	if c.Metrics == nil {
-		c.Metrics = NewMetrics(nil)
+		c.Metrics = metrics.New(nil)
 	}
 	return c
 }
@@ -111,3 +113,6 @@ func (c Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// NewMetrics returns the metrics of a coordinator, registered with reg unless that is nil.
+func NewMetrics(reg prometheus.Registerer) *metrics.Metrics { return metrics.New(reg) }

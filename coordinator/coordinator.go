@@ -30,6 +30,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/handlers"
+	"github.com/toolfleet/toolfleet/coordinator/metrics"
+	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
@@ -52,7 +54,7 @@ type Coordinator struct {
 	log       *slog.Logger
 
 	runs    *runs // the batches that are driven here
-	peers   *peers
+	peers   *peers.Peers
 	resumer *resumer
 	serving atomic.Bool // requests and batches are taken
 }
@@ -67,18 +69,18 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Metrics.slots.Set(float64(cfg.Slots))
+	cfg.Metrics.Slots.Set(float64(cfg.Slots))
 	c := &Coordinator{
 		conn: conn, names: conn.Names(), journal: journal.New(conn), auditLog: auditLog, cfg: cfg, id: rand.Text(), log: cfg.Logger,
-		runs: newRuns(cfg.Metrics.live, cfg.Logger),
+		runs: newRuns(cfg.Metrics.Live, cfg.Logger),
 	}
-	c.catalog = catalog.New(conn, catalog.Config{Unknown: UnknownTool, Learned: cfg.Metrics.knows, Logger: cfg.Logger})
+	c.catalog = catalog.New(conn, catalog.Config{Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Logger: cfg.Logger})
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
-		Writer: c.id, Digest: c.catalog.Digest, Failed: cfg.Metrics.auditFailed,
+		Writer: c.id, Digest: c.catalog.Digest, Failed: cfg.Metrics.AuditFailed,
 	})
-	c.peers = newPeers(conn, c.runs, c.id, cfg.AckWait, cfg.Logger)
+	c.peers = peers.New(conn, c.runs, peers.Config{ID: c.id, AckWait: cfg.AckWait, Logger: cfg.Logger})
 	c.resumer = newResumer(c, cfg.Slots)
-	c.questions = approvals.New(conn, auditLog, c.resumer, c.catalog, approvalMetrics{cfg.Metrics}, approvals.Config{
+	c.questions = approvals.New(conn, auditLog, c.resumer, c.catalog, cfg.Metrics, approvals.Config{
 		Writer: c.id, Approvers: cfg.Approvers, Tracer: cfg.Tracer, Logger: cfg.Logger,
 	})
 	return c, nil
@@ -94,7 +96,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	for subject, on := range map[string]func(bus.Msg){c.names.Notify(c.id): c.runs.onNotice, c.names.Coordinators(): c.peers.onNotice} {
+	for subject, on := range map[string]func(bus.Msg){c.names.Notify(c.id): c.runs.onNotice, c.names.Coordinators(): c.peers.OnNotice} {
 		unsubscribe, err := c.conn.Subscribe(subject, "", on)
 		if err != nil {
 			return err
@@ -167,7 +169,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 // until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.catalog, handlers.Config{
-		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.refused, Logger: c.log,
+		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
 	})
 	return c.conn.Serve(ctx, bus.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",

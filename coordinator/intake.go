@@ -30,7 +30,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 		return
 	}
 	if d.Delivered > 1 {
-		c.cfg.Metrics.redelivered.Inc()
+		c.cfg.Metrics.Redelivered.Inc()
 	}
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.runs.of(accepted.Key)
@@ -74,7 +74,7 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	reads.Go(func() { reply, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	reads.Wait()
-	seen.Head, seen.Elsewhere = head.Seq, c.peers.drive(a.Key)
+	seen.Head, seen.Elsewhere = head.Seq, c.peers.Drive(a.Key)
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
@@ -89,9 +89,9 @@ func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal
 			log.Warn("the batch goes back to the broker: the head of its session cannot be read", "err", err)
 		}
 		logUnsettled(log, d.Nak(time.Second))
-	case head.Seq == a.Seq && !c.peers.drive(a.Key):
+	case head.Seq == a.Seq && !c.peers.Drive(a.Key):
 		c.driveSession(ctx, a, d)
-	case session.RescuesHead(d.Delivered) && !c.peers.drive(head.Key):
+	case session.RescuesHead(d.Delivered) && !c.peers.Drive(head.Key):
 		logUnsettled(log, d.Nak(c.cfg.Poll))
 		log.Info("the head of the session has held up this batch for long; the head is driven now", "head", head.Key.Batch, "deliveries", d.Delivered)
 		c.driveSession(ctx, head, nil)
@@ -231,7 +231,7 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)
 	logRefusal(log, refusal)
-	c.cfg.Metrics.refused(refusal.Class)
+	c.cfg.Metrics.BatchRefused(refusal.Class)
 	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {
 		log.Warn("a refusal was not published; the agent hears of it when it sends the batch again", "err", err)

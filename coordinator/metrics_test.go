@@ -113,7 +113,7 @@ func TestADurationHasItsTrace(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		m := NewMetrics(reg)
 		ctx := tracing.Extract(context.Background(), bus.Header{"traceparent": {parent}})
-		m.replied(ctx, messages.Reply{Status: messages.ReplyCompleted}, 0, 1500*time.Millisecond, func(string) string { return "" })
+		m.Replied(ctx, messages.Reply{Status: messages.ReplyCompleted}, 0, 1500*time.Millisecond, func(string) string { return "" })
 		families, err := reg.Gather()
 		if err != nil {
 			t.Fatal(err)

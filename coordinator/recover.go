@@ -43,7 +43,7 @@ func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 	late = late || found
 	if found {
 		d.spans.Link(known.Records)
-		d.cfg.Metrics.taken.Inc()
+		d.cfg.Metrics.Resumed.Inc()
 		level, what := describeResume(known.Records)
 		d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 	}

@@ -106,7 +106,7 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		return false
 	}
 	took := d.sinceAccepted(ctx)
-	d.cfg.Metrics.replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
+	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
@@ -158,7 +158,7 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 		return d.leaveLog(ctx)
 	}
 	logRefusal(d.log, refusal)
-	d.cfg.Metrics.refused(refusal.Class)
+	d.cfg.Metrics.BatchRefused(refusal.Class)
 	d.reply = new(submission.Refused(d.in.Batch, d.digest, refusal))
 	return d.finish(ctx)
 }

@@ -59,7 +59,7 @@ var resumeBackoff = bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Se
 
 func (r *resumer) run(ctx context.Context, want wakeRequest) {
 	key := want.session
-	r.c.peers.publish(wire.Notice{Batch: key.Tenant + "." + key.Session})
+	r.c.peers.Publish(wire.Notice{Batch: key.Tenant + "." + key.Session})
 	log := r.c.log.With("session", key.Session, "tenant", key.Tenant)
 	for n := 0; r.c.serving.Load() && ctx.Err() == nil; n++ {
 		done, err := r.try(ctx, log, &want)
@@ -75,7 +75,7 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 		}
 	}
 	// This coordinator ends: one of its peers does it.
-	r.c.peers.publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
+	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
 // try has the head driven if that is possible now. done: there is nothing left to resume, or the head
@@ -87,7 +87,7 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	}
 	seen := session.Suspended{Due: true}
 	if found {
-		seen.Head, seen.Elsewhere = head.Seq, r.c.peers.drive(head.Key)
+		seen.Head, seen.Elsewhere = head.Seq, r.c.peers.Drive(head.Key)
 	}
 	if want.head == 0 {
 		want.head = seen.Head
@@ -143,7 +143,7 @@ func (r *resumer) resumeAbandoned(ctx context.Context) {
 	defer running.Wait()
 	for {
 		select {
-		case batch := <-r.c.peers.abandoned:
+		case batch := <-r.c.peers.Abandoned():
 			running.Go(func() { r.resumeOne(ctx, batch) })
 		case <-ctx.Done():
 			return
@@ -158,7 +158,7 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 	if ctx.Err() != nil || len(tokens) != 3 || !messages.IsToken(tokens[0]) || !messages.IsToken(tokens[1]) {
 		return
 	}
-	if key := (wire.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !r.c.peers.drive(key) {
+	if key := (wire.BatchKey{Tenant: tokens[0], Session: tokens[1], Batch: tokens[2]}); !r.c.peers.Drive(key) {
 		r.Resume(ctx, key.Tenant, key.Session)
 	}
 }

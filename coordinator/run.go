@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/coordinator/spans"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -31,7 +32,7 @@ type batchRun struct {
 	recorder       *audit.Recorder
 	questions      *approvals.Service
 	catalog        *catalog.Catalog
-	peers          *peers
+	peers          *peers.Peers
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of the coordinator
@@ -199,7 +200,7 @@ func (d *batchRun) publishRunning() {
 	d.told = d.told || !delivered
 	d.mu.Unlock()
 	if !delivered {
-		d.peers.publishRunning(d.accepted.Key.String())
+		d.peers.PublishRunning(d.accepted.Key.String())
 	}
 }
 
@@ -232,7 +233,7 @@ func (d *batchRun) letGo(ctx context.Context, finished bool) {
 		case d.delivery != nil:
 			let.AfterMS = 1 // the broker delivers it again
 		}
-		d.peers.publish(wire.Notice{Batch: d.accepted.Key.String(), LetGo: &let, Worker: d.id})
+		d.peers.Publish(wire.Notice{Batch: d.accepted.Key.String(), LetGo: &let, Worker: d.id})
 	}
 	if d.delivery == nil || d.delivery.Settled() {
 		return

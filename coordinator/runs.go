@@ -75,10 +75,13 @@ func (r *runs) named(batch string) *batchRun {
 	return r.byKey[batch]
 }
 
-func (r *runs) nudgeAll() { r.nudge("") }
+// Has reports whether a batch is driven here.
+func (r *runs) Has(batch string) bool { return r.named(batch) != nil }
 
-// nudge has the runs whose batch key begins with prefix look into the journal.
-func (r *runs) nudge(prefix string) {
+func (r *runs) nudgeAll() { r.Nudge("") }
+
+// Nudge has the runs whose batch key begins with prefix look into the journal.
+func (r *runs) Nudge(prefix string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, d := range r.byKey {

@@ -53,3 +53,11 @@ func (d *batchRun) askLeader(ctx context.Context) {
 	}
 	d.sure = d.fatal == nil
 }
+
+// pause waits, until ctx ends at the latest.
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+}

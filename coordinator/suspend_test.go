@@ -555,8 +555,8 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 			return len(c.runs.byKey) == 0 && len(o.pending()) == sessions
 		})
 		r := c.resumer
-		if free := r.slots.TryAcquire(r.size); !free || len(c.peers.elsewhere)+len(r.waiting) != 0 {
-			t.Errorf("a coordinator at rest remembers %d batches and is to resume %d, all slots free: %v", len(c.peers.elsewhere), len(r.waiting), free)
+		if free := r.slots.TryAcquire(r.size); !free || len(r.waiting) != 0 {
+			t.Errorf("a coordinator at rest is to resume %d, all slots free: %v", len(r.waiting), free)
 		} else {
 			r.slots.Release(r.size)
 		}
@@ -581,7 +581,7 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 // Whoever has news for a batch that is about to rest reaches its drive, or finds that nobody drives it.
 func TestNobodyRetiresFromNews(t *testing.T) {
 	cfg := Config{}.withDefaults()
-	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.live, cfg.Logger)}
+	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
 	accepted := journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
 	first, second, third := c.newRun(accepted, nil), c.newRun(accepted, nil), c.newRun(accepted, nil)
 	if c.runs.enter(first) != nil || c.runs.enter(second) != first {
@@ -649,10 +649,13 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {
-		hold, free func(*Coordinator, wire.BatchKey)
+		hold func(*office, *Coordinator, wire.BatchKey) (free func())
 	}{
-		"driven elsewhere": {(*Coordinator).pretendElsewhere, (*Coordinator).stopPretending},
-		"no slot":          {func(c *Coordinator, _ wire.BatchKey) { c.resumer.slots.TryAcquire(1) }, func(c *Coordinator, _ wire.BatchKey) { c.resumer.slots.Release(1) }},
+		"driven elsewhere": {(*office).pretendElsewhere},
+		"no slot": {func(_ *office, c *Coordinator, _ wire.BatchKey) func() {
+			c.resumer.slots.TryAcquire(1)
+			return func() { c.resumer.slots.Release(1) }
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -660,7 +663,7 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 				o.worker()
 				key := o.submit("s", "b", 1)
 				q := o.rests(key.Call(0), c)
-				row.hold(c, key)
+				free := row.hold(o, c, key)
 				before := runtime.NumGoroutine()
 				for range flood {
 					o.say("s", messages.Control{Steer: []byte(`"hurry"`)})
@@ -673,7 +676,7 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 					t.Fatalf("answered %+v", answer)
 				}
 				time.Sleep(20 * time.Second)
-				row.free(c, key)
+				free()
 				if r := o.reply(key, 5*time.Second+soon).Results[0]; r.Status != messages.StatusDenied {
 					t.Errorf("ended %s", r.Status)
 				}
@@ -687,11 +690,12 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Poll: time.Second})
 		o.worker()
-		deny := func(key wire.BatchKey, q messages.Approval) {
-			c.pretendElsewhere(key)
+		deny := func(key wire.BatchKey, q messages.Approval) (stop func()) {
+			stop = o.pretendElsewhere(c, key)
 			if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictDeny, "alice")); !answer.OK {
 				t.Fatalf("answered %+v", answer)
 			}
+			return stop
 		}
 		first, second := o.submit("s", "b", 1), o.submit("s", "b2", 1)
 		deny(first, o.rests(first.Call(0), c))
@@ -700,9 +704,9 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		o.must(err)
 		c.driveSession(t.Context(), head, nil) // as whoever drives it elsewhere would, and the next until it rests
 		time.Sleep(3 * time.Second)            // the second has been delivered, and that is put off for minutes
-		deny(second, o.rests(second.Call(0), c))
+		stop := deny(second, o.rests(second.Call(0), c))
 		time.Sleep(20 * time.Second)
-		c.stopPretending(second)
+		stop()
 		o.reply(second, 5*time.Second+soon)
 	})
 }
@@ -724,17 +728,34 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// pretendElsewhere makes a coordinator believe that another one drives a batch, until stopPretending.
-func (c *Coordinator) pretendElsewhere(key wire.BatchKey) {
-	c.peers.mu.Lock()
-	defer c.peers.mu.Unlock()
-	c.peers.elsewhere[key.String()] = time.Now().Add(time.Hour)
-}
-
-func (c *Coordinator) stopPretending(key wire.BatchKey) {
-	c.peers.mu.Lock()
-	defer c.peers.mu.Unlock()
-	delete(c.peers.elsewhere, key.String())
+// pretendElsewhere makes a coordinator believe that a peer drives a batch, until stop is called.
+func (o *office) pretendElsewhere(c *Coordinator, key wire.BatchKey) (stop func()) {
+	notice := func(n wire.Notice) {
+		n.Batch, n.Worker = key.String(), "a peer"
+		c.peers.OnNotice(bus.Msg{Data: rawjson.MustMarshal(n)})
+	}
+	notice(wire.Notice{Running: true})
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticks := time.NewTicker(c.cfg.AckWait / 3)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				notice(wire.Notice{Running: true})
+			case <-done:
+				return
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() {
+		close(done)
+		<-ended
+		notice(wire.Notice{LetGo: &wire.LetGo{AfterMS: 1}})
+	})
+	o.ends = append(o.ends, stop)
+	return stop
 }
 
 // A drive that has told the others of itself tells them of its end too, also when it has got a delivery of its own in between:
@@ -747,7 +768,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		other, err := New(o.connect("other"), Config{Logger: o.log})
 		o.must(err)
 		defer other.conn.Close()
-		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.peers.onNotice)
+		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.peers.OnNotice)
 		o.must(err)
 		defer unsubscribe()
 		o.must(other.conn.Flush(t.Context())) // what is said over another connection may be faster than the subscription
@@ -762,12 +783,12 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		o.must(err)
 		d := one.newRun(head, nil)
 		d.publishRunning()
-		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.drive(key) })
+		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.Drive(key) })
 		d.adopt(<-came)
 		d.suspended = time.Now().Add(time.Minute)
 		d.letGo(t.Context(), false)
-		o.until("the other has heard that it rests", soon, func() bool { return !other.peers.drive(key) })
-		if len(other.peers.abandoned) > 0 {
+		o.until("the other has heard that it rests", soon, func() bool { return !other.peers.Drive(key) })
+		if len(other.peers.Abandoned()) > 0 {
 			t.Error("the other is to drive a batch that rests")
 		}
 	})

@@ -70,7 +70,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 		}
 		if alone {
 			suspects = append(suspects, head)
-			c.peers.publish(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
+			c.peers.Publish(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
 		}
 	}
 	if len(suspects) == 0 {
@@ -78,7 +78,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 	}
 	pause(ctx, peerTimeout)
 	for _, head := range suspects {
-		if c.runs.of(head.Key) != nil || c.peers.drive(head.Key) {
+		if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 			continue
 		}
 		logfields.Batch(ctx, c.log, head.Key).Warn("nobody drives the oldest batch of a session; it is driven now", "age", now.Sub(head.Stored).Round(time.Second))
@@ -107,7 +107,7 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 // unattended reports whether a head is so old that it may have no driver. A head that has its reply is
 // removed on the way.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
-	if c.runs.of(head.Key) != nil || c.peers.drive(head.Key) {
+	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil
 	}
 	next, found, err := c.nextHead(ctx, logfields.Batch(ctx, c.log, head.Key), head.Key, c.cfg.AckWait)

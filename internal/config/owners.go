@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/coordinator/metrics"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -39,7 +40,7 @@ func (c *Config) Provision() bus.Provision {
 
 // Coordinator returns the configuration of a coordinator under a policy. It fails if the policy's
 // approvers are invalid.
-func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *coordinator.Metrics) (coordinator.Config, error) {
+func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *metrics.Metrics) (coordinator.Config, error) {
 	approvers, err := p.approvers()
 	if err != nil {
 		return coordinator.Config{}, err

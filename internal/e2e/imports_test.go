@@ -98,6 +98,8 @@ var rooms = []room{
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
+	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
+	{path: "coordinator/peers", may: []string{"messages", "internal/rawjson", "internal/bus", "internal/wire"}},
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
 	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/submission")},

@@ -1,4 +1,8 @@
-package coordinator
+// Package metrics counts what one coordinator does. docs/metrics.md explains each metric.
+//
+// No label comes from outside: tools that are not in the catalog share one label, so a model that
+// invents names cannot make new series. The gauges of the whole fleet are in internal/fleetgauges.
+package metrics
 
 import (
 	"context"
@@ -11,15 +15,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Metrics is what a coordinator counts. No label comes from outside: tools that nobody knows are folded
-// into one, so that a model that invents names cannot make time series. docs/metrics.md tells what each is for.
+// Metrics is what a coordinator counts.
 type Metrics struct {
-	live, slots        prometheus.Gauge
-	batches, calls     *prometheus.CounterVec
-	succeeded          prometheus.Counter
-	seconds, rounds    prometheus.Histogram
-	refusal, unknown   *prometheus.CounterVec
-	redelivered, taken prometheus.Counter
+	Live, Slots prometheus.Gauge
+	// Redelivered counts deliveries of batches that had been delivered before. Resumed counts runs of
+	// batches that had a driver before.
+	Redelivered, Resumed prometheus.Counter
+
+	batches, calls   *prometheus.CounterVec
+	succeeded        prometheus.Counter
+	seconds, rounds  prometheus.Histogram
+	refusal, unknown *prometheus.CounterVec
 
 	decisions, notDecided *prometheus.CounterVec
 	asked                 *prometheus.HistogramVec
@@ -29,11 +35,11 @@ type Metrics struct {
 // UnknownTool is the label of every tool that is not in the catalog.
 const UnknownTool = "_unknown"
 
-// NewMetrics registers the metrics; with a nil registerer they are counted and never seen.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// New registers the metrics. With a nil registerer they are counted and never seen.
+func New(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		live:  gauge("toolfleet_batches_live", "Batches that this coordinator is driving."),
-		slots: gauge("toolfleet_coordinator_slots", "Batches that this coordinator drives at once at most."),
+		Live:  gauge("toolfleet_batches_live", "Batches that this coordinator is driving."),
+		Slots: gauge("toolfleet_coordinator_slots", "Batches that this coordinator drives at once at most."),
 		batches: counters("toolfleet_batches_total", "Batches replied to, by provider and status.",
 			"provider", "status"),
 		succeeded: counter("toolfleet_batches_succeeded_total", "Batches replied to all of whose calls ended ok, of those that have calls."),
@@ -47,9 +53,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]float64{1, 2, 3, 5, 8, 13, 21, 34, 55, 89})),
 		refusal: counters("toolfleet_batches_refused_total", "Batches refused, by class.", "class"),
 		unknown: counters("toolfleet_outcome_unknown_total", "Writes of batches replied to of which nobody knows whether they happened, by tool.", "tool"),
-		redelivered: counter("toolfleet_batch_redeliveries_total",
+		Redelivered: counter("toolfleet_batch_redeliveries_total",
 			"Deliveries of batches that had been delivered before: to a driver that was lost, or while they waited for their turn or for people."),
-		taken:     counter("toolfleet_batches_resumed_total", "Drives of batches that were driven before and go on."),
+		Resumed:   counter("toolfleet_batches_resumed_total", "Drives of batches that were driven before and go on."),
 		decisions: counters("toolfleet_approval_decisions_total", "Decisions of people taken, by verdict.", "verdict"),
 		notDecided: counters("toolfleet_approval_decisions_refused_total",
 			"Decisions refused, by class.", "class"),
@@ -58,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		unaudited: counter("toolfleet_audit_write_failures_total", "Lines that are missing in the record for people, and tries to store those of a batch that failed."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.live, m.slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.redelivered, m.taken,
+		reg.MustRegister(m.Live, m.Slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.Redelivered, m.Resumed,
 			m.decisions, m.notDecided, m.asked, m.unaudited)
 	}
 	return m
@@ -76,7 +82,7 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// histogram has the buckets that every scraper reads, and the finer native ones for those that can.
+// histogram has fixed buckets, which every scraper reads, and finer native ones for scrapers that can.
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -84,7 +90,7 @@ func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	}
 }
 
-// observe notes a value with the trace that it is from, where there is one to look at.
+// observe adds a value, with the trace that it comes from if that is recorded.
 func observe(ctx context.Context, into prometheus.Observer, value float64) {
 	id := tracing.SampledID(ctx)
 	if with, ok := into.(prometheus.ExemplarObserver); ok && id != "" {
@@ -94,10 +100,11 @@ func observe(ctx context.Context, into prometheus.Observer, value float64) {
 	into.Observe(value)
 }
 
-func (m *Metrics) refused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
+// BatchRefused counts a refused batch or request.
+func (m *Metrics) BatchRefused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
 
-// replied counts a reply. fold tells the tools that are known from names that are not.
-func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string) {
+// Replied counts a reply. fold gives one name to all unknown tools.
+func (m *Metrics) Replied(ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string) {
 	provider := UnknownTool
 	if slices.Contains(messages.Providers, r.Provider) {
 		provider = string(r.Provider)
@@ -119,14 +126,15 @@ func (m *Metrics) replied(ctx context.Context, r messages.Reply, round int, took
 	}
 }
 
-// knows shows at once what is rare: a series that begins with its first event shows no increase.
-func (m *Metrics) knows(tool string, kind messages.Kind) {
+// Learned makes the series of a tool before its first event: a series that begins with its first event
+// shows no increase.
+func (m *Metrics) Learned(tool string, kind messages.Kind) {
 	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)
 	}
 }
 
-// kindLabel is the kind of a call; a call of a tool that nobody knows has none.
+// kindLabel returns the kind of a call. A call of an unknown tool has none.
 func kindLabel(k messages.Kind) string {
 	switch k {
 	case messages.KindRead, messages.KindWrite, messages.KindCompute:
@@ -135,21 +143,18 @@ func kindLabel(k messages.Kind) string {
 	return UnknownTool
 }
 
-// approvalMetrics is the part of Metrics that package approvals counts.
-type approvalMetrics struct{ m *Metrics }
-
-func (a approvalMetrics) Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool) {
-	a.m.decisions.WithLabelValues(string(d.Verdict)).Inc()
+// Decided counts a decision, and how long the question had waited if it waits for no other.
+func (m *Metrics) Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool) {
+	m.decisions.WithLabelValues(string(d.Verdict)).Inc()
 	if last {
-		observe(ctx, a.m.asked.WithLabelValues(tierLabel(q.Tier)), max(0, waited).Seconds())
+		observe(ctx, m.asked.WithLabelValues(tierLabel(q.Tier)), max(0, waited).Seconds())
 	}
 }
 
-func (a approvalMetrics) Refused(class messages.Class) {
-	a.m.notDecided.WithLabelValues(string(class)).Inc()
+// Refused counts a refused decision.
+func (m *Metrics) Refused(class messages.Class) {
+	m.notDecided.WithLabelValues(string(class)).Inc()
 }
-
-func (a approvalMetrics) AuditFailed() { a.m.auditFailed() }
 
 func tierLabel(t messages.Tier) string {
 	switch t {
@@ -159,5 +164,5 @@ func tierLabel(t messages.Tier) string {
 	return UnknownTool
 }
 
-// auditFailed counts a line of the record for people that could not be written.
-func (m *Metrics) auditFailed() { m.unaudited.Inc() }
+// AuditFailed counts a line of the audit log that could not be written.
+func (m *Metrics) AuditFailed() { m.unaudited.Inc() }
