@@ -1,10 +1,12 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,7 +92,7 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
 			// A waiting event is a sign of life and is not passed on.
 			var e messages.Event
-			if each != nil && kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
+			if kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
 				each(e)
 			}
 			return true
@@ -111,6 +113,50 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 		return messages.Reply{}, err
 	}
 }
+
+// request sends one request to a handler and decodes the JSON answer, which may come in chunks. It
+// waits at most 10 s and does not retry.
+func request[T any](ctx context.Context, c *Client, subject string, body []byte) (answer T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	asking, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	defer c.conn.OnReconnect(func() { lost(errReconnected) })()
+	var parts answerParts
+	var problem error
+	err = c.conn.Stream(asking, subject, nil, body, func(m bus.Msg) (more bool) {
+		more, problem = parts.add(m)
+		return more
+	})
+	switch {
+	case errors.Is(err, bus.ErrNoResponders):
+		return answer, ErrNoFleet
+	case err == nil:
+		err = problem
+	}
+	if err == nil {
+		err = json.Unmarshal(parts.whole(), &answer)
+	}
+	return answer, err
+}
+
+// answerParts is a partly received answer: one message, or numbered chunks.
+type answerParts [][]byte
+
+// add takes a message of the answer and reports whether more are to come.
+func (p *answerParts) add(m bus.Msg) (more bool, err error) {
+	numbered := m.Header.Get(messages.ChunkHeader)
+	if numbered == "" {
+		*p = [][]byte{m.Data}
+		return false, nil
+	}
+	if *p, err = place(*p, numbered, m.Data); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(*p, func(part []byte) bool { return part == nil }), nil
+}
+
+func (p answerParts) whole() []byte { return bytes.Join(p, nil) }
 
 // place stores a chunk that is numbered "2/3" (from 1, at most 65,536 chunks) in its slot.
 func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {

@@ -1,13 +1,11 @@
 package client
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -16,17 +14,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// CallOf returns the address of the call that a question is about.
-func CallOf(p messages.Pending) wire.CallKey {
-	return wire.KeyOf(string(p.Tenant), p.Session, p.Batch).Call(p.Index)
-}
-
-// List returns the open questions of a tenant ("" is the client's own), the oldest first. A fleet
-// answers List, Show and Decide to the identities of approvers only. A refused request is a
-// *messages.Refusal.
-func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, error) {
-	subject := c.names.OfTenant(wire.VerbList, cmp.Or(tenant, c.tenant))
-	list, err := answerTo[messages.PendingList](ctx, c, subject, nil)
+// Approvals lists the open questions of the tenant, the oldest first: calls that wait for a person.
+// A fleet answers this method, Approval and Decide to the identities of approvers only; others get
+// no answer within 10 s, the most that each of these methods takes, and none is retried.
+//
+// The error is [ErrNoFleet], or a *messages.Refusal such as one of the class busy.
+func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
+	list, err := request[messages.PendingList](ctx, c, c.names.OfTenant(wire.VerbList, c.tenant), nil)
 	if err == nil && list.Error != nil {
 		err = list.Error
 	}
@@ -36,10 +30,11 @@ func (c *Client) List(ctx context.Context, tenant string) ([]messages.Pending, e
 	return list.Pending, nil
 }
 
-// Show returns the open question about a call, with the arguments that a decision is bound to. A
-// question that is no longer open is a *messages.Refusal.
-func (c *Client) Show(ctx context.Context, call wire.CallKey) (messages.Approval, error) {
-	answer, err := answerTo[messages.ApprovalAnswer](ctx, c, c.names.OfCall(wire.VerbShow, call), nil)
+// Approval returns the open question about a call, the one at index in its batch, with the arguments
+// that a decision is bound to. The error is that of Approvals; when the question is not open any
+// more it is a *messages.Refusal of the class not_pending.
+func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.BatchID, index int) (messages.Approval, error) {
+	answer, err := request[messages.ApprovalAnswer](ctx, c, c.names.OfCall(wire.VerbShow, c.key(s, b).Call(index)), nil)
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -52,9 +47,10 @@ func (c *Client) Show(ctx context.Context, call wire.CallKey) (messages.Approval
 	return messages.Approval{}, fmt.Errorf("show approval: %w", err)
 }
 
-// Decide sends a signed decision. When it returns without an error, the decision is stored and
-// holds. A decision that the fleet does not take is a *messages.Refusal. After any other error the
-// decision may have been stored; [Client.Show] tells.
+// Decide sends a signed decision; docs/approvals.md says how to sign one. When Decide returns
+// without an error, the decision is stored and holds, whatever becomes of the coordinator. A
+// decision that the fleet does not take is a *messages.Refusal. After any other error it may have
+// been stored: to send it again is safe, and [Client.Approval] tells what became of the question.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
 	body, err := rawjson.Marshal(d)
 	if err != nil {
@@ -64,7 +60,7 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 		return messages.DecisionAnswer{}, err
 	}
 	call := wire.KeyOf(string(d.Tenant), d.Session, d.Batch).Call(d.Index)
-	answer, err := answerTo[messages.DecisionAnswer](ctx, c, c.names.OfCall(wire.VerbDecide, call), body)
+	answer, err := request[messages.DecisionAnswer](ctx, c, c.names.OfCall(wire.VerbDecide, call), body)
 	switch {
 	case err != nil:
 	case answer.Error != nil:
@@ -77,71 +73,51 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 	return answer, fmt.Errorf("decide: %w", err)
 }
 
-// News calls each for every question of a tenant that opens or closes, until ctx ends. It calls
-// listening, which may be nil, once the subscription is in place: a caller that lists the open
-// questions after that misses none.
-func (c *Client) News(ctx context.Context, tenant string, listening func(), each func(messages.Pending)) error {
-	subject := c.names.OfTenant(wire.VerbNews, cmp.Or(tenant, c.tenant)) + ".*.*.*"
-	unsubscribe, err := c.conn.Subscribe(subject, "", func(m bus.Msg) {
-		var p messages.Pending
-		if json.Unmarshal(m.Data, &p) == nil {
-			each(p)
+// relistEvery is how often WatchApprovals lists the open questions again: news may be lost.
+const relistEvery = time.Minute
+
+// WatchApprovals yields the open questions of the tenant, then each that opens, is agreed to by one
+// of several people, or closes (State says how), until ctx ends. It may yield the same state of a
+// question again, and an older state after a newer one. News that are lost are made up for within a
+// minute, except that a question has closed: one that is not listed any more is closed.
+//
+// When the first list cannot be had, the error is that of [Client.Approvals], yielded once, as the
+// last pair. WatchApprovals ends without an error when ctx ends.
+func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[messages.Pending, error] {
+	return func(yield func(messages.Pending, error) bool) {
+		news := newMailbox[messages.Pending]()
+		unsubscribe, err := c.conn.Subscribe(c.names.OfTenant(wire.VerbNews, c.tenant)+".*.*.*", "", func(m bus.Msg) {
+			var p messages.Pending
+			if json.Unmarshal(m.Data, &p) == nil {
+				news.put(p)
+			}
+		})
+		if err != nil {
+			yield(messages.Pending{}, err)
+			return
 		}
-	})
-	if err != nil {
-		return err
+		defer unsubscribe()
+		relist := time.NewTicker(relistEvery)
+		defer relist.Stop()
+		items, err := c.Approvals(ctx)
+		if err != nil && ctx.Err() == nil {
+			yield(messages.Pending{}, err)
+			return
+		}
+		for {
+			for _, p := range items {
+				if ctx.Err() != nil || !yield(p, nil) {
+					return
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-news.wake:
+				items, _ = news.take()
+			case <-relist.C:
+				items, _ = c.Approvals(ctx) // the next one may succeed
+			}
+		}
 	}
-	defer unsubscribe()
-	if err := c.conn.Flush(ctx); err != nil {
-		return err
-	}
-	if listening != nil {
-		listening()
-	}
-	<-ctx.Done()
-	return nil
 }
-
-// answerTo sends one request to a handler and decodes the JSON answer, which may come in chunks. It
-// waits at most 10 s and does not retry.
-func answerTo[T any](ctx context.Context, c *Client, subject string, body []byte) (answer T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	asking, lost := context.WithCancelCause(ctx)
-	defer lost(nil)
-	defer c.conn.OnReconnect(func() { lost(errReconnected) })()
-	var parts answerParts
-	var problem error
-	err = c.conn.Stream(asking, subject, nil, body, func(m bus.Msg) (more bool) {
-		more, problem = parts.add(m)
-		return more
-	})
-	switch {
-	case errors.Is(err, bus.ErrNoResponders):
-		return answer, ErrNoFleet
-	case err == nil:
-		err = problem
-	}
-	if err == nil {
-		err = json.Unmarshal(parts.whole(), &answer)
-	}
-	return answer, err
-}
-
-// answerParts is a partly received answer: one message, or numbered chunks.
-type answerParts [][]byte
-
-// add takes a message of the answer and reports whether more are to come.
-func (p *answerParts) add(m bus.Msg) (more bool, err error) {
-	numbered := m.Header.Get(messages.ChunkHeader)
-	if numbered == "" {
-		*p = [][]byte{m.Data}
-		return false, nil
-	}
-	if *p, err = place(*p, numbered, m.Data); err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(*p, func(part []byte) bool { return part == nil }), nil
-}
-
-func (p answerParts) whole() []byte { return bytes.Join(p, nil) }

@@ -11,7 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
+	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -55,16 +58,16 @@ func connected(t *testing.T) (*client.Client, *bus.Conn, context.Context) {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	return client.Over(conn, ""), conn, ctx
+	return over(t, conn), conn, ctx
 }
 
 func TestApprovalsOfADoor(t *testing.T) {
 	c, conn, ctx := connected(t)
-	if _, err := c.List(ctx, ""); !errors.Is(err, client.ErrNoFleet) {
-		t.Errorf("List without a fleet: got %v, want ErrNoFleet", err)
+	if _, err := c.Approvals(ctx); !errors.Is(err, client.ErrNoFleet) {
+		t.Errorf("Approvals without a fleet: got %v, want ErrNoFleet", err)
 	}
 	names := conn.Names()
-	call := client.CallOf(question.Pending())
+	call := wire.KeyOf("_", question.Session, question.Batch).Call(question.Index)
 	door(t, conn, names.OfTenant(wire.VerbList, "_"), 40, func(bus.Msg) any {
 		return messages.PendingList{V: 1, Pending: []messages.Pending{question.Pending()}}
 	})
@@ -82,17 +85,21 @@ func TestApprovalsOfADoor(t *testing.T) {
 		return messages.DecisionAnswer{OK: true, State: messages.DecisionGranted}
 	})
 
-	list, err := c.List(ctx, "")
+	other, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.WithTenant("other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := c.Approvals(ctx)
 	if diff := cmp.Diff([]messages.Pending{question.Pending()}, list); err != nil || diff != "" {
-		t.Errorf("List, in parts: %v\n%s", err, diff)
+		t.Errorf("Approvals, in parts: %v\n%s", err, diff)
 	}
 	var refusal *messages.Refusal
-	if _, err := c.List(ctx, "other"); !errors.As(err, &refusal) || refusal.Class != messages.ClassBusy {
-		t.Errorf("List of another tenant: got %v, want its refusal", err)
+	if _, err := other.Approvals(ctx); !errors.As(err, &refusal) || refusal.Class != messages.ClassBusy {
+		t.Errorf("Approvals of another tenant: got %v, want its refusal", err)
 	}
-	shown, err := c.Show(ctx, call)
+	shown, err := c.Approval(ctx, question.Session, question.Batch, question.Index)
 	if diff := cmp.Diff(question, shown); err != nil || diff != "" {
-		t.Errorf("Show, in parts: %v\n%s", err, diff)
+		t.Errorf("Approval, in parts: %v\n%s", err, diff)
 	}
 	d := messages.Decision{V: 1, Tenant: "_", Session: question.Session, Batch: "b", Index: 1, Verdict: messages.VerdictApprove}
 	if answer, err := c.Decide(ctx, d); err != nil || answer.State != messages.DecisionGranted {
@@ -104,24 +111,50 @@ func TestApprovalsOfADoor(t *testing.T) {
 	}
 }
 
-func TestNewsOfApprovals(t *testing.T) {
-	c, conn, ctx := connected(t)
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	var got []messages.Pending
-	err := c.News(ctx, "", func() {
-		for _, subject := range []wire.CallKey{wire.KeyOf("other", "s", "b").Call(0), client.CallOf(question.Pending())} {
-			p := question.Pending()
-			p.Tenant = messages.TenantID(subject.Tenant)
-			if err := conn.Publish(conn.Names().OfCall(wire.VerbNews, subject), nil, rawjson.MustMarshal(p)); err != nil {
-				t.Error(err)
+// WatchApprovals yields what is open, then the news of its own tenant, and in a minute what it has
+// missed.
+func TestWatchApprovals(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		first, second, third := question.Pending(), question.Pending(), question.Pending()
+		second.ID, third.ID = "second", "missed"
+		lists := [][]messages.Pending{{first}, {first, third}}
+		door(t, s.conn, s.conn.Names().OfTenant(wire.VerbList, "_"), 1<<10, func(bus.Msg) any {
+			list := messages.PendingList{V: 1, Pending: lists[0]}
+			if len(lists) > 1 {
+				lists = lists[1:]
+			}
+			return list
+		})
+		ctx, end := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer end()
+		var got []messages.Pending
+		for p, err := range s.c.WatchApprovals(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = append(got, p); len(got) == 1 {
+				for _, tenant := range []string{"other", "_"} {
+					if err := s.conn.Publish(s.conn.Names().OfCall(wire.VerbNews, wire.KeyOf(tenant, p.Session, p.Batch).Call(1)), nil, rawjson.MustMarshal(second)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(got) == 4 {
+				break
 			}
 		}
-	}, func(p messages.Pending) {
-		got = append(got, p)
-		end()
+		if diff := cmp.Diff([]messages.Pending{first, second, first, third}, got); diff != "" {
+			t.Error(diff)
+		}
 	})
-	if diff := cmp.Diff([]messages.Pending{question.Pending()}, got); err != nil || diff != "" {
-		t.Errorf("news of one tenant: %v\n%s", err, diff)
+}
+
+func TestWatchApprovalsWithoutAFleet(t *testing.T) {
+	c, _, ctx := connected(t)
+	for p, err := range c.WatchApprovals(ctx) {
+		if !errors.Is(err, client.ErrNoFleet) {
+			t.Errorf("got %v, %v; want %v", p, err, client.ErrNoFleet)
+		}
 	}
 }

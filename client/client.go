@@ -1,17 +1,26 @@
-// Package client is the agent's side for Go programs: submit the message that a model made, get
-// back what to append to the conversation.
+// Package client is the agent's side for Go programs: it submits the message that a model made and
+// returns what to append to the conversation.
 //
-//	c, err := client.Connect(ctx, client.Options{URL: "nats://localhost:4222"})
+//	c, err := client.Connect(ctx, fleet.Options{URL: "nats://localhost:4222"})
 //	reply, err := c.Run(ctx, messages.Batch{
 //		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message,
-//	}, nil)
+//	})
 //	history = append(history, message, reply.Reinjection)
 //
 // The id of a batch is its idempotency key: whatever happens to the connection or to the program,
-// the same batch may be run again and is not executed twice.
+// the same batch may be run again and its calls are not run twice.
+//
+//	one batch     Run, or Submit and then Await or Get    submit it, and its reply
+//	              Follow, Timeline                        what happens to it, what has happened
+//	              Abort                                   end it now
+//	a session     Watch, Batches                          its batches as they run, and a list of them
+//	              AbortSession, Steer                     end them; say something to the model
+//	people        Approvals, Approval, WatchApprovals     calls that wait for a person
+//	              Decide                                  allow or deny one
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,27 +28,27 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Options say where the fleet is and how to connect to it.
-type Options struct {
-	URL    string // default nats://127.0.0.1:4222; several separated by commas
-	Creds  string // path of a NATS credentials file
-	NKey   string // path of the seed of an nkey
-	Name   string // shown in the server's list of connections
-	Prefix string // default "toolfleet"
-	Tenant string // token in the subjects; default "_", the only tenant
-	// InboxPrefix is the subject prefix for answers, for a user that may not subscribe everywhere.
-	// Default _INBOX.
-	InboxPrefix string
-	// Tracer makes the spans of the batches that are sent. When it is nil and the context of a call
-	// holds a span, that span's provider makes them, so a program with OpenTelemetry needs no
-	// option. The trace context is passed on to the fleet in any case.
-	Tracer trace.Tracer
-}
+// Option is an option of [Connect].
+type Option func(*settings)
+
+type settings = clientconn.Settings
+
+// WithTenant names the tenant that the client acts for: a token in the subjects of the fleet. The
+// default, and "", is the only tenant of a fleet that has one.
+func WithTenant(tenant string) Option { return func(s *settings) { s.Tenant = tenant } }
+
+// WithTracer makes the spans of the batches that are sent with t. Without it, the provider of the
+// span in a call's context makes them, so a program with OpenTelemetry needs no option. The trace
+// context is passed on to the fleet in any case.
+func WithTracer(t trace.Tracer) Option { return func(s *settings) { s.Tracer = t } }
 
 // Client submits batches. Safe for concurrent use.
 type Client struct {
@@ -47,42 +56,45 @@ type Client struct {
 	names  wire.Names
 	tenant string
 	owned  bool
-	tracer trace.Tracer // nil: see Options
+	tracer trace.Tracer // nil: see WithTracer
 }
 
-// What Get and Run return for a batch without a reply.
+// Errors of the methods. Other errors are a *[messages.Refusal], which says in its class why the
+// fleet did not take a request, the error of a context, or a problem with the connection.
 var (
+	// ErrRunning is returned by Get: the batch is queued or running. Ask again later, or use Await
+	// or Run.
 	ErrRunning = errors.New("the batch is queued or running")
+	// ErrUnknown is returned by Get, Await, Timeline and Follow. To submit the batch, again or for
+	// the first time, is safe as long as nobody submitted it reply_ttl (by default 24 h) ago.
 	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
-	// ErrNoFleet means that no coordinator answers on the fleet's subjects.
+	// ErrNoFleet means that no coordinator answers on the fleet's subjects: none runs, or the
+	// prefix or the tenant is another one. Submit does not return it, because a batch is stored
+	// without a coordinator; Watch does not either, and waits.
 	ErrNoFleet = errors.New("no coordinator answers: start one with `toolfleet dev` or `toolfleet coordinator`")
 )
 
-// Connect connects to the fleet's NATS server.
-func Connect(ctx context.Context, o Options) (*Client, error) {
-	name := o.Name
-	if name == "" {
-		name = "toolfleet client"
+// Connect connects to the NATS server of a fleet. It tries for 10 s, or until ctx ends; afterwards
+// the client reconnects by itself for as long as it lives. It does not check that a coordinator
+// runs.
+func Connect(ctx context.Context, o fleet.Options, options ...Option) (*Client, error) {
+	var s settings
+	for _, option := range options {
+		option(&s)
 	}
-	conn, err := bus.Connect(ctx, bus.Options{URL: o.URL, Creds: o.Creds, NKey: o.NKey, Name: name, Prefix: o.Prefix, InboxPrefix: o.InboxPrefix})
-	if err != nil {
-		return nil, err
+	c := &Client{conn: s.Conn, tenant: cmp.Or(s.Tenant, messages.OneTenant), tracer: s.Tracer}
+	if c.conn == nil {
+		conn, err := bus.Connect(ctx, bus.To(o, "toolfleet client"))
+		if err != nil {
+			return nil, err
+		}
+		c.conn, c.owned = conn, true
 	}
-	c := Over(conn, o.Tenant)
-	c.owned, c.tracer = true, o.Tracer
+	c.names = c.conn.Names()
 	return c, nil
 }
 
-// Over returns a client on a connection that stays the caller's: Close leaves it open. A tenant of
-// "" is the only tenant. Programs outside of this module use Connect.
-func Over(conn *bus.Conn, tenant string) *Client {
-	if tenant == "" {
-		tenant = messages.OneTenant
-	}
-	return &Client{conn: conn, names: conn.Names(), tenant: tenant}
-}
-
-// Close closes the connection that Connect made.
+// Close closes the connection. Calls that are in progress end with an error; batches go on.
 func (c *Client) Close() {
 	if c.owned {
 		c.conn.Close()
@@ -96,37 +108,53 @@ func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
 	return wire.KeyOf(c.tenant, s, b)
 }
 
-// Run submits a batch, calls each for its events (each may be nil) and returns its reply. For a
-// refused batch the error is a *messages.Refusal and the reply is returned too; Run retries a
-// refusal of the class busy. When the connection is lost or a coordinator stops, Run asks again how
-// the batch stands and keeps waiting. If ctx ends first, the batch goes on and its reply can be
-// fetched.
-//
-// If no coordinator answers for 3 s, Run emits one EventWaiting per outage. It returns ErrNoFleet
-// only if none ever answered.
-func (c *Client) Run(ctx context.Context, b messages.Batch, each func(messages.Event)) (messages.Reply, error) {
-	body, err := c.encode(&b)
-	if err != nil {
-		return messages.Reply{}, err
-	}
-	return c.run(ctx, b, body, each)
+// RunOption is an option of [Client.Run].
+type RunOption func(*runOptions)
+
+type runOptions struct {
+	each func(messages.Event) // never nil
+	body []byte               // nil: the batch is encoded
 }
 
-// RunBody is [Client.Run] for a batch that is encoded already. It sends the bytes unchanged: the
-// same bytes are the same batch, whichever program sends them.
-func (c *Client) RunBody(ctx context.Context, body []byte, each func(messages.Event)) (messages.Reply, error) {
-	b, err := messages.DecodeBatch(body)
-	if err == nil {
-		err = c.fits(body)
+// OnEvent calls each for the live events of the batch, on the goroutine of Run. Events may be lost;
+// [Client.Follow] loses none. A slow function delays the reply.
+//
+// If a coordinator was there and none has answered for 3 s, Run itself emits one event of the type
+// waiting, with the index -1, per outage.
+func OnEvent(each func(messages.Event)) RunOption { return func(o *runOptions) { o.each = each } }
+
+// Encoded sends body, which encodes the same batch, unchanged: the fleet takes two submits for the
+// same batch only if their bytes are equal, whichever programs send them.
+func Encoded(body []byte) RunOption { return func(o *runOptions) { o.body = body } }
+
+// Run submits a batch and returns its reply. It may be called again with the same batch, by this
+// program or another: the calls are not run again, and the reply is the same.
+//
+// Run waits as long as the batch takes. When the connection is lost or a coordinator stops, it asks
+// again how the batch stands and goes on waiting; it also retries a refusal of the class busy. If
+// ctx ends first, the batch goes on and its reply can be fetched with [Client.Get].
+//
+// For a refused batch the error is a *messages.Refusal, and the reply is returned too. The error is
+// [ErrNoFleet] if no coordinator has answered for 3 s and none ever did.
+func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption) (messages.Reply, error) {
+	o := runOptions{each: func(messages.Event) {}}
+	for _, option := range options {
+		option(&o)
+	}
+	var err error
+	if o.body == nil {
+		o.body, err = c.encode(&b)
+	} else if b, err = messages.DecodeBatch(o.body); err == nil {
+		err = c.fits(o.body)
 	}
 	if err != nil {
 		return messages.Reply{}, err
 	}
-	return c.run(ctx, b, body, each)
+	return c.run(ctx, b, o.body, o.each)
 }
 
 func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (reply messages.Reply, err error) {
-	// Ask for events even when each is nil: the waiting events among them show that the coordinator
+	// Ask for events even when nobody wants them: the waiting events among them show that the coordinator
 	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	ctx, span := c.send(ctx, trace.SpanKindClient, wire.VerbRun, b, header)
@@ -159,7 +187,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			if long && !met {
 				return reply, ErrNoFleet
 			}
-			if long && !told && each != nil {
+			if long && !told {
 				told = true
 				each(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: b.Session, Batch: b.ID, Index: -1, Time: time.Now()})
 			}
@@ -182,8 +210,10 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 	}
 }
 
-// Submit publishes a batch and returns when it is durable. The reply is published on the reply
-// subject and can be fetched with Await or Get. A batch that exists already is no error.
+// Submit publishes a batch and returns when it is durable. The reply can be fetched with
+// [Client.Await] or [Client.Get]. A batch that exists already is no error, and neither is one that
+// the fleet will refuse: its reply says so. After any other error the batch may be stored or not; to
+// submit it again is safe.
 func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	body, err := c.encode(&b)
 	if err != nil {
@@ -202,9 +232,11 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	return err
 }
 
-// Await waits for the reply of a submitted batch. Every 2 s it also asks for the reply, in case the
-// published one was missed or is too large for a message. It returns ErrUnknown for an unknown
-// batch.
+// Await waits for the reply of a submitted batch until ctx ends. For a refused batch the error is a
+// *messages.Refusal, and the reply is returned too; for an unknown one it is [ErrUnknown].
+//
+// Await asks for the reply every 2 s too, in case the published one was missed or is too large for
+// a message.
 func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	n, stop, err := c.listen(c.key(s, b), "")
 	if err != nil {
@@ -228,14 +260,26 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 	}
 }
 
-// Get returns the reply of a batch, or ErrRunning, ErrUnknown or ErrNoFleet. It waits at most 10 s.
-func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, unheard, nil)
-}
+// GetOption is an option of [Client.Get].
+type GetOption func(*messages.Get)
 
-// GetFull is Get with the full outputs in the results.
-func (c *Client) GetFull(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
-	return c.get(ctx, s, b, unheard, []byte(`{"results":"full"}`))
+// FullResults repeats the outputs of the calls in the results. Without it they are only in the
+// reinjection.
+func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
+
+// Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning], [ErrUnknown]
+// or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is returned too. Get
+// takes at most 10 s.
+func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID, options ...GetOption) (messages.Reply, error) {
+	var body []byte // none asks for the reply as it is stored
+	if len(options) > 0 {
+		var get messages.Get
+		for _, option := range options {
+			option(&get)
+		}
+		body = rawjson.MustMarshal(get)
+	}
+	return c.get(ctx, s, b, unheard, body)
 }
 
 func (c *Client) get(ctx context.Context, s messages.SessionID, b messages.BatchID, n *news, body []byte) (messages.Reply, error) {

@@ -13,31 +13,43 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Stop says why and by whom a batch is aborted or a session is steered, for the results that the
-// model reads. Both fields may be empty.
-type Stop struct {
-	Reason string // at most 1,000 bytes
-	By     string // at most 200 bytes
+// Reason says why, and at whose wish, calls are not run. The model reads both in their results.
+// Both may be empty.
+type Reason struct {
+	Text string // why; at most 1,000 bytes
+	By   string // who; at most 200 bytes
 }
 
-// Abort ends a batch, or with an empty id every batch of the session that is stored at this moment,
-// including batches that wait. When it returns, the abort is stored and holds. An abort by id may
-// come before its batch: it holds for a batch that is stored up to batch_ttl (1 h) later. Each
-// batch still ends with its reply: calls that had not started are aborted, and running calls end
-// with what is known of them.
-func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Stop) (seq uint64, err error) {
-	abort := json.RawMessage("true")
-	if b != "" {
-		abort = rawjson.MustMarshal(b)
+// Abort ends a batch. When it returns without an error, the abort is stored and holds, and seq is
+// its place among the control messages of the fleet. The batch still ends with its reply: calls
+// that had not started are aborted, and running calls are stopped and end with what is known of
+// them.
+//
+// An abort may come before its batch: it holds for a batch that is stored up to batch_ttl (by
+// default 1 h) later.
+//
+// Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet], a *messages.Refusal,
+// or after any other error it is not known whether the message was stored: to send it again is safe
+// for an abort, and makes the model read it twice for Steer.
+func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Reason) (seq uint64, err error) {
+	if b == "" {
+		return 0, errors.New("abort: the id of the batch is empty")
 	}
-	return c.control(ctx, s, messages.Control{Abort: abort, Reason: why.Reason, By: why.By})
+	return c.control(ctx, s, messages.Control{Abort: rawjson.MustMarshal(b), Reason: why.Text, By: why.By})
 }
 
-// Steer sends a message (any JSON value of at most 256 KiB except null) to a session: its next
-// reply includes the message as steering. The parameter when says which calls of the running batch
-// still run; a call that is skipped for it says why.
-func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Stop) (seq uint64, err error) {
-	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Reason, By: why.By})
+// AbortSession is [Client.Abort] for every batch of the session that is stored at this moment,
+// batches that wait included. Later batches are not affected.
+func (c *Client) AbortSession(ctx context.Context, s messages.SessionID, why Reason) (seq uint64, err error) {
+	return c.control(ctx, s, messages.Control{Abort: json.RawMessage("true"), Reason: why.Text, By: why.By})
+}
+
+// Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next reply of
+// the session holds it in Steering, for the agent to append after the reinjection. The parameter
+// when says which calls of the running batch still run; the result of a call that is skipped tells
+// the reason.
+func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Reason) (seq uint64, err error) {
+	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Text, By: why.By})
 }
 
 func (c *Client) control(ctx context.Context, s messages.SessionID, control messages.Control) (uint64, error) {

@@ -1,11 +1,11 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,482 +14,388 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Timeline returns the durable events of a batch so far, all of them once it has ended. It returns
-// ErrUnknown for a batch that the fleet does not know.
-func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Timeline, error) {
-	answer, err := answerTo[struct {
-		messages.Timeline
-		Error *messages.Refusal `json:"error"`
-	}](ctx, c, c.names.Of(wire.VerbGet, c.key(s, b)), []byte(`{"timeline":true}`))
-	switch {
-	case err != nil:
-	case answer.Error != nil:
-		err = answer.Error
-	case answer.Status == "unknown":
-		return messages.Timeline{}, ErrUnknown
-	case answer.Events == nil:
-		err = errNoTimelines
-	default:
-		return answer.Timeline, nil
+// Follow yields the events of a batch from its beginning to its reply, which is the last event:
+// first what has happened so far, then what happens.
+//
+//	for event, err := range c.Follow(ctx, session, batch) {
+//		if err != nil {
+//			return err
+//		}
+//		fmt.Println(event.Type, event.Tool)
+//	}
+//
+// Every durable event is yielded exactly once and in the order of the timeline, through any loss of
+// the connection: start, awaiting_approval, running, end, result and reply. Progress and hook events
+// are live: they may be missed, but never come late. The events of a batch whose run was lost
+// together with its worker show the second attempt.
+//
+// An error is yielded once, as the last pair: [ErrUnknown] for a batch that the fleet does not know
+// (submit it before you follow it), [ErrNoFleet] when no coordinator has answered for 3 s and none
+// ever did, a *messages.Refusal, or the cause of ctx when ctx ends before the reply. The batch goes
+// on whatever becomes of its followers.
+func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID) iter.Seq2[messages.Event, error] {
+	return func(yield func(messages.Event, error) bool) {
+		w := newWatcher(c, s, yield)
+		w.batches = []*watched{{feed: newFeed(b)}}
+		if err := w.run(ctx, c.key(s, b).Batch); err != nil {
+			yield(messages.Event{}, err)
+		}
 	}
-	return messages.Timeline{}, fmt.Errorf("timeline of batch %s: %w", b, err)
 }
 
-var errNoTimelines = errors.New("the coordinator that answered is of a version that knows no timelines")
+// WatchOption is an option of [Client.Watch].
+type WatchOption func(*sessionList)
 
-// Follow calls each for the events of a batch, from its beginning to its reply, and then returns:
-// first the history, then the live events. It delivers every event except progress and hook events
-// exactly once, through any loss of the connection, and the events of one call in the order in
-// which they happened. Progress and hook events may be missed, but never come late. Follow returns
-// ErrUnknown for a batch that the fleet does not know: follow a batch after it was submitted. It
-// calls each from the caller's goroutine, and never after ctx has ended.
-func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID, each func(messages.Event)) error {
-	f := &follower{client: c, session: s, only: b, each: each}
-	return f.run(ctx, c.key(s, b).Batch)
+// Since begins with the batches that have ended at this time or later.
+func Since(t time.Time) WatchOption { return func(l *sessionList) { l.since = t } }
+
+// Watch is [Client.Follow] for every batch of a session, until ctx ends: first the batches that are
+// open, then those that come. Batches that begin and end while the connection is lost are yielded
+// after the reconnect, as long as their replies are kept (reply_ttl, by default 24 h): each from its
+// beginning, one after another in the order in which they ran.
+//
+// Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends; a
+// refusal or a connection that is closed for good is yielded once, as the last pair.
+func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...WatchOption) iter.Seq2[messages.Event, error] {
+	return func(yield func(messages.Event, error) bool) {
+		w := newWatcher(c, s, yield)
+		w.list = &sessionList{began: time.Now()}
+		for _, option := range options {
+			option(w.list)
+		}
+		if err := w.run(ctx, "*"); err != nil && ctx.Err() == nil {
+			yield(messages.Event{}, err)
+		}
+	}
 }
 
-// lookAfter is how long a batch may be silent before its timeline is requested: its events may have
-// been lost.
-const lookAfter = 30 * time.Second
+const (
+	// readEvery is the least time between two rounds of requests.
+	readEvery = 100 * time.Millisecond
+	// patience is how long a round waits for batches that get no answer, before it goes on to the
+	// others.
+	patience = 2 * time.Second
+	// lookAfter is the longest time between two reads when nothing is heard: events may be lost.
+	lookAfter = 30 * time.Second
+)
 
-// asksAtOnce bounds the timeline requests that are in flight at once.
-const asksAtOnce = 4
-
-// follower delivers the events of batches. Incoming events are queued, so that a slow callback does
-// not block the subscription. Timelines are requested in the background, so that no batch waits for
-// the timeline of another.
-type follower struct {
+// watcher yields the events of batches. It reads, in rounds, the timelines of the batches that had
+// a live event, after a loss those of all batches, and the list of the session when there may be
+// another batch. A round goes through the batches in the order of the log.
+type watcher struct {
 	client  *Client
 	session messages.SessionID
-	only    messages.BatchID // "": every batch of the session
-	each    func(messages.Event)
+	yield   func(messages.Event, error) bool
+	stopped bool // the caller has left its loop
+	mail    *mailbox[messages.Event]
+	losses  uint64 // the connection's loss counter at the last look
 
-	mu    sync.Mutex
-	queue []tiding // guarded by mu
-	lost  bool     // something may have been missed; guarded by mu
-	seen  uint64   // the connection's loss counter at the last look; guarded by mu
-	wake  chan struct{}
+	batches []*watched   // in the order of the log
+	list    *sessionList // nil: one batch is followed
 
-	// The fields below are owned by run's goroutine, which receives from answers.
-	answers chan answeredPast
-	asking  int // timeline requests in flight
-	batches map[messages.BatchID]*followed
-	over    []ended // the newest keptEnded finished batches; more while a list is outstanding
-	past    *past   // nil: one batch is followed
+	next     time.Time      // no request before this time
+	retry    time.Duration  // backoff after the last request; 0: it did not fail
+	deserted time.Time      // since when no coordinator answers; zero: one does
+	requests sync.WaitGroup // timeline requests in flight
 }
 
-// tiding is an event as it arrived.
-type tiding struct {
-	messages.Event
-	place uint64 // stream sequence of the reply, for a stored reply; else 0
+// watched is a batch whose reply was not shown yet.
+type watched struct {
+	*feed
+	schedule
+	covered int           // how many live events waited when the request in flight was sent
+	answer  chan timeline // of the request in flight; nil: there is none
+	slow    bool          // a round has waited for the answer in vain
+	ended   bool          // the list has its reply
+	stale   bool          // its timeline has a reply that no list has: maybe an earlier batch's
 }
 
-// ended is a batch that was delivered up to its reply.
-type ended struct {
-	id    messages.BatchID
-	place uint64 // stream sequence of its reply; 0: not known
-}
-
-// answeredPast is the answer to a timeline request.
-type answeredPast struct {
-	id     messages.BatchID
+// timeline is the answer to a timeline request.
+type timeline struct {
 	events []messages.Event
 	err    error
 }
 
-// followed is the state of a batch that is being delivered.
-type followed struct {
-	story  *story
-	held   []messages.Event // events that wait until what came before them is known
-	asking bool             // a timeline request is in flight
-	before int              // how many events were held when that request was sent
-	again  bool             // something may have been missed since: request again
-	ask    time.Time        // when the next timeline request is due
-	wait   time.Duration    // backoff before the next attempt; 0: the last one did not fail
-	since  time.Time        // first attempt that found no coordinator; zero: one answered
-
-	place    uint64        // stream sequence of its reply; 0: not known
-	accepted time.Time     // from the list of open batches: an older reply is an earlier batch's
-	turn     bool          // deliver nothing before its turn in past.turns or past.late
-	answer   *answeredPast // its timeline, which waits for the turn
+// schedule says when something is read: at once after a hint, then at intervals that grow from 1 s
+// to lookAfter.
+type schedule struct {
+	due  time.Time
+	wait time.Duration
 }
 
-// maxQueue bounds the events that wait for delivery. When a watcher is slower, further events are
-// dropped and a timeline brings back the durable ones.
-const maxQueue = 1 << 14
+func (s *schedule) hint() { *s = schedule{} }
 
-func (f *follower) run(ctx context.Context, batches string) error {
-	f.wake, f.answers, f.batches = make(chan struct{}, 1), make(chan answeredPast), map[messages.BatchID]*followed{}
-	c := f.client
-	key := c.key(f.session, "")
+func (s *schedule) read() {
+	s.wait = min(max(2*s.wait, time.Second), lookAfter)
+	s.due = time.Now().Add(s.wait)
+}
+
+func newWatcher(c *Client, s messages.SessionID, yield func(messages.Event, error) bool) *watcher {
+	return &watcher{client: c, session: s, yield: yield, mail: newMailbox[messages.Event]()}
+}
+
+// run subscribes to the events and replies of batches, a token or "*", and yields events until the
+// caller leaves its loop, the followed batch has its reply, ctx ends, or an error is final.
+func (w *watcher) run(ctx context.Context, batches string) error {
+	conn, key := w.client.conn, w.client.key(w.session, "")
 	key.Batch = batches
-	f.seen = c.conn.Losses()
-	for verb, take := range map[wire.Verb]func(bus.Msg){wire.VerbEvent: f.heard, wire.VerbReply: f.replied} {
-		unsubscribe, err := c.conn.Subscribe(c.names.Of(verb, key), "", take)
+	w.losses = conn.Losses()
+	for _, verb := range []wire.Verb{wire.VerbEvent, wire.VerbReply} {
+		unsubscribe, err := conn.Subscribe(w.client.names.Of(verb, key), "", func(m bus.Msg) { w.received(verb, m) })
 		if err != nil {
 			return err
 		}
 		defer unsubscribe()
 	}
-	defer c.conn.OnReconnect(f.missed)()
-	if f.only != "" {
-		f.batches[f.only] = &followed{story: newStory(), ask: time.Now()}
-	}
-	var lists chan answeredList
-	if f.past != nil {
-		f.past.at, lists = time.Now(), make(chan answeredList)
-		f.past.until = f.past.at.Add(lookAfter)
-		f.past.lists = lists
-	}
+	defer conn.OnReconnect(w.mail.signal)()
+	requests, cancel := context.WithCancel(ctx)
+	defer w.requests.Wait()
+	defer cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	asking, stop := context.WithCancel(ctx)
-	defer stop()
 	for {
-		err := f.step(ctx, asking)
+		w.takeLive(ctx)
+		err := w.round(requests)
 		switch {
-		case err != nil:
-			return err
-		case f.only != "" && f.batches[f.only] == nil: // its reply was delivered
+		case w.stopped || w.list == nil && len(w.batches) == 0:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case err != nil:
+			return err
 		}
-		timer.Reset(f.next())
+		timer.Reset(time.Until(w.nextRound()))
 		select {
-		case <-f.wake:
+		case <-w.mail.wake:
 		case <-timer.C:
-		case past := <-f.answers:
-			if err := f.answered(ctx, past); err != nil {
-				return err
-			}
-		case list := <-lists:
-			f.listed(list)
 		case <-ctx.Done():
 		}
 	}
 }
 
-// heard queues an event that arrived.
-func (f *follower) heard(m bus.Msg) {
+// received takes a message of the server. A stored reply is only a hint.
+func (w *watcher) received(verb wire.Verb, m bus.Msg) {
 	var e messages.Event
-	if json.Unmarshal(m.Data, &e) == nil {
-		f.push(tiding{Event: e})
+	if json.Unmarshal(m.Data, &e) != nil {
+		return
+	}
+	if verb == wire.VerbReply {
+		e = messages.Event{Batch: e.Batch, Index: -1}
+	}
+	w.mail.put(e)
+}
+
+// takeLive takes the live events that have arrived, shows what can be shown, and schedules reads.
+func (w *watcher) takeLive(ctx context.Context) {
+	events, dropped := w.mail.take()
+	// Look for losses after the take: the first event over a new connection comes before
+	// OnReconnect is called.
+	if losses := w.client.conn.Losses(); dropped || losses != w.losses {
+		w.losses, w.next, w.retry = losses, time.Time{}, 0
+		for _, b := range w.batches {
+			b.slow = false
+			b.hint()
+		}
+		w.list.hint()
+	}
+	for _, e := range events {
+		b := w.find(e.Batch)
+		if b == nil {
+			if e.Type != messages.EventStart && w.list.knows(e.Batch) { // a late event
+				continue
+			}
+			b = &watched{feed: newFeed(e.Batch)}
+			w.batches = append(w.batches, b)
+			w.list.hint()
+		}
+		show, hint := b.live(e)
+		if hint {
+			b.hint()
+		}
+		w.show(ctx, b, show)
 	}
 }
 
-// storedReply is an internal event: the server has published the stored reply of a batch, so the
-// last events of the batch are on their way.
-const storedReply messages.EventType = "stored"
-
-func (f *follower) replied(m bus.Msg) {
-	var r struct{ Batch messages.BatchID }
-	if json.Unmarshal(m.Data, &r) == nil {
-		f.push(tiding{messages.Event{Type: storedReply, Batch: r.Batch, Index: -1}, placeOf(m)})
+// find returns a batch by its id. The subject names a batch that is followed: an id that is not
+// UTF-8 does not survive in a body.
+func (w *watcher) find(id messages.BatchID) *watched {
+	if w.list == nil {
+		return w.batches[0]
 	}
+	for _, b := range w.batches {
+		if b.id == id {
+			return b
+		}
+	}
+	return nil
 }
 
-func (f *follower) push(e tiding) {
-	// The subject names the batch; an id that is not UTF-8 does not survive in a body.
-	if f.only != "" {
-		e.Batch = f.only
+// show yields events, and reports false if the caller or ctx ended before all were yielded.
+func (w *watcher) show(ctx context.Context, b *watched, events []messages.Event) bool {
+	for _, e := range events {
+		if w.stopped || ctx.Err() != nil {
+			return false
+		}
+		e.Batch = b.id
+		w.stopped = !w.yield(e, nil)
 	}
-	f.mu.Lock()
-	f.look()
-	if len(f.queue) < maxQueue {
-		f.queue = append(f.queue, e)
-	} else {
-		f.lost = true
-	}
-	f.mu.Unlock()
-	f.stir()
+	return true
 }
 
-// missed runs after a reconnect.
-func (f *follower) missed() {
-	f.mu.Lock()
-	f.look()
-	f.mu.Unlock()
-	f.stir()
-}
-
-// look sets lost when the connection's loss counter has grown. Every arriving event calls it: the
-// first message over a new connection may come before OnReconnect does. The caller holds mu.
-func (f *follower) look() {
-	if n := f.client.conn.Losses(); n != f.seen {
-		f.seen, f.lost = n, true
+// round reads what is due: the list first, then the timelines, in order. Batches that begin or have
+// ended meanwhile are thereby shown in the order in which they ran.
+func (w *watcher) round(ctx context.Context) error {
+	if w.stopped || time.Now().Before(w.next) {
+		return nil
 	}
+	if w.list.isDue() {
+		w.next = time.Now().Add(readEvery)
+		if err := w.readList(ctx); err != nil {
+			return w.failed(ctx, err)
+		}
+	}
+	deadline := time.Now().Add(patience)
+	for _, b := range slices.Clone(w.batches) {
+		// Batches that have ended before come with the next page.
+		if w.stopped || w.list != nil && w.list.more && !b.ended {
+			continue
+		}
+		if b.answer == nil {
+			if time.Now().Before(b.due) {
+				continue
+			}
+			w.request(ctx, b)
+		}
+		answer, ok := b.await(ctx, deadline)
+		if !ok {
+			deadline = time.Now()
+			continue
+		}
+		// After an error the batches that come later wait too.
+		if err := w.answered(ctx, b, answer); err != nil || w.retry > 0 {
+			return err
+		}
+	}
+	return nil
 }
 
-func (f *follower) stir() {
+// request requests the timeline of a batch.
+func (w *watcher) request(ctx context.Context, b *watched) {
+	w.next = time.Now().Add(readEvery)
+	b.read()
+	answer := make(chan timeline, 1)
+	b.answer, b.covered = answer, len(b.arrived)
+	w.requests.Go(func() {
+		t, err := w.client.Timeline(ctx, w.session, b.id)
+		answer <- timeline{t.Events, err}
+		w.mail.signal()
+	})
+}
+
+// await waits for the timeline of a batch until the deadline. It does not wait for a batch for
+// which it waited in vain before.
+func (b *watched) await(ctx context.Context, deadline time.Time) (timeline, bool) {
+	if b.slow {
+		deadline = time.Time{}
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	select {
-	case f.wake <- struct{}{}:
+	case answer := <-b.answer:
+		return answer, true
 	default:
 	}
-}
-
-// step delivers what can be delivered now, and requests what is missing.
-func (f *follower) step(ctx, asking context.Context) error {
-	f.mu.Lock()
-	news, lost := f.queue, f.lost
-	f.queue, f.lost = nil, false
-	f.mu.Unlock()
-	now := time.Now()
-	// The missed events may come before the queued ones.
-	if lost {
-		for _, b := range f.batches {
-			b.ask, b.again = now, true
-		}
-		f.missedSome(now)
-	}
-	for _, e := range news {
-		if e.Type == storedReply {
-			f.stored(e, now)
-		} else {
-			f.take(ctx, e.Event, now)
-		}
-	}
-	if err := f.tellInTurn(ctx, now); err != nil {
-		return err
-	}
-	f.askForPast(asking, now)
-	f.inquireInTurn(asking, now)
-	for id, b := range f.batches {
-		if !b.turn {
-			f.inquire(asking, id, b, now)
-		}
-	}
-	return nil
-}
-
-// stored handles the published reply of a batch: the timeline is requested within soon, in case the
-// last events were lost. A reply that is republished because its batch was submitted again has no
-// place and starts nothing.
-func (f *follower) stored(e tiding, now time.Time) {
-	if f.past != nil && e.place > 0 {
-		f.past.stored(e.place)
-	}
-	b := f.batches[e.Batch]
-	if b == nil {
-		if f.past == nil || e.place == 0 || f.wasTold(e.Batch, e.place) {
-			return
-		}
-		// No event of this batch was seen.
-		b = f.begin(e.Batch, now)
-	}
-	b.place = max(b.place, e.place)
-	if soonest := now.Add(soon); b.ask.After(soonest) {
-		b.ask = soonest
+	select {
+	case answer := <-b.answer:
+		return answer, true
+	case <-ctx.Done():
+		b.slow = true
+		return timeline{}, false
 	}
 }
 
-// begin starts following a batch that was not seen before. While a list is outstanding the batch
-// waits in late.
-func (f *follower) begin(id messages.BatchID, now time.Time) *followed {
-	b := &followed{story: newStory(), ask: now.Add(lookAfter)}
-	f.batches[id] = b
-	if b.turn = f.past.holds(now); b.turn {
-		f.past.late = append(f.past.late, id)
-	}
-	return b
-}
-
-// take delivers an event, or holds it while something that comes before it is missing. When too
-// many events are held it drops the event and has the timeline requested again.
-func (f *follower) take(ctx context.Context, e messages.Event, now time.Time) {
-	b := f.batches[e.Batch]
+// answered shows what is new in a timeline.
+func (w *watcher) answered(ctx context.Context, b *watched, answer timeline) error {
+	b.answer = nil
 	switch {
-	case b == nil && (f.only != "" || f.wasTold(e.Batch, 0)):
-		return
-	case b == nil:
-		b = f.begin(e.Batch, now)
-	}
-	switch {
-	case len(b.held) >= maxQueue:
-		b.again = true
-	case b.turn || b.asking || len(b.held) > 0 || !now.Before(b.ask):
-		b.held = append(b.held, e)
-	case b.story.gap(e):
-		b.held, b.ask = append(b.held, e), now
-	default:
-		b.ask = now.Add(lookAfter)
-		f.tell(ctx, b, e)
-	}
-}
-
-// inquireInTurn requests the timelines of the batches that are next in turn.
-func (f *follower) inquireInTurn(ctx context.Context, now time.Time) {
-	for _, id := range f.past.next() {
-		if b := f.batches[id]; b != nil && b.answer == nil {
-			f.inquire(ctx, id, b, now)
-		}
-	}
-}
-
-// inquire requests the timeline of a batch when that is due.
-func (f *follower) inquire(ctx context.Context, id messages.BatchID, b *followed, now time.Time) {
-	if f.asking == asksAtOnce || b.asking || now.Before(b.ask) {
-		return
-	}
-	f.asking++
-	b.asking, b.before, b.again, b.ask = true, len(b.held), false, now.Add(lookAfter)
-	go func() {
-		past, err := f.client.Timeline(ctx, f.session, id)
-		select {
-		case f.answers <- answeredPast{id, past.Events, err}:
-		case <-ctx.Done():
-		}
-	}()
-}
-
-// answered takes the answer to a timeline request. For a batch that waits for its turn it keeps the
-// answer.
-func (f *follower) answered(ctx context.Context, past answeredPast) error {
-	b := f.batches[past.id] // never finished while it is asked for
-	f.asking--
-	b.asking = false
-	switch {
-	case !b.turn:
-		return f.catchUp(ctx, past)
-	case b.again: // something was missed after the request was sent
-		b.ask = time.Now()
+	case w.list != nil && errors.Is(answer.err, ErrUnknown):
+		w.remove(b)
 		return nil
-	case past.err != nil && !isGone(past.err): // the batch keeps its turn
-		return f.later(ctx, b, past.err)
-	}
-	b.answer = &past
-	return nil
-}
-
-// isGone reports whether the error means that no later request brings a timeline either.
-func isGone(err error) bool { return errors.Is(err, ErrUnknown) || errors.Is(err, errNoTimelines) }
-
-// catchUp delivers the events of a timeline that were not delivered yet, and then the held events.
-// A held event that arrived before the request was sent needs no check for a gap: the timeline
-// covers what came before it. When Watch finds no timeline, catchUp delivers the held events alone.
-func (f *follower) catchUp(ctx context.Context, past answeredPast) error {
-	b := f.batches[past.id]
-	switch {
-	case past.err == nil && b.place == 0 && len(b.story.calls) == 0 && b.isOlder(past.events):
-		delete(f.batches, past.id)
+	case errors.Is(answer.err, context.DeadlineExceeded) && ctx.Err() == nil: // this batch alone gets no answer
+		b.slow = true
+		b.hint()
 		return nil
-	case past.err == nil:
-	case f.only == "" && errors.Is(past.err, ErrUnknown):
-		delete(f.batches, past.id)
-		b.before = len(b.held)
-	case f.only == "" && errors.Is(past.err, errNoTimelines):
-		b.before = len(b.held)
-	default:
-		return f.later(ctx, b, past.err)
+	case answer.err != nil:
+		b.hint()
+		return w.failed(ctx, answer.err)
 	}
-	now := time.Now()
-	b.wait, b.since = 0, time.Time{}
-	if b.again {
-		b.ask = now
+	w.retry, w.deserted, b.slow = 0, time.Time{}, false
+	if w.list != nil && !b.begun() && !b.ended && hasReply(answer.events) {
+		// The list tells whether this reply is new.
+		if !b.stale {
+			b.stale = true
+			w.list.hint()
+		}
+		return nil
 	}
-	held := b.held
-	b.held = nil
-	for _, e := range append(past.events, held[:b.before]...) {
-		e.Batch = past.id
-		f.tell(ctx, b, e)
-	}
-	// Something that comes before these may have been missed since the request.
-	for _, e := range held[b.before:] {
-		f.take(ctx, e, now)
+	if w.show(ctx, b, b.timeline(answer.events, b.covered)) && !b.replied.IsZero() {
+		w.remove(b)
+		w.list.remember(b)
 	}
 	return nil
 }
 
-// clockSlack is how far apart the clocks of two servers may be.
-const clockSlack = 500 * time.Millisecond
-
-// isOlder reports whether a timeline belongs to an earlier batch with this id: its reply is older
-// than the batch, which is in the log because the id was submitted again.
-func (b *followed) isOlder(events []messages.Event) bool {
-	if len(events) == 0 || b.accepted.IsZero() {
-		return false
-	}
-	last := events[len(events)-1]
-	return last.Type == messages.EventReply && last.Time.Before(b.accepted.Add(-clockSlack))
+func hasReply(events []messages.Event) bool {
+	return len(events) > 0 && events[len(events)-1].Type == messages.EventReply
 }
 
-// later schedules the next timeline request after a backoff of 100 ms to 5 s, or returns the error
-// that ends the follower.
-func (f *follower) later(ctx context.Context, b *followed, err error) error {
+func (w *watcher) remove(b *watched) {
+	w.batches = slices.DeleteFunc(w.batches, func(other *watched) bool { return other == b })
+}
+
+// failed delays the next request by 100 ms to 5 s after an error that may pass, and returns any
+// other.
+func (w *watcher) failed(ctx context.Context, err error) error {
 	var refusal *messages.Refusal
-	deserted := errors.Is(err, ErrNoFleet)
-	if deserted && b.since.IsZero() {
-		b.since = time.Now()
-	} else if !deserted {
-		b.since = time.Time{}
+	noFleet := errors.Is(err, ErrNoFleet)
+	if !noFleet {
+		w.deserted = time.Time{}
+	} else if w.deserted.IsZero() {
+		w.deserted = time.Now()
 	}
-	began := len(b.story.calls) > 0
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isGone(err), errors.As(err, &refusal) && refusal.Class != messages.ClassBusy, bus.IsTerminal(err) && !deserted:
+	case errors.As(err, &refusal) && refusal.Class != messages.ClassBusy, bus.IsTerminal(err):
+		return err
+	case w.list != nil:
+	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines):
 		return err
 	// A batch that has begun goes on when a coordinator is back.
-	case deserted && !began && f.only != "" && time.Since(b.since) > comingBack:
+	case noFleet && !w.batches[0].begun() && time.Since(w.deserted) > comingBack:
 		return err
 	}
-	b.wait = min(max(2*b.wait, 100*time.Millisecond), 5*time.Second)
-	b.ask = time.Now().Add(b.wait)
+	w.retry = min(max(2*w.retry, 100*time.Millisecond), 5*time.Second)
+	w.next = time.Now().Add(w.retry)
 	return nil
 }
 
-// tell delivers an event, unless it was delivered or overtaken. It drops a batch whose reply was
-// delivered and remembers it in over.
-func (f *follower) tell(ctx context.Context, b *followed, e messages.Event) {
-	for _, e := range b.story.next(e) {
-		if ctx.Err() != nil {
-			return
-		}
-		f.each(e)
+// nextRound returns when something is due next, or an answer has to be shown.
+func (w *watcher) nextRound() time.Time {
+	next := time.Now().Add(lookAfter)
+	if w.list != nil {
+		next = w.list.due
 	}
-	if b.story.replied && f.batches[e.Batch] == b {
-		delete(f.batches, e.Batch)
-		f.over = append(f.over, ended{e.Batch, b.place})
-		if f.past == nil || f.past.complete() {
-			f.over = f.over[max(0, len(f.over)-keptEnded):]
+	for _, b := range w.batches {
+		switch {
+		case len(b.answer) > 0:
+			next = w.next
+		case b.answer == nil && b.due.Before(next):
+			next = b.due
 		}
 	}
-}
-
-// keptEnded is how many finished batches are remembered, so that their late events are recognized.
-const keptEnded = 256
-
-// wasTold reports whether a batch was delivered up to its reply, so that its further events are
-// duplicates. A place above that of the remembered reply belongs to a newer batch with the same id.
-func (f *follower) wasTold(id messages.BatchID, place uint64) bool {
-	for i := len(f.over) - 1; i >= 0; i-- {
-		if told := &f.over[i]; told.id == id {
-			told.place = max(told.place, cmp.Or(told.place, place))
-			return place <= told.place
-		}
+	if next.Before(w.next) {
+		next = w.next
 	}
-	return false
-}
-
-// next returns how long nothing is due.
-func (f *follower) next() time.Duration {
-	wait := lookAfter
-	for _, b := range f.batches {
-		// A full set of requests in flight needs no timer: an answer comes before the next request.
-		if !b.asking && !b.turn && f.asking < asksAtOnce {
-			wait = min(wait, time.Until(b.ask))
-		}
-	}
-	for _, id := range f.past.next() {
-		if b := f.batches[id]; b != nil && !b.asking && b.answer == nil && f.asking < asksAtOnce {
-			wait = min(wait, time.Until(b.ask))
-		}
-	}
-	if p := f.past; p != nil && len(p.turns)+len(p.late) > 0 {
-		wait = min(wait, time.Until(p.until))
-	}
-	if p := f.past; p != nil && p.due && len(p.turns) == 0 && !p.asking {
-		wait = min(wait, time.Until(p.at))
-	}
-	return max(wait, 0)
+	return next
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -30,8 +33,9 @@ type stage struct {
 	asked chan struct{}
 
 	mu       sync.Mutex
-	timeline messages.Timeline // guarded by mu
-	told     []string          // guarded by mu
+	timeline messages.Timeline  // guarded by mu
+	batches  messages.BatchList // the list of the session; guarded by mu
+	told     []string           // guarded by mu
 
 	answering func() // called once an answer is made; guarded by mu
 }
@@ -56,7 +60,8 @@ func asks(id string) messages.Event {
 	return e
 }
 
-// newStage has a get handler that answers with the timeline that past has set last.
+// newStage has a get handler that answers with the timeline that past has set last, and with the
+// list of batches.
 func newStage(t *testing.T, srv *devserver.Server) *stage {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -65,7 +70,7 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	s := &stage{t: t, c: client.Over(conn, ""), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
+	s := &stage{t: t, c: over(t, conn), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
 	door(t, conn, conn.Names().Of(wire.VerbGet, s.key), 1<<19, func(bus.Msg) any {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -76,7 +81,61 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		}
 		return answer
 	})
+	s.batches = messages.BatchList{V: 1, Batches: []messages.ListedBatch{}}
+	door(t, conn, conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.batches
+	})
 	return s
+}
+
+// lists sets the list of the session's batches.
+func (s *stage) lists(place uint64, batches ...messages.ListedBatch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batches.Place, s.batches.Batches = place, append([]messages.ListedBatch{}, batches...)
+}
+
+func open(id messages.BatchID) messages.ListedBatch {
+	return messages.ListedBatch{Batch: id, Status: "running"}
+}
+
+// over is a client on a connection that stays the test's.
+func over(t *testing.T, conn *bus.Conn) *client.Client {
+	t.Helper()
+	c, err := client.Connect(t.Context(), fleet.Options{}, clientconn.Over(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// shown calls each for every event, and returns the error at the end.
+func shown(events iter.Seq2[messages.Event, error], each func(messages.Event)) error {
+	for e, err := range events {
+		if err != nil {
+			return err
+		}
+		each(e)
+	}
+	return nil
+}
+
+// follow follows the batch in the background.
+func (s *stage) follow() <-chan error {
+	following := make(chan error, 1)
+	go func() { following <- shown(s.c.Follow(context.Background(), "s", "b"), s.take) }()
+	return following
+}
+
+// happens makes events durable and then publishes them, as the fleet does.
+func (s *stage) happens(events ...messages.Event) {
+	s.t.Helper()
+	s.mu.Lock()
+	s.timeline.Events = append(slices.Clone(s.timeline.Events), events...)
+	s.mu.Unlock()
+	s.publish(events...)
 }
 
 func (s *stage) past(status string, events ...messages.Event) {
@@ -123,25 +182,35 @@ func (s *stage) until(n int) {
 	}
 }
 
-// Events may come late, twice, or in the wrong order.
+// whole is a batch of one call, from its beginning to its reply.
+var whole = []messages.Event{
+	event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
+}
+
+var wholeNames = []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
+
+// Live events may come late, twice, or in the wrong order.
 func TestFollowTellsEverythingOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
 		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), asks("q1"), event(messages.EventRunning, 0, 1))
-		following := make(chan error, 1)
-		go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
+		following := s.follow()
 		s.until(4)
 		s.publish(
 			event(messages.EventStart, 1, 0), // again: from the timeline
 			asks("q1"), event(messages.EventRunning, 0, 1),
 			report(2, 1, 0.2), report(4, 1, 0.4), report(3, 1, 0.3), report(5, 1, 0.1),
-			report(2, 3, 0.5), // the end of the second attempt and the start of the third were lost
-			event(messages.EventRunning, 0, 2), report(6, 2, 0.9), event(messages.EventRunning, 0, 3), report(3, 3, 0.6),
-			asks("q2"),
-			event(messages.EventEnd, 0, 3), event(messages.EventEnd, 0, 3), report(9, 3, 1), event(messages.EventRunning, 0, 4), asks("q3"),
-			event(messages.EventEnd, 1, 0), event(messages.EventResult, 0, 3), event(messages.EventResult, 0, 3), event(messages.EventResult, 1, 0),
-			event(messages.EventReply, -1, 0),
+			report(2, 3, 0.5), // the journal does not know yet that the third attempt runs
+			report(6, 2, 0.9), report(3, 3, 0.6),
 		)
+		s.until(9)
+		s.happens(event(messages.EventRunning, 0, 2)) // overtaken
+		s.happens(event(messages.EventRunning, 0, 3), asks("q2"))
+		s.until(10)
+		s.happens(event(messages.EventEnd, 0, 3))
+		s.until(11)
+		s.publish(event(messages.EventEnd, 0, 3), report(9, 3, 1), event(messages.EventRunning, 0, 4))
+		s.happens(event(messages.EventEnd, 1, 0), event(messages.EventResult, 0, 3), event(messages.EventResult, 1, 0), event(messages.EventReply, -1, 0))
 		if err := <-following; err != nil {
 			t.Fatal(err)
 		}
@@ -153,40 +222,102 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 		if diff := cmp.Diff(want, s.all()); diff != "" {
 			t.Error(diff)
 		}
-		if n := len(s.asked); n != 1 {
-			t.Errorf("the door was asked %d times, want once: nothing was missing", n)
+	})
+}
+
+// A call runs whose journal has no claim, and before it another one has ended: the end comes first,
+// although its live event was lost.
+func TestFollowShowsARunAfterWhatComesBeforeIt(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), event(messages.EventRunning, 0, 1))
+		following := s.follow()
+		s.until(3)
+		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1))
+		s.publish(event(messages.EventRunning, 1, 1))
+		s.until(5)
+		s.happens(event(messages.EventEnd, 1, 1), event(messages.EventResult, 0, 1), event(messages.EventResult, 1, 1), event(messages.EventReply, -1, 0))
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"start 0 #0", "start 1 #0", "running 0 #1", "end 0 #1", "running 1 #1", "end 1 #1", "result 0 #1", "result 1 #1", "reply -1 #0"}
+		if diff := cmp.Diff(want, s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A live event says more than the timeline of a batch that only reads: its stage.
+func TestFollowShowsTheLiveEventOfATimeline(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running")
+		following := make(chan error, 1)
+		var stages []int
+		go func() {
+			following <- shown(s.c.Follow(context.Background(), "s", "b"), func(e messages.Event) { stages = append(stages, e.Stage) })
+		}()
+		<-s.asked
+		s.past("running", whole[:1]...)
+		start := whole[0]
+		start.Stage = 3
+		s.publish(start)
+		<-s.asked
+		s.happens(whole[1:]...)
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]int{3, 0, 0, 0, 0}, stages); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// However many live events come, the timeline is read at most every 100 ms.
+func TestFollowReadsTheTimelineSeldom(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("running", whole[:1]...)
+		following := s.follow()
+		s.until(1)
+		for i := range 1000 {
+			s.publish(asks(fmt.Sprint("never stored", i)))
+			time.Sleep(time.Millisecond)
+		}
+		s.happens(whole[1:]...)
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.asked); n > 13 {
+			t.Errorf("the timeline was read %d times in about a second", n)
 		}
 	})
 }
 
 // Events are lost without a sign of it.
 func TestFollowNoticesWhatIsMissing(t *testing.T) {
-	all := []messages.Event{
-		event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
-	}
-	want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
 	for _, test := range []struct {
 		name  string
-		known int // how many of all the timeline has at first
+		known int // how many of whole the timeline has at first
 		heard []messages.Event
 		reply bool // the server publishes the stored reply
-		wait  time.Duration
+		most  time.Duration
 	}{
-		{name: "the end and the result", known: 2, heard: all[4:]},
-		{name: "the end", known: 2, heard: all[3:]},
-		{name: "that it ran", known: 1, heard: all[2:]},
-		{name: "all but that there is a reply", known: 2, reply: true, wait: time.Second},
-		{name: "all", known: 2, wait: 30 * time.Second},
+		{name: "the end and the result", known: 2, heard: whole[4:], most: time.Second},
+		{name: "the end", known: 2, heard: whole[3:], most: time.Second},
+		{name: "that it ran", known: 1, heard: whole[2:], most: time.Second},
+		{name: "all but that there is a reply", known: 2, reply: true, most: time.Second},
+		{name: "all", known: 2, most: 31 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				s := newStage(t, srv)
-				s.past("running", all[:test.known]...)
-				following := make(chan error, 1)
-				go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
+				s.past("running", whole[:test.known]...)
+				following := s.follow()
 				s.until(test.known)
+				time.Sleep(10 * time.Minute) // the follower seldom looks by now
 				began := time.Now()
-				s.past("completed", all...)
+				s.past("completed", whole...)
 				s.publish(test.heard...)
 				if test.reply {
 					if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
@@ -196,11 +327,11 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 				if err := <-following; err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(want, s.all()); diff != "" {
+				if diff := cmp.Diff(wholeNames, s.all()); diff != "" {
 					t.Error(diff)
 				}
-				if took := time.Since(began).Round(time.Second); took != test.wait {
-					t.Errorf("noticed after %v, want %v", took, test.wait)
+				if took := time.Since(began); took > test.most {
+					t.Errorf("noticed after %v, want at most %v", took, test.most)
 				}
 			})
 		})
@@ -214,18 +345,18 @@ func TestFollowWithoutAFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		c := client.Over(conn, "")
-		if err := c.Follow(t.Context(), "s", "b", nil); !errors.Is(err, client.ErrNoFleet) {
+		c := over(t, conn)
+		if err := shown(c.Follow(t.Context(), "s", "b"), nil); !errors.Is(err, client.ErrNoFleet) {
 			t.Errorf("got %v, want %v", err, client.ErrNoFleet)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := c.Follow(ctx, "s", "b", nil); !errors.Is(err, context.DeadlineExceeded) {
+		if err := shown(c.Follow(ctx, "s", "b"), nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want the context's", err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := c.Watch(ctx, "s", nil); err != nil {
+		if err := shown(c.Watch(ctx, "s"), nil); err != nil {
 			t.Errorf("a watch that was ended: %v", err)
 		}
 	})
@@ -235,19 +366,16 @@ func TestFollowWithoutAFleet(t *testing.T) {
 func TestWatchTellsBatchesWhole(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
-		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1))
-		ctx, end := context.WithCancel(context.Background())
-		watching := make(chan error, 1)
-		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
-		time.Sleep(time.Second)
-		s.publish(report(2, 1, 0.5), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0), event(messages.EventReply, -1, 0))
-		s.until(6)
-		s.publish(event(messages.EventEnd, 0, 1)) // late
-		time.Sleep(time.Second)
-		end()
-		if err := <-watching; err != nil {
-			t.Error(err)
-		}
+		s.past("running", whole[:2]...)
+		s.lists(0, open("b"))
+		s.watch(func() {
+			s.until(2)
+			s.publish(report(2, 1, 0.5))
+			s.happens(whole[2:]...)
+			s.until(6)
+			s.publish(whole[4], whole[2]) // late
+			time.Sleep(time.Minute)
+		})
 		want := []string{"start 0 #0", "running 0 #1", "progress 0 #1 0.5", "end 0 #1", "result 0 #1", "reply -1 #0"}
 		if diff := cmp.Diff(want, s.all()); diff != "" {
 			t.Error(diff)
@@ -255,36 +383,15 @@ func TestWatchTellsBatchesWhole(t *testing.T) {
 	})
 }
 
-// Until the reply of a read-only batch is stored, nothing durable says that a call could not run. A
-// watcher that missed that end makes it from the result, and all ends come before all results.
-func TestFollowHasEveryEndBeforeTheResults(t *testing.T) {
+// Follow delivers nothing after its context has ended or its caller has left the loop, even if more
+// events are known.
+func TestFollowEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
-		s.past("running", event(messages.EventStart, 0, 0), event(messages.EventStart, 1, 0), event(messages.EventStart, 2, 0), event(messages.EventRunning, 0, 1))
-		following := make(chan error, 1)
-		go func() { following <- s.c.Follow(context.Background(), "s", "b", s.take) }()
-		s.until(4)
-		s.publish(event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventResult, 2, 0), event(messages.EventResult, 1, 0), event(messages.EventReply, -1, 0))
-		if err := <-following; err != nil {
-			t.Fatal(err)
-		}
-		want := []string{
-			"start 0 #0", "start 1 #0", "start 2 #0", "running 0 #1", "end 0 #1", "end 1 #0", "end 2 #0", "result 0 #1", "result 1 #0", "result 2 #0", "reply -1 #0",
-		}
-		if diff := cmp.Diff(want, s.all()); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
-// Follow delivers nothing after its context has ended, even if more events are known.
-func TestFollowEndsWithItsContext(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		s := newStage(t, srv)
-		s.past("completed", event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0))
+		s.past("completed", whole...)
 		ctx, end := context.WithCancelCause(context.Background())
 		enough := errors.New("enough")
-		err := s.c.Follow(ctx, "s", "b", func(e messages.Event) {
+		err := shown(s.c.Follow(ctx, "s", "b"), func(e messages.Event) {
 			s.take(e)
 			if e.Type == messages.EventRunning {
 				end(enough)
@@ -293,7 +400,12 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 		if !errors.Is(err, enough) {
 			t.Errorf("got %v, want the context's error", err)
 		}
-		if diff := cmp.Diff([]string{"start 0 #0", "running 0 #1"}, s.all()); diff != "" {
+		for e, err := range s.c.Follow(t.Context(), "s", "b") {
+			if s.take(e); err != nil || e.Type == messages.EventRunning {
+				break
+			}
+		}
+		if diff := cmp.Diff([]string{"start 0 #0", "running 0 #1", "start 0 #0", "running 0 #1"}, s.all()); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -304,55 +416,67 @@ func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
 		s.timeline = messages.Timeline{V: 1, Status: "running"}
-		ctx, end := context.WithTimeout(context.Background(), time.Hour)
-		defer end()
-		if err := s.c.Follow(ctx, "s", "b", s.take); err == nil || !strings.Contains(err.Error(), "knows no timelines") {
+		if err := shown(s.c.Follow(t.Context(), "s", "b"), s.take); err == nil || !strings.Contains(err.Error(), "knows no timelines") {
 			t.Errorf("got %v", err)
-		}
-		watching := make(chan error, 1)
-		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
-		time.Sleep(time.Second)
-		s.publish(event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1))
-		s.until(2)
-		end()
-		if err := <-watching; err != nil {
-			t.Error(err)
 		}
 	})
 }
 
-// A handler that does not answer holds up only the batch that it was asked for.
+// hang has a get handler for n batches, hung0 and so on, that never answers.
+func (s *stage) hang(n int) {
+	s.t.Helper()
+	for i := range n {
+		stop, err := s.conn.Subscribe(s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", hung(i))), "", func(bus.Msg) {})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(stop)
+	}
+}
+
+func hung(i int) messages.BatchID { return messages.BatchID(fmt.Sprint("hung", i)) }
+
+// A handler that does not answer holds up the batches that it is not asked for only once, and
+// shortly, however many batches it is asked for.
 func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		s := newStage(t, srv)
-		names := s.conn.Names()
-		for i := range 6 {
-			stop, err := s.conn.Subscribe(names.Of(wire.VerbGet, wire.KeyOf("_", "s", messages.BatchID(fmt.Sprint("hung", i)))), "", func(bus.Msg) {})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stop()
-		}
-		ctx, end := context.WithCancel(context.Background())
-		watching := make(chan error, 1)
-		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
-		time.Sleep(time.Second)
-		for i := range 6 {
-			e := event(messages.EventRunning, 0, 1)
-			e.Batch = messages.BatchID(fmt.Sprint("hung", i))
-			s.publish(e)
-		}
-		began := time.Now()
-		s.publish(event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0))
-		s.until(5)
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("told after %v", took)
-		}
-		end()
-		if err := <-watching; err != nil {
-			t.Error(err)
-		}
-	})
+	for _, test := range []struct {
+		name   string
+		listed func(i int) messages.ListedBatch
+	}{
+		{"open batches", func(i int) messages.ListedBatch { return open(hung(i)) }},
+		{"batches that have ended", func(i int) messages.ListedBatch {
+			return messages.ListedBatch{Batch: hung(i), Status: "completed", Ended: time.Unix(int64(i), 0), Place: uint64(i + 1)}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				var list []messages.ListedBatch
+				for i := range 12 {
+					list = append(list, test.listed(i))
+				}
+				s.hang(len(list))
+				s.past("running", whole[:1]...)
+				s.lists(100, append(list, open("b"))...)
+				s.watch(func() {
+					began := time.Now()
+					s.until(1)
+					if took := time.Since(began); took > 3*time.Second {
+						t.Errorf("told after %v", took)
+					}
+					for i, e := range whole[1:] {
+						time.Sleep(7 * time.Second) // the hung requests end, and are sent again
+						began = time.Now()
+						s.happens(e)
+						s.until(i + 2)
+						if took := time.Since(began); took > time.Second {
+							t.Errorf("%s told after %v", e.Type, took)
+						}
+					}
+				})
+			})
+		})
+	}
 }
 
 // An event is lost while a timeline request is in flight, and its answer does not hold the event
@@ -360,151 +484,44 @@ func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
 func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
-		all := []messages.Event{
-			event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1), event(messages.EventEnd, 0, 1), event(messages.EventResult, 0, 1), event(messages.EventReply, -1, 0),
-		}
-		s.past("running", all[:1]...)
+		s.past("running", whole[:1]...)
 		s.answering = func() { // made before what follows, and on its way after it
-			s.publish(all[2])
-			s.timeline.Events, s.answering = all, nil
+			s.publish(whole[2])
+			s.timeline.Events, s.answering = whole, nil
 		}
-		if err := s.c.Follow(context.Background(), "s", "b", s.take); err != nil {
+		if err := shown(s.c.Follow(context.Background(), "s", "b"), s.take); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
-		if diff := cmp.Diff(want, s.all()); diff != "" {
+		if diff := cmp.Diff(wholeNames, s.all()); diff != "" {
 			t.Error(diff)
 		}
 	})
 }
 
-// The stored reply of a batch is published again when the batch is submitted again. Watch ignores
-// it.
-func TestWatchIgnoresOldReplies(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		s := newStage(t, srv)
-		s.past("completed", event(messages.EventStart, 0, 0), event(messages.EventEnd, 0, 0), event(messages.EventResult, 0, 0), event(messages.EventReply, -1, 0))
-		ctx, end := context.WithCancel(context.Background())
-		watching := make(chan error, 1)
-		go func() { watching <- s.c.Watch(ctx, "s", s.take) }()
-		time.Sleep(time.Second)
-		if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		end()
-		if err := <-watching; err != nil {
-			t.Error(err)
-		}
-		if told := s.all(); told != nil {
-			t.Errorf("told again: %v", told)
-		}
-	})
-}
-
-// list has the handler answer list requests of the session.
-func (s *stage) list(answer func() any) {
-	s.t.Helper()
-	door(s.t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", messages.NoBatch)), 1<<19, func(bus.Msg) any { return answer() })
-}
-
-// watch watches the session while during runs.
-func (s *stage) watch(since time.Time, during func()) {
-	s.t.Helper()
-	ctx, end := context.WithCancel(context.Background())
-	watching := make(chan error, 1)
-	go func() { watching <- s.c.WatchSince(ctx, "s", since, s.take) }()
-	during()
-	end()
-	if err := <-watching; err != nil {
-		s.t.Error(err)
-	}
-}
-
-// However many listed batches get no answer from the handler, live events wait for half a minute at
-// most, and until then nothing is delivered out of turn.
-func TestWatchWaitsForHungBatchesOnce(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		s := newStage(t, srv)
-		list := messages.BatchList{V: 1, Place: 100}
-		for i := range 12 {
-			id := messages.BatchID(fmt.Sprint("hung", i))
-			list.Batches = append(list.Batches, messages.ListedBatch{Batch: id, Status: "completed", Ended: time.Now(), Place: uint64(i + 1)})
-			stop, err := s.conn.Subscribe(s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", id)), "", func(bus.Msg) {})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stop()
-		}
-		s.list(func() any { return list })
-		s.watch(time.Unix(1, 0), func() {
-			time.Sleep(time.Second)
-			s.publish(event(messages.EventStart, 0, 0), event(messages.EventRunning, 0, 1))
-			time.Sleep(28 * time.Second)
-			if told := s.all(); told != nil {
-				t.Errorf("told before its turn: %v", told)
-			}
-			time.Sleep(2 * time.Second)
-			if diff := cmp.Diff([]string{"start 0 #0", "running 0 #1"}, s.all()); diff != "" {
-				t.Error(diff)
-			}
-		})
-	})
-}
-
-// During an update of the fleet an older coordinator may answer. The next request may reach a newer
-// one.
-func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		s := newStage(t, srv)
-		asked := 0
-		s.list(func() any {
-			if asked++; asked < 3 {
-				return messages.State{Status: "unknown"}
-			}
-			return messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "b", Status: "running"}}}
-		})
-		s.past("running", event(messages.EventStart, 0, 0))
-		s.watch(time.Time{}, func() {
-			time.Sleep(time.Minute)
-			if diff := cmp.Diff([]string{"start 0 #0"}, s.all()); diff != "" || asked != 3 {
-				t.Errorf("asked %d times, told %s", asked, diff)
-			}
-		})
-	})
-}
-
-// The clocks of the servers that stored a batch and its reply differ: a batch that was partly
-// delivered is delivered to its end. The reply of an earlier batch with the same id is not
-// delivered.
+// The stored reply of a batch is published again when the batch is submitted again, and the batch is
+// in the log for a while. Watch shows it only if the list says that its reply is new.
 func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
-	whole := []messages.Event{event(messages.EventStart, 0, 0), event(messages.EventEnd, 0, 0), event(messages.EventResult, 0, 0), event(messages.EventReply, -1, 0)}
 	for _, test := range []struct {
-		name     string
-		accepted time.Duration // after the reply
-		begun    bool
-		want     []string
+		name  string
+		after []messages.ListedBatch // what the list has later
+		want  []string
 	}{
-		{name: "a little, of one that ends at once", accepted: 50 * time.Millisecond, want: []string{"start 0 #0", "end 0 #0", "result 0 #0", "reply -1 #0"}},
-		{name: "much, of one that was begun", accepted: time.Minute, begun: true, want: []string{"start 0 #0", "end 0 #0", "result 0 #0", "reply -1 #0"}},
-		{name: "an earlier one", accepted: time.Minute, want: nil},
+		{name: "submitted again", after: nil, want: nil},
+		{name: "submitted again, and in the log for long", after: []messages.ListedBatch{open("b")}, want: nil},
+		{name: "ended at once", after: []messages.ListedBatch{{Batch: "b", Status: "completed", Ended: time.Unix(0, 0), Place: 7}}, want: wholeNames},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				s := newStage(t, srv)
-				s.list(func() any {
-					return messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "b", Status: "running", Accepted: time.Unix(0, 0).Add(test.accepted)}}}
-				})
-				if s.past("completed", whole...); test.begun {
-					s.past("running", whole[:1]...)
-				}
-				s.watch(time.Time{}, func() {
-					time.Sleep(time.Second)
-					if s.past("completed", whole...); test.begun {
-						if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), bus.Header{"Nats-Sequence": {"7"}}, []byte(`{"batch":"b"}`)); err != nil {
-							t.Fatal(err)
-						}
+				s.past("completed", whole...)
+				s.watch(func() {
+					time.Sleep(time.Minute)
+					s.lists(5, open("b"))
+					if err := s.conn.Publish(s.conn.Names().Of(wire.VerbReply, s.key), nil, []byte(`{"batch":"b"}`)); err != nil {
+						t.Fatal(err)
 					}
+					<-s.asked
+					s.lists(7, test.after...)
 					time.Sleep(time.Minute)
 				})
 				if diff := cmp.Diff(test.want, s.all()); diff != "" {
@@ -513,4 +530,38 @@ func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
 			})
 		})
 	}
+}
+
+// watch watches the session while during runs.
+func (s *stage) watch(during func()) {
+	s.t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	watching := make(chan error, 1)
+	go func() { watching <- shown(s.c.Watch(ctx, "s"), s.take) }()
+	during()
+	end()
+	if err := <-watching; err != nil {
+		s.t.Error(err)
+	}
+}
+
+// During an update of the fleet an older coordinator may answer. The next request may reach a newer
+// one.
+func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.batches.Batches = nil
+		s.past("running", whole[:1]...)
+		s.watch(func() {
+			time.Sleep(time.Minute)
+			if told := s.all(); told != nil {
+				t.Errorf("told %v", told)
+			}
+			s.lists(0, open("b"))
+			time.Sleep(10 * time.Second)
+			if diff := cmp.Diff(wholeNames[:1], s.all()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	})
 }

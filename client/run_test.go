@@ -52,7 +52,7 @@ func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 				}
 				ran := make(chan outcome, 1)
 				go func() {
-					reply, err := s.c.Run(ctx, batchB, s.take)
+					reply, err := s.c.Run(ctx, batchB, client.OnEvent(s.take))
 					ran <- outcome{reply, err}
 				}()
 				<-came
@@ -80,7 +80,7 @@ func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 func TestRunWithoutAFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
-		if _, err := s.c.Run(t.Context(), batchB, s.take); !errors.Is(err, client.ErrNoFleet) || len(s.all()) > 0 {
+		if _, err := s.c.Run(t.Context(), batchB, client.OnEvent(s.take)); !errors.Is(err, client.ErrNoFleet) || len(s.all()) > 0 {
 			t.Errorf("got %v, and was told %v; want %v", err, s.all(), client.ErrNoFleet)
 		}
 	})

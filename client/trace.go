@@ -12,14 +12,6 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// WithTracer returns a copy of the client that makes its spans with t, as [Options].Tracer does.
-// Close the original only.
-func (c *Client) WithTracer(t trace.Tracer) *Client {
-	traced := *c
-	traced.tracer = t
-	return &traced
-}
-
 // tracerFor returns the tracer for a call: the client's own, else that of the span in ctx, else
 // none.
 func (c *Client) tracerFor(ctx context.Context) trace.Tracer {

@@ -13,7 +13,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -56,7 +59,7 @@ func TestABatchContinuesTheTraceOfItsAgent(t *testing.T) {
 	headers := fleetDoor(ctx, t, conn)
 	provider, spans := recorded()
 	ctx, turn := provider.Tracer("agent").Start(ctx, "turn")
-	if _, err := c.Run(ctx, batchB, nil); err != nil {
+	if _, err := c.Run(ctx, batchB); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Submit(ctx, batchB); err != nil {
@@ -93,13 +96,16 @@ func attributes(span sdktrace.ReadOnlySpan) map[attribute.Key]string {
 }
 
 func TestATracerOfOurOwn(t *testing.T) {
-	c, conn, ctx := connected(t)
+	_, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)
 	provider, spans := recorded()
-	c = c.WithTracer(provider.Tracer("toolfleet"))
+	c, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.WithTracer(provider.Tracer("toolfleet")))
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := batchB
 	b.ID = "refused"
-	_, err := c.Run(ctx, b, nil)
+	_, err = c.Run(ctx, b)
 	var refusal *messages.Refusal
 	if !errors.As(err, &refusal) {
 		t.Fatalf("a refused batch: %v", err)
@@ -122,7 +128,7 @@ func TestATracerOfOurOwn(t *testing.T) {
 func TestContextGoesOnWithoutATracer(t *testing.T) {
 	c, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)
-	if _, err := c.Run(ctx, batchB, nil); err != nil {
+	if _, err := c.Run(ctx, batchB); err != nil {
 		t.Fatal(err)
 	}
 	if h := <-headers; h.Get("traceparent") != "" {

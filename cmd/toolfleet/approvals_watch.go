@@ -174,48 +174,27 @@ func (w *watched) next(ctx context.Context) (p messages.Pending, open context.Co
 	return p, ctx, func() {}, false
 }
 
-// relist is how often the whole list of open questions is fetched again, because events may be
-// lost.
-const relist = time.Minute
-
-// follow feeds w with every open question and every change until ctx ends. It lists the open
-// questions only after it subscribed to changes, so that none is missed in between.
+// follow feeds w with every open question and every change until ctx ends.
 func (d *desk) follow(ctx context.Context, w *watched) error {
-	listening := make(chan struct{})
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return d.client.News(ctx, d.tenant, func() { close(listening) }, w.take)
-	})
-	group.Go(func() error {
-		ticks := time.NewTicker(relist)
-		defer ticks.Stop()
-		select {
-		case <-listening:
-		case <-ctx.Done():
-			return nil
+	list, err := d.open(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(list) == 0:
+		d.app.say("watching tenant %s; nothing is open. Ctrl-C ends it", clean(d.tenant, 64))
+	default:
+		d.app.say("watching tenant %s; %s open. Ctrl-C ends it", clean(d.tenant, 64), count(len(list), "question"))
+	}
+	for _, p := range list { // the next one to expire first
+		w.take(p)
+	}
+	for p, err := range d.client.WatchApprovals(ctx) {
+		if err != nil {
+			return refusedAtDesk(err)
 		}
-		for first := true; ; first = false {
-			list, err := d.open(ctx)
-			switch {
-			case !first:
-			case err != nil:
-				return err
-			case len(list) == 0:
-				d.app.say("watching tenant %s; nothing is open. Ctrl-C ends it", clean(d.tenant, 64))
-			default:
-				d.app.say("watching tenant %s; %s open. Ctrl-C ends it", clean(d.tenant, 64), count(len(list), "question"))
-			}
-			for _, p := range list {
-				w.take(p)
-			}
-			select {
-			case <-ticks.C:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
-	return group.Wait()
+		w.take(p)
+	}
+	return nil
 }
 
 // answerAll prompts for one question after another until ctx ends or the person gives no answer.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -74,7 +73,7 @@ func (s *asker) run(ctx context.Context, f *fleet) error {
 	}
 	aside := *s.app // lines outside a prompt go above the board
 	aside.stderr = s.display
-	d := &desk{app: &aside, client: client.Over(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
+	d := &desk{app: &aside, client: agentOver(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
 	asking := *d
 	asking.app = s.app
 	err := d.answerAll(ctx, s.watched, func(ctx context.Context, q messages.Approval) (err error) {

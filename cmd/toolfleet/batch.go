@@ -46,15 +46,15 @@ func (b batchGetCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	c := client.Over(conn, cfg.Tenant)
+	c := agentOver(conn, cfg.Tenant)
 	if b.Timeline {
 		return b.timeline(a, cfg, conn)
 	}
-	get := c.Get
+	var options []client.GetOption
 	if b.Full {
-		get = c.GetFull
+		options = append(options, client.FullResults())
 	}
-	reply, err := get(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
+	reply, err := c.Get(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), options...)
 	var refusal *messages.Refusal
 	switch {
 	case errors.Is(err, client.ErrRunning):
@@ -78,7 +78,7 @@ func unknownBatch(a *app, err error) error {
 
 // timeline prints the timeline of a batch, as a picture or as its events.
 func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error {
-	c := client.Over(conn, cfg.Tenant)
+	c := agentOver(conn, cfg.Tenant)
 	t, err := c.Timeline(a.ctx, messages.SessionID(b.Session), messages.BatchID(b.ID))
 	switch {
 	case errors.Is(err, client.ErrUnknown):

@@ -223,7 +223,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 		b.standing = standing{State: isUntold, Why: noCoordinator}
 		return true, nil
 	}
-	t, err := client.Over(l.conn, b.key.Tenant).Timeline(ctx, b.Session, b.Batch)
+	t, err := agentOver(l.conn, b.key.Tenant).Timeline(ctx, b.Session, b.Batch)
 	switch {
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)

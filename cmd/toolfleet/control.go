@@ -25,8 +25,11 @@ An abort that names a batch may come before it: the batch runs nothing when it c
 }
 
 func (c abortCmd) Run(a *app) error {
-	why := client.Stop{Reason: c.Reason, By: c.By}
+	why := client.Reason{Text: c.Reason, By: c.By}
 	return a.control("abort", func(to *client.Client) (uint64, error) {
+		if c.Batch == "" {
+			return to.AbortSession(a.ctx, messages.SessionID(c.Session), why)
+		}
 		return to.Abort(a.ctx, messages.SessionID(c.Session), messages.BatchID(c.Batch), why)
 	})
 }
@@ -51,7 +54,7 @@ func (c steerCmd) Run(a *app) error {
 	if rawjson.Check(message) != nil {
 		message = rawjson.MustMarshal(map[string]string{"role": "user", "content": c.Message})
 	}
-	why := client.Stop{Reason: c.Reason, By: c.By}
+	why := client.Reason{Text: c.Reason, By: c.By}
 	return a.control("message", func(to *client.Client) (uint64, error) {
 		return to.Steer(a.ctx, messages.SessionID(c.Session), message, messages.SteerWhen(c.When), why)
 	})
@@ -68,7 +71,7 @@ func (a *app) control(what string, say func(*client.Client) (uint64, error)) err
 		return err
 	}
 	defer conn.Close()
-	seq, err := say(client.Over(conn, cfg.Tenant))
+	seq, err := say(agentOver(conn, cfg.Tenant))
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (a *app) withDesk(decides bool, do func(*desk) error) error {
 		return err
 	}
 	defer conn.Close()
-	d.client = client.Over(conn, cfg.Tenant)
+	d.client = agentOver(conn, cfg.Tenant)
 	return do(d)
 }
 
@@ -133,7 +133,7 @@ var userinfo = regexp.MustCompile(`//[^/@,]*@`)
 
 // open returns the open questions by time of expiry, the next to expire first.
 func (d *desk) open(ctx context.Context) ([]messages.Pending, error) {
-	list, err := d.client.List(ctx, d.tenant)
+	list, err := d.client.Approvals(ctx)
 	slices.SortStableFunc(list, func(a, b messages.Pending) int {
 		return cmp.Or(a.Expires.Compare(b.Expires), cmp.Compare(a.ID, b.ID))
 	})
@@ -195,7 +195,7 @@ func shortIDs(list []messages.Pending) []string {
 // show fetches the whole of an open question. It fails if the question does not match its own id,
 // or if another question took its place in the meantime.
 func (d *desk) show(ctx context.Context, p messages.Pending) (messages.Approval, error) {
-	q, err := d.client.Show(ctx, client.CallOf(p))
+	q, err := d.client.Approval(ctx, p.Session, p.Batch, p.Index)
 	if err != nil {
 		return q, refusedAtDesk(err)
 	}

@@ -124,7 +124,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		if err != nil {
 			return reply, "", err
 		}
-		reply, err = f.once(a.ctx, sending, body, asks)
+		reply, err = f.once(a.ctx, sending, batch, body, asks)
 		return reply, "", err
 	}
 	d.tellHow(cfg)
@@ -133,8 +133,8 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		return reply, "", err
 	}
 	defer conn.Close()
-	c := client.Over(conn, cfg.Tenant).WithTracer(sending)
-	reply, err = c.RunBody(a.ctx, body, d.take)
+	c := agentOver(conn, cfg.Tenant, client.WithTracer(sending))
+	reply, err = c.Run(a.ctx, batch, client.Encoded(body), client.OnEvent(d.take))
 	if err != nil && a.ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + fetches(batch.Session, batch.ID))
 	}
@@ -155,7 +155,7 @@ func fetches(s messages.SessionID, b messages.BatchID) string {
 }
 
 // once runs the fleet until one batch has its reply, then stops it.
-func (f *fleet) once(ctx context.Context, sending trace.Tracer, body []byte, asks *asker) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, asks *asker) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
@@ -164,7 +164,8 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, body []byte, ask
 	group.Go(func() error { return asks.run(running, f) })
 	select {
 	case <-open:
-		reply, err = client.Over(f.conn, f.cfg.Tenant).WithTracer(sending).RunBody(running, body, asks.take)
+		c := agentOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))
+		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(asks.take))
 	case <-running.Done():
 		err = running.Err()
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
@@ -56,7 +55,7 @@ func TestDoctorNamesSessionsThatStandStill(t *testing.T) {
 		go func() { ended <- c.Run(ctx) }()
 		time.Sleep(time.Second) // simulated
 
-		agent := client.Over(conn, "")
+		agent := agentOver(conn, "")
 		submit := func(session, batch, calls string) {
 			t.Helper()
 			b := messages.Batch{V: 1, ID: messages.BatchID(batch), Session: messages.SessionID(session), Provider: messages.Canonical, Message: []byte(`{"calls":[` + calls + `]}`)}

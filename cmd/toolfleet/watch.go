@@ -63,12 +63,18 @@ func (c watchCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	agent := client.Over(conn, cfg.Tenant)
+	agent := agentOver(conn, cfg.Tenant)
 	watch := func(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
-		return agent.WatchSince(ctx, s, since, each)
+		for e, err := range agent.Watch(ctx, s, client.Since(since)) {
+			if err != nil {
+				return err
+			}
+			each(e)
+		}
+		return nil
 	}
 	a.say("watching session %s. Ctrl-C ends it", clean(c.Session, 80))
-	switch list, err := agent.Batches(a.ctx, messages.SessionID(c.Session), since); {
+	switch list, err := agent.Batches(a.ctx, messages.SessionID(c.Session), client.ListOptions{Since: since}); {
 	case errors.Is(err, client.ErrNoFleet):
 		a.say("no coordinator answers yet; what happens is shown once one does")
 	case err == nil && len(list.Batches) == 0:

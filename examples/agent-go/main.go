@@ -12,25 +12,26 @@ import (
 	"os"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 func main() {
 	ctx := context.Background()
-	fleet, err := client.Connect(ctx, client.Options{URL: os.Getenv("NATS_URL")})
+	agent, err := client.Connect(ctx, fleet.Options{URL: os.Getenv("NATS_URL")})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer fleet.Close()
+	defer agent.Close()
 	session := messages.SessionID("chat-" + rand.Text())
 	history := []json.RawMessage{json.RawMessage(`{"role":"user","content":"What is left to do? Keep the list up to date."}`)}
 	for {
 		message := askModel(history) // the call of your provider's SDK goes here
 		history = append(history, message)
-		reply, err := fleet.Run(ctx, messages.Batch{
+		reply, err := agent.Run(ctx, messages.Batch{
 			Session: session, ID: messages.BatchID(fmt.Sprint("turn-", len(history))),
 			Provider: messages.Anthropic, Message: message,
-		}, nil)
+		})
 		if err != nil {
 			log.Fatal(err)
 		}

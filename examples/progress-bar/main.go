@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -22,13 +23,16 @@ func main() {
 		log.Fatal("usage: progress-bar SESSION BATCH")
 	}
 	ctx := context.Background()
-	fleet, err := client.Connect(ctx, client.Options{URL: os.Getenv("NATS_URL")})
+	agent, err := client.Connect(ctx, fleet.Options{URL: os.Getenv("NATS_URL")})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer fleet.Close()
+	defer agent.Close()
 	done := map[int]float64{} // progress of each call, from 0 to 1
-	err = fleet.Follow(ctx, messages.SessionID(os.Args[1]), messages.BatchID(os.Args[2]), func(e messages.Event) {
+	for e, err := range agent.Follow(ctx, messages.SessionID(os.Args[1]), messages.BatchID(os.Args[2])) {
+		if err != nil {
+			log.Fatal(err)
+		}
 		switch e.Type {
 		case messages.EventStart:
 			done[e.Index] = 0
@@ -41,9 +45,6 @@ func main() {
 			return
 		}
 		fmt.Printf("\r%s ", bar(done))
-	})
-	if err != nil {
-		log.Fatal(err)
 	}
 }
 

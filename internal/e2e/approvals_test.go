@@ -429,7 +429,7 @@ func TestTenThousandApprovals(t *testing.T) {
 		pending := func() int {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			list, err := f.client.List(ctx, messages.OneTenant)
+			list, err := f.client.Approvals(ctx)
 			if err != nil {
 				t.Log(err)
 			}
@@ -507,7 +507,7 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 		f.submit(b)
 		f.atGate(look, 2)
 		time.Sleep(time.Minute)
-		if list, err := f.client.List(context.Background(), messages.OneTenant); err != nil || len(list) != 0 {
+		if list, err := f.client.Approvals(context.Background()); err != nil || len(list) != 0 {
 			t.Errorf("asked before its turn: %v, %v", list, err)
 		}
 		close(look.open)

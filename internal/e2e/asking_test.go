@@ -161,7 +161,7 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					ledger := f.bank()
 					f.worker(p.worker(t, refunds))
 					f.over(l, forGood, f.askingCoordinator(p.coordinator()))
-					f.until("the coordinator answers", func() bool { _, err := f.client.List(context.Background(), messages.OneTenant); return err == nil })
+					f.until("the coordinator answers", func() bool { _, err := f.client.Approvals(context.Background()); return err == nil })
 					b := canonical("s", "b", refund("149.99"), call{"lookup", ""})
 					f.submit(b)
 					q := f.question(b, 0)
@@ -181,7 +181,7 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					if n := len(ledger.all()); n != 1 {
 						t.Errorf("refunded %d times", n)
 					}
-					if list, err := f.client.List(context.Background(), messages.OneTenant); err != nil || len(list) > 0 {
+					if list, err := f.client.Approvals(context.Background()); err != nil || len(list) > 0 {
 						t.Errorf("still listed: %+v, %v", list, err)
 					}
 				})
@@ -366,7 +366,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	for i := range 2 {
 		conn := f.dial("person", f.cl.URLOf(i+1))
 		defer conn.Close()
-		doors = append(doors, client.Over(conn, ""))
+		doors = append(doors, agentOver(conn, ""))
 	}
 	rounds := 12
 	if testing.Short() {

@@ -56,7 +56,7 @@ func newSiege(t *testing.T) *siege {
 	s.operator = s.connect("operator")
 	people := s.connect("approver")
 	t.Cleanup(func() { s.operator.Close(); people.Close() })
-	s.approver = client.Over(people, natstest.Tenants[0])
+	s.approver = agentOver(people, natstest.Tenants[0])
 	s.done = canonical("victim", "done", call{"note", `{"v":"` + secretOfAcme + `"}`})
 	s.run(s.done)
 	s.open = canonical("victim", "open", call{"refund", `{"order":"` + secretOfAcme + `","amount":149.99}`}, call{"note", `{"v":"` + secretOfAcme + `"}`})
@@ -73,7 +73,7 @@ func (s *siege) asked() (q messages.Approval) {
 	s.t.Helper()
 	s.until("the refund waits for a person", func() (asked bool) {
 		var err error
-		q, err = s.approver.Show(s.t.Context(), s.victim().Call(0))
+		q, err = s.approver.Approval(s.t.Context(), s.open.Session, s.open.ID, 0)
 		return err == nil
 	})
 	s.until("its job is settled, and the question on record", func() bool {

@@ -145,7 +145,7 @@ func TestWriteThenReadReadsWhatWasWritten(t *testing.T) {
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 						defer cancel()
-						reply, err := f.client.Run(ctx, b, nil)
+						reply, err := f.client.Run(ctx, b)
 						if err != nil {
 							t.Errorf("%s: %v", k, err)
 							return

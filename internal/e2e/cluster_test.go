@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -40,7 +39,7 @@ func newReplicated(t testing.TB) *replicated {
 		cl:    natstest.StartCluster(t, natstest.Fast),
 	}
 	f.conn = f.dial("agent", f.cl.URL())
-	f.client = client.Over(f.conn, "")
+	f.client = agentOver(f.conn, "")
 	if err := f.conn.Provision(t.Context(), everywhere); err != nil {
 		t.Fatal(err)
 	}

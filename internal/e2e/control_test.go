@@ -70,11 +70,18 @@ func (f *fleet) atGate(g *gate, n int) {
 	f.until(fmt.Sprintf("%d runs wait at the gate", n), func() bool { return int(g.runs.Load()) == n })
 }
 
-var byOps = client.Stop{By: "ops", Reason: "wrong account"}
+var byOps = client.Reason{By: "ops", Text: "wrong account"}
 
+// abort aborts a batch, or with an empty id the batches of the session.
 func (f *fleet) abort(session, id string) {
 	f.t.Helper()
-	seq, err := f.client.Abort(context.Background(), messages.SessionID(session), messages.BatchID(id), byOps)
+	abort := func() (uint64, error) {
+		if id == "" {
+			return f.client.AbortSession(context.Background(), messages.SessionID(session), byOps)
+		}
+		return f.client.Abort(context.Background(), messages.SessionID(session), messages.BatchID(id), byOps)
+	}
+	seq, err := abort()
 	if err != nil || seq == 0 {
 		f.t.Fatalf("abort %s of %s: sequence %d, err %v", id, session, seq, err)
 	}

@@ -64,7 +64,7 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 		t.Errorf("the second reply is\n%s\nthe first was\n%s", b, a)
 	}
 	b.Message = json.RawMessage(`{"calls":[{"id":"c0","name":"count","input":{"other":1}}]}`)
-	_, err := f.client.Run(t.Context(), b, nil)
+	_, err := f.client.Run(t.Context(), b)
 	var refusal *messages.Refusal
 	if !errors.As(err, &refusal) || refusal.Class != messages.ClassBatchConflict {
 		t.Errorf("the same id with another body: %v, want a batch_conflict", err)
@@ -130,7 +130,7 @@ func TestGetKnowsHowABatchStands(t *testing.T) {
 		if len(reply.Results[1].Output) != 0 {
 			t.Errorf("the results repeat the output %s", reply.Results[1].Output)
 		}
-		full, err := f.client.GetFull(ctx, "s", "long")
+		full, err := f.client.Get(ctx, "s", "long", client.FullResults())
 		if err != nil || string(full.Results[1].Output) != `{"n":9007199254740993}` {
 			t.Errorf("with outputs: %s, err %v", full.Results[1].Output, err)
 		}
@@ -143,7 +143,7 @@ func TestEventsComeInOrder(t *testing.T) {
 		defer f.close()
 		var events []string
 		_, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", ""}, call{"count", ""}, call{"nope", ""}, call{"echo", ""}),
-			func(e messages.Event) { events = append(events, fmt.Sprint(e.Type, e.Index)) })
+			client.OnEvent(func(e messages.Event) { events = append(events, fmt.Sprint(e.Type, e.Index)) }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestHardValuesGoThroughUnharmed(t *testing.T) {
 		} {
 			b := batchIn(p, "s", "hard "+string(p)+value, call{"echo", `{"v":` + value + `}`})
 			reply := f.run(b)
-			full, err := f.client.GetFull(t.Context(), b.Session, b.ID)
+			full, err := f.client.Get(t.Context(), b.Session, b.ID, client.FullResults())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,12 +298,12 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	for i := range tooMany {
 		tooMany[i] = call{"echo", ""}
 	}
-	_, err := f.client.Run(t.Context(), canonical("s", "too many", tooMany...), nil)
+	_, err := f.client.Run(t.Context(), canonical("s", "too many", tooMany...))
 	if err == nil || !strings.Contains(err.Error(), "513") || !strings.Contains(err.Error(), "512") {
 		t.Errorf("513 calls: %v, want a refusal with number and limit", err)
 	}
 	large := canonical("s", "too large", call{"echo", `{"v":"` + strings.Repeat("x", 1000_000) + `"}`})
-	_, err = f.client.Run(t.Context(), large, nil)
+	_, err = f.client.Run(t.Context(), large)
 	if err == nil || !strings.Contains(err.Error(), "983040") {
 		t.Errorf("a batch of a million bytes: %v, want a refusal with the limit", err)
 	}
@@ -330,7 +330,7 @@ func TestRefusals(t *testing.T) {
 		{"openai-chat", `{"role":"assistant","function_call":{"name":"count","arguments":"{}"}}`, ""},
 	} {
 		b := messages.Batch{ID: messages.BatchID(fmt.Sprint(tt.provider, tt.want)), Session: "s", Provider: tt.provider, Message: json.RawMessage(tt.message)}
-		reply, err := f.client.Run(t.Context(), b, nil)
+		reply, err := f.client.Run(t.Context(), b)
 		var refusal *messages.Refusal
 		if !errors.As(err, &refusal) || reply.Status != messages.ReplyRefused || tt.want != "" && refusal.Class != tt.want {
 			t.Errorf("%s %s: %v, want %s", tt.provider, tt.message, err, tt.want)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -55,6 +56,17 @@ func (f *feed) of(id messages.BatchID) (events []messages.Event) {
 		}
 	}
 	return events
+}
+
+// eachEvent calls each for every event, and returns the error at the end.
+func eachEvent(events iter.Seq2[messages.Event, error], each func(messages.Event)) error {
+	for e, err := range events {
+		if err != nil {
+			return err
+		}
+		each(e)
+	}
+	return nil
 }
 
 // watchable returns a fleet with the tools echo (a read) and count (a write), and those that more
@@ -196,7 +208,7 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 				f.submit(b)
 				var told feed
 				following := make(chan error, 1)
-				go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+				go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
 				time.Sleep(time.Second)
 				if diff := cmp.Diff([]string{"start 0"}, eventNames(f.timeline("s", "b").Events)); diff != "" {
 					t.Errorf("before it is planned: %s", diff)
@@ -286,7 +298,7 @@ func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 			if tl := f.timeline("s", b.ID); tl.Status != "running" || len(tl.Events) != 0 {
 				t.Errorf("%s: %s, %v", b.ID, tl.Status, eventNames(tl.Events))
 			}
-			go func() { following <- f.client.Follow(t.Context(), "s", b.ID, told[i].take) }()
+			go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", b.ID), told[i].take) }()
 		}
 		time.Sleep(time.Second)
 		open()
@@ -306,7 +318,7 @@ func TestTheTimelineOfARefusedBatch(t *testing.T) {
 	defer f.close()
 	b := canonical("s", "b")
 	b.Provider = "nobody"
-	_, err := f.client.Run(t.Context(), b, nil)
+	_, err := f.client.Run(t.Context(), b)
 	var refusal *messages.Refusal
 	if !errors.As(err, &refusal) {
 		t.Fatal(err)
@@ -347,7 +359,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		b := canonical("s", "b", call{"refund", `{"cents":4711}`}, call{"refund", `{"cents":1}`})
 		f.submit(b)
 		following := make(chan error, 1)
-		go func() { following <- f.client.Follow(t.Context(), "s", "b", live.take) }()
+		go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), live.take) }()
 
 		q := f.question(b, 0)
 		open := f.timeline("s", "b")
@@ -405,7 +417,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	var watched feed
 	watching, end := context.WithCancel(ctx)
 	watcher := make(chan error, 1)
-	go func() { watcher <- f.client.Watch(watching, "s", watched.take) }()
+	go func() { watcher <- eachEvent(f.client.Watch(watching, "s"), watched.take) }()
 	first := 0
 	f.until("the watcher is there", func() bool { // a watcher that starts after the end misses it
 		first++
@@ -428,7 +440,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 				if k == 1 {
 					_, _ = f.await(b, time.Minute)
 				}
-				if err := f.client.Follow(ctx, "s", b.ID, feeds[k].take); err != nil {
+				if err := eachEvent(f.client.Follow(ctx, "s", b.ID), feeds[k].take); err != nil {
 					t.Error(err)
 				}
 			})
@@ -447,7 +459,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	if err := <-watcher; err != nil {
 		t.Error(err)
 	}
-	if err := f.client.Follow(ctx, "s", "never", func(messages.Event) {}); !errors.Is(err, client.ErrUnknown) {
+	if err := eachEvent(f.client.Follow(ctx, "s", "never"), nil); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("following a batch that nobody knows: %v", err)
 	}
 }
@@ -506,7 +518,7 @@ func TestProgressNeverGoesBack(t *testing.T) {
 // follower returns an agent whose connection goes over a link.
 func (f *fleet) follower(l *link) (*client.Client, *bus.Conn) {
 	conn := l.connect(f, "follower")
-	return client.Over(conn, ""), conn
+	return agentOver(conn, ""), conn
 }
 
 // cut breaks every connection over the link now.
@@ -541,8 +553,8 @@ func TestFollowThroughACutLink(t *testing.T) {
 	defer cancel()
 	var told, direct feed
 	following := make(chan error, 2)
-	go func() { following <- c.Follow(ctx, "s", "b", told.take) }()
-	go func() { following <- f.client.Follow(ctx, "s", "b", direct.take) }()
+	go func() { following <- eachEvent(c.Follow(ctx, "s", "b"), told.take) }()
+	go func() { following <- eachEvent(f.client.Follow(ctx, "s", "b"), direct.take) }()
 	for i, open := range opens {
 		running := fmt.Sprint("running ", 2*i, " #1")
 		f.until(running, func() bool { return told.has(running) || i == gates-1 && direct.has(running) })
@@ -595,7 +607,7 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	slow := make(chan struct{})
 	following := make(chan error, 1)
 	go func() {
-		following <- c.Follow(ctx, "s", "b", func(e messages.Event) {
+		following <- eachEvent(c.Follow(ctx, "s", "b"), func(e messages.Event) {
 			told.take(e)
 			if eventName(e) == "running 0 #1" {
 				<-slow
@@ -640,7 +652,7 @@ func TestFollowThroughASilentLink(t *testing.T) {
 				var told feed
 				f.submit(canonical("s", "b", call{"echo", ""}, call{"gate", ""}, call{"echo", ""}, call{"count", ""}))
 				following := make(chan error, 1)
-				go func() { following <- c.Follow(t.Context(), "s", "b", told.take) }()
+				go func() { following <- eachEvent(c.Follow(t.Context(), "s", "b"), told.take) }()
 				f.until("the write runs", func() bool { return running.Load() == 1 })
 				f.until("that is told", func() bool { return told.has("running 1 #1") })
 				l.set(weather{silent: true}, weather{silent: true})
@@ -678,7 +690,7 @@ func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 		f.submit(b)
 		var told feed
 		following := make(chan error, 1)
-		go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+		go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
 		f.hasRun(log, 1)
 		f.until("the first attempt was told", func() bool { return told.has("running 0 #1") })
 		kill()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -104,7 +103,7 @@ func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
 			own := f.connect("agent")
 			defer own.Close()
 			go func() {
-				_, err := client.Over(own, "").Run(context.Background(), canonical(fmt.Sprint("s", n), "b", call{"slow", ""}), nil)
+				_, err := agentOver(own, "").Run(context.Background(), canonical(fmt.Sprint("s", n), "b", call{"slow", ""}))
 				if err != nil {
 					t.Error(err)
 				}

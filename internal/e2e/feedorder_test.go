@@ -36,7 +36,7 @@ func TestEndsAreToldAtOnceAndResultsInOrder(t *testing.T) {
 	listen(t, f.conn, &raw)
 	f.submit(canonical("s", "b", call{"gate0", ""}, call{"gate1", ""}, call{"gate2", ""}, call{"gate3", ""}))
 	following := make(chan error, 1)
-	go func() { following <- f.client.Follow(t.Context(), "s", "b", told.take) }()
+	go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
 	for i := range opens { // a read that ran before it was followed is not told to run
 		f.until("all run", func() bool { return raw.has(fmt.Sprintf("running %d #1", i)) })
 	}
@@ -169,7 +169,7 @@ func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 			f.submit(b)
 			var told feed
 			following := make(chan error, 1)
-			go func() { following <- f.client.Follow(t.Context(), b.Session, b.ID, told.take) }()
+			go func() { following <- eachEvent(f.client.Follow(t.Context(), b.Session, b.ID), told.take) }()
 			time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
 			if i%3 != 0 {
 				killWorker()

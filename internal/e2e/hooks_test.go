@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -59,13 +60,13 @@ func TestHooksOfABatch(t *testing.T) {
 	f.coordinator(coordinator.Config{})
 	var mu sync.Mutex
 	told := map[int][]messages.HookMessage{}
-	reply, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", `{}`}, call{"echo", `{"x":"deny"}`}, call{"echo", `{"n":2}`}, call{"nope", ``}), func(e messages.Event) {
+	reply, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", `{}`}, call{"echo", `{"x":"deny"}`}, call{"echo", `{"n":2}`}, call{"nope", ``}), client.OnEvent(func(e messages.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		if e.Type == messages.EventHook {
 			told[e.Index] = append(told[e.Index], *e.Hook)
 		}
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

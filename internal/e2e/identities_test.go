@@ -450,7 +450,7 @@ func (f *identified) doors(t *testing.T) {
 	}
 	var events atomic.Int32
 	b := canonical("doors", "b", call{"rd", `{"k":"d"}`})
-	if _, err := f.client.Run(t.Context(), b, func(messages.Event) { events.Add(1) }); err != nil || events.Load() < 3 {
+	if _, err := f.client.Run(t.Context(), b, client.OnEvent(func(messages.Event) { events.Add(1) })); err != nil || events.Load() < 3 {
 		t.Errorf("run with progress: %d events, %v", events.Load(), err)
 	}
 	b = canonical("doors", "submitted", call{"wr", `{"k":"d","v":"1"}`})
@@ -460,14 +460,14 @@ func (f *identified) doors(t *testing.T) {
 	if reply, err := f.await(b, time.Minute); err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("await: %+v, %v", reply, err)
 	}
-	if _, err := f.client.Steer(t.Context(), "doors", json.RawMessage(`"more"`), "", client.Stop{}); err != nil {
+	if _, err := f.client.Steer(t.Context(), "doors", json.RawMessage(`"more"`), "", client.Reason{}); err != nil {
 		t.Errorf("steer: %v", err)
 	}
-	if _, err := f.client.Abort(t.Context(), "doors", "", client.Stop{}); err != nil {
+	if _, err := f.client.AbortSession(t.Context(), "doors", client.Reason{}); err != nil {
 		t.Errorf("abort: %v", err)
 	}
 	conflict := canonical("doors", "b", call{"rd", `{"k":"other"}`})
-	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil || !strings.Contains(err.Error(), "other") && !strings.Contains(err.Error(), "conflict") {
+	if _, err := f.client.Run(t.Context(), conflict); err == nil || !strings.Contains(err.Error(), "other") && !strings.Contains(err.Error(), "conflict") {
 		t.Errorf("the same id with another body: %v", err)
 	}
 }

@@ -107,7 +107,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 		ended := make(chan end, 1)
 		began := time.Now()
 		go func() {
-			_, err := f.client.Run(ctx, canonical("s", "b", call{"nap", `{"ms":20000}`}), nil)
+			_, err := f.client.Run(ctx, canonical("s", "b", call{"nap", `{"ms":20000}`}))
 			ended <- end{err, time.Since(began)}
 		}()
 		f.until("nap", func() bool { return n.Load() == 1 })
@@ -666,7 +666,7 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 		if _, err := f.conn.Append(ctx, subject, nil, rawjson.MustMarshal(other)); !errors.Is(err, bus.ErrExists) {
 			t.Errorf("published behind it: %v, want %v", err, bus.ErrExists)
 		}
-		_, err := f.client.Run(ctx, other, nil)
+		_, err := f.client.Run(ctx, other)
 		var refusal *messages.Refusal
 		if !errors.As(err, &refusal) || refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("at the door: %v, want a batch_conflict", err)

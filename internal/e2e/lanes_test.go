@@ -519,7 +519,7 @@ func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
 			agents.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
 					b := canonical(fmt.Sprint("slow", s), fmt.Sprint("b", n), call{"crawl", ""}, call{"crawl", ""})
-					_, _ = f.client.Run(ctx, b, nil)
+					_, _ = f.client.Run(ctx, b)
 				}
 			})
 			continue

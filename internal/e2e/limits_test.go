@@ -228,7 +228,7 @@ func TestBatchesAroundTheLimit(t *testing.T) {
 	}
 	over := sized(limit + 1)
 	over.V = messages.Version
-	_, err := f.client.Run(t.Context(), over, nil)
+	_, err := f.client.Run(t.Context(), over)
 	says(t, "the client", fmt.Sprint(err), fmt.Sprint(limit), fmt.Sprint(limit+1))
 	m, err := f.conn.Request(t.Context(), f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, "s", over.ID)), nil, rawjson.MustMarshal(over))
 	if err != nil {

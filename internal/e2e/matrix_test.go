@@ -65,13 +65,13 @@ func TestASilentLink(t *testing.T) {
 						f.coordinator(coordinator.Config{})
 						conn := l.connect(f, "agent")
 						defer conn.Close()
-						agent = client.Over(conn, "")
+						agent = agentOver(conn, "")
 					}
 					replied := make(chan messages.Reply, 1)
 					go func() {
 						ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 						defer cancel()
-						reply, err := agent.Run(ctx, canonical("s", "b", call{"pay", ""}, call{"pay", ""}), nil)
+						reply, err := agent.Run(ctx, canonical("s", "b", call{"pay", ""}, call{"pay", ""}))
 						if err != nil {
 							t.Error(err)
 						}
@@ -143,7 +143,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					if runs == 2 && (ended[0].After(all[1].at) || all[0].key != all[1].key || all[0].fence >= all[1].fence) {
 						t.Errorf("the first run ended at %v; runs %+v", ended[0], all)
 					}
-					again, err := f.client.GetFull(context.Background(), b.Session, b.ID)
+					again, err := f.client.Get(context.Background(), b.Session, b.ID, client.FullResults())
 					if err != nil || crash == messages.OnCrashIdempotent && again.Results[0].Worker != "heir" {
 						t.Errorf("later the result is %+v, %v", again.Results, err)
 					}
@@ -192,7 +192,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				case "agent":
 					conn := l.connect(f, "agent")
 					defer conn.Close()
-					agent = client.Over(conn, "")
+					agent = agentOver(conn, "")
 					f.worker(worker.Config{})
 					f.coordinator(coordinator.Config{})
 				case "coordinator":
@@ -256,7 +256,7 @@ func TestTheAgentIsGone(t *testing.T) {
 				go func() {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()
-					_ = client.Over(conn, "").Submit(ctx, b)
+					_ = agentOver(conn, "").Submit(ctx, b)
 				}()
 				f.until("the link breaks", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.blown })
 				conn.Close()

@@ -86,7 +86,7 @@ func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		var err error
-		q, err = f.client.Show(ctx, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(index))
+		q, err = f.client.Approval(ctx, b.Session, b.ID, index)
 		return err == nil
 	})
 	return q

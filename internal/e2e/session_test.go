@@ -59,7 +59,7 @@ func watchWith(f *fleet, c *client.Client, since time.Time) (told *feed, end fun
 	told = &feed{}
 	ctx, cancel := context.WithCancel(context.Background())
 	watching := make(chan error, 1)
-	go func() { watching <- c.WatchSince(ctx, "s", since, told.take) }()
+	go func() { watching <- eachEvent(c.Watch(ctx, "s", client.Since(since)), told.take) }()
 	return told, func() {
 		cancel()
 		if err := <-watching; err != nil {
@@ -353,7 +353,7 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		told, _, end := watchOver(f, l, time.Time{})
 		defer end()
 		forget := func() { // as the server does at their expiry
-			list, err := f.client.Batches(t.Context(), "s", time.Unix(0, 0))
+			list, err := f.client.Batches(t.Context(), "s", client.ListOptions{Since: time.Unix(0, 0)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -411,36 +411,36 @@ func TestTheBatchesOfASession(t *testing.T) {
 		for i := range 100 {
 			f.submit(canonical("s", fmt.Sprint("queued", i)))
 		}
-		now, err := f.client.Batches(t.Context(), "s", time.Time{})
+		now, err := f.client.Batches(t.Context(), "s", client.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := len(now.Batches); n != 64 || now.Batches[0].Batch != "open" || now.More || now.Newest == nil || now.Newest.Batch != "b99" || now.Place != now.Newest.Place {
 			t.Errorf("now: %d, more %v, %+v", n, now.More, now.Newest)
 		}
-		list, err := f.client.Batches(t.Context(), "s", time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC))
+		list, err := f.client.Batches(t.Context(), "s", client.ListOptions{Since: time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := len(list.Batches); n != 64 || !list.More || list.Batches[63].Batch != "b63" || list.Batches[63].Status != "completed" || list.Batches[0].Ended.IsZero() {
 			t.Fatalf("the first page: %d, more %v: %+v", n, list.More, list.Batches)
 		}
-		list, err = f.client.NextBatches(t.Context(), "s", list.Place)
+		list, err = f.client.Batches(t.Context(), "s", client.ListOptions{After: list.Place})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := len(list.Batches); n != 36+64 || list.More || list.Batches[35].Batch != "b99" || !list.Batches[36].Open() || list.Batches[36].Batch != "open" {
 			t.Errorf("the second page: %d, more %v", n, list.More)
 		}
-		other, err := f.client.Batches(t.Context(), "s.", time.Unix(0, 0))
+		other, err := f.client.Batches(t.Context(), "s.", client.ListOptions{Since: time.Unix(0, 0)})
 		if err != nil || len(other.Batches) != 1 || other.Batches[0].Batch != "*" {
 			t.Errorf("another session: %+v, %v", other, err)
 		}
-		none, err := f.client.Batches(t.Context(), "never", time.Unix(0, 0))
+		none, err := f.client.Batches(t.Context(), "never", client.ListOptions{Since: time.Unix(0, 0)})
 		if err != nil || len(none.Batches) != 0 || none.Place != 0 || none.Newest != nil {
 			t.Errorf("a session that nobody knows: %+v, %v", none, err)
 		}
-		ahead, err := f.client.NextBatches(t.Context(), "s", 1<<62)
+		ahead, err := f.client.Batches(t.Context(), "s", client.ListOptions{After: 1 << 62})
 		if err != nil || len(ahead.Batches) != 64 || ahead.Batches[0].Batch != "b0" {
 			t.Errorf("after a place that is of another time: %d, %v", len(ahead.Batches), err)
 		}

@@ -23,7 +23,7 @@ import (
 
 func (f *fleet) steer(session, message string, when messages.SteerWhen) {
 	f.t.Helper()
-	seq, err := f.client.Steer(context.Background(), messages.SessionID(session), json.RawMessage(message), when, client.Stop{By: "Ada", Reason: "use the other account"})
+	seq, err := f.client.Steer(context.Background(), messages.SessionID(session), json.RawMessage(message), when, client.Reason{By: "Ada", Text: "use the other account"})
 	if err != nil || seq == 0 {
 		f.t.Fatalf("steer: sequence %d, err %v", seq, err)
 	}
@@ -124,7 +124,7 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 		f.steer("s", `["two"]`, "")
 		refused := canonical("s", "refused")
 		refused.Message = json.RawMessage(`{"calls":"none"}`)
-		if _, err := f.client.Run(context.Background(), refused, nil); err == nil {
+		if _, err := f.client.Run(context.Background(), refused); err == nil {
 			t.Error("a batch without calls was not refused")
 		}
 		f.wantSteering(f.run(canonical("other", "b", call{"pay", through})), "")

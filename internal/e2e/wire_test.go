@@ -48,13 +48,13 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 	// While the first batch is in the log, the run handler refuses by itself and publishes no
 	// refusal.
 	f.gone(conflict)
-	if _, err := f.client.Run(t.Context(), conflict, nil); err == nil {
+	if _, err := f.client.Run(t.Context(), conflict); err == nil {
 		t.Error("another body under an id that was used was not refused")
 	}
-	if _, err := f.client.Run(t.Context(), messages.Batch{ID: "bad", Session: "s", Provider: messages.Gemini, Message: json.RawMessage(`{}`)}, nil); err == nil {
+	if _, err := f.client.Run(t.Context(), messages.Batch{ID: "bad", Session: "s", Provider: messages.Gemini, Message: json.RawMessage(`{}`)}); err == nil {
 		t.Error("a message of no provider's shape was not refused")
 	}
-	if _, err := f.client.GetFull(t.Context(), "s", "mixed gemini"); err != nil {
+	if _, err := f.client.Get(t.Context(), "s", "mixed gemini", client.FullResults()); err != nil {
 		t.Error(err)
 	}
 	sawAll(wire.VerbBatch, wire.VerbRun, wire.VerbReply, wire.VerbRefused, wire.VerbEvent, wire.VerbRead,
@@ -93,10 +93,10 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	hung := canonical("s", "hung", call{"hang", ""}, call{"flaky", ""})
 	f.submit(hung)
 	f.until("its read hangs", hanging.Load)
-	if _, err := f.client.Steer(t.Context(), hung.Session, json.RawMessage(`{"role":"user","content":"hurry"}`), messages.SteerAfterBatch, client.Stop{By: "the user"}); err != nil {
+	if _, err := f.client.Steer(t.Context(), hung.Session, json.RawMessage(`{"role":"user","content":"hurry"}`), messages.SteerAfterBatch, client.Reason{By: "the user"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.client.Abort(t.Context(), hung.Session, hung.ID, client.Stop{By: "the user", Reason: "too slow"}); err != nil {
+	if _, err := f.client.Abort(t.Context(), hung.Session, hung.ID, client.Reason{By: "the user", Text: "too slow"}); err != nil {
 		t.Fatal(err)
 	}
 	reply, err := f.client.Await(t.Context(), hung.Session, hung.ID)

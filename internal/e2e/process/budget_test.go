@@ -134,7 +134,7 @@ func TestDurabilityBudget(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			run := func(id string) {
-				reply, err := c.Run(t.Context(), canonical("s", tt.name+id, tt.calls...), nil)
+				reply, err := c.Run(t.Context(), canonical("s", tt.name+id, tt.calls...))
 				if err != nil || reply.Status != messages.ReplyCompleted {
 					t.Fatalf("batch %s: %s, %v", id, reply.Status, err)
 				}

@@ -198,7 +198,7 @@ func (c *canaries) work() {
 		call{"strict", `"cnry-invalid"`}, call{"talks", arguments}, call{"breaks", arguments}, call{"guarded", arguments}, call{"observed", arguments},
 		call{"rewritten", arguments}, call{"forbidden", arguments}, call{"cnry-tool", arguments}, call{"hangs", arguments}, call{"gated", arguments})
 	b.Labels = map[string]string{"note": "cnry-label"}
-	reply, err := c.client.Run(c.t.Context(), b, nil)
+	reply, err := c.client.Run(c.t.Context(), b)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func (c *canaries) refused() {
 		case strings.Contains(message, "role"):
 			b.Provider = messages.Anthropic
 		}
-		if reply, err := c.client.Run(c.t.Context(), b, nil); err == nil && len(reply.Results) > 0 {
+		if reply, err := c.client.Run(c.t.Context(), b); err == nil && len(reply.Results) > 0 {
 			c.t.Errorf("%s is run: %+v", message, reply)
 		}
 	}
@@ -262,7 +262,7 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	var q messages.Approval
 	c.until("the call of "+id+" asks", func() (is bool) {
 		var err error
-		q, err = c.client.Show(c.t.Context(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+		q, err = c.client.Approval(c.t.Context(), b.Session, b.ID, 0)
 		return err == nil
 	})
 	d := approval.Answer(q, v, "alice")
@@ -282,7 +282,7 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 		c.t.Errorf("the decision on %s: %v", id, err)
 	}
 	if forged != "" {
-		if _, err := c.client.Abort(c.t.Context(), b.Session, b.ID, client.Stop{Reason: "cnry-abort", By: "bob"}); err != nil {
+		if _, err := c.client.Abort(c.t.Context(), b.Session, b.ID, client.Reason{Text: "cnry-abort", By: "bob"}); err != nil {
 			c.t.Error(err)
 		}
 	}

@@ -69,7 +69,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	p.ready("worker", "--tools", ledgerTools(t))
 	c := p.client()
 	done := canonical("s", "done", call{"echo", `{"n":1}`})
-	before, err := c.Run(t.Context(), done, nil)
+	before, err := c.Run(t.Context(), done)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -153,11 +152,11 @@ func (f *observed) loseAWorker() {
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		reply, err = f.agent.Run(f.t.Context(), canonical("doomed", "doomed", call{"nap", `{"ms":50000}`}), func(e messages.Event) {
+		reply, err = f.agent.Run(f.t.Context(), canonical("doomed", "doomed", call{"nap", `{"ms":50000}`}), client.OnEvent(func(e messages.Event) {
 			if e.Type == messages.EventRunning {
 				running <- struct{}{}
 			}
-		})
+		}))
 		ended <- err
 	}()
 	select {
@@ -189,12 +188,12 @@ func (f *observed) work() {
 	mixed := canonical("mixed", id, call{"echo", ""}, call{"strict", ""}, call{"strict", `{"id":1}`}, call{"broken", `{"message":"no"}`}, call{"forbidden", ""},
 		call{"slow", `{"ms":5000}`}, call{"no_such_tool", ""}, call{"note", ""})
 	mixed.Round = 1 + f.rounds%4
-	if _, err := f.agent.Run(f.t.Context(), mixed, nil); err != nil {
+	if _, err := f.agent.Run(f.t.Context(), mixed); err != nil {
 		f.t.Fatal(err)
 	}
 	refused := canonical("refused", id)
 	refused.Message = json.RawMessage(`{"calls":[{"id":"same","name":"echo","input":{}},{"id":"same","name":"echo","input":{}}]}`)
-	if reply, err := f.agent.Run(f.t.Context(), refused, nil); err == nil || reply.Status != messages.ReplyRefused {
+	if reply, err := f.agent.Run(f.t.Context(), refused); err == nil || reply.Status != messages.ReplyRefused {
 		f.t.Fatalf("two calls with one id: %+v, %v", reply, err)
 	}
 	asking := canonical("asking"+id, id, call{"refund", ""})
@@ -212,7 +211,7 @@ func (f *observed) loop() {
 	for round := range 30 {
 		b := canonical("loop", fmt.Sprintf("round%d", round))
 		b.Round = 10 + round
-		if reply, err := f.agent.Run(f.t.Context(), b, nil); err != nil || len(reply.Results) != 0 {
+		if reply, err := f.agent.Run(f.t.Context(), b); err != nil || len(reply.Results) != 0 {
 			f.t.Fatalf("a batch without calls: %+v, %v", reply, err)
 		}
 	}
@@ -222,7 +221,7 @@ func (f *observed) loop() {
 func (f *observed) linger() {
 	f.t.Helper()
 	f.rounds++
-	if _, err := f.agent.Run(f.t.Context(), canonical("slow", fmt.Sprintf("slow%d", f.rounds), call{"sluggish", `{"ms":2200}`}), nil); err != nil {
+	if _, err := f.agent.Run(f.t.Context(), canonical("slow", fmt.Sprintf("slow%d", f.rounds), call{"sluggish", `{"ms":2200}`})); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -234,7 +233,7 @@ func (f *observed) answer(b messages.Batch) {
 	var q messages.Approval
 	f.until("the refund asks", func() (asks bool) {
 		var err error
-		q, err = f.agent.Show(f.t.Context(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
+		q, err = f.agent.Approval(f.t.Context(), b.Session, b.ID, 0)
 		return err == nil
 	})
 	d := approval.Answer(q, messages.VerdictApprove, "alice")

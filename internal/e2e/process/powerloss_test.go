@@ -106,7 +106,7 @@ type load struct {
 }
 
 func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions int) {
-	c := client.Over(conn, "")
+	c := agentOver(conn, "")
 	unsubscribe, err := conn.Subscribe("toolfleet.reply.>", "", func(m bus.Msg) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -321,7 +321,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	defer cancel()
 	var replies []messages.Reply
 	for _, b := range append(o.accepted, noting("new", "b")) {
-		reply, err := c.Run(waiting, b, nil)
+		reply, err := c.Run(waiting, b)
 		if err != nil {
 			t.Fatalf("batch %s of session %s: %v", b.ID, b.Session, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	fleetpkg "github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -151,7 +152,7 @@ func (p *processes) until(what string, is func() bool) {
 
 func (p *processes) client() *client.Client {
 	p.t.Helper()
-	c, err := client.Connect(p.t.Context(), client.Options{URL: p.url})
+	c, err := client.Connect(p.t.Context(), fleetpkg.Options{URL: p.url})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -279,7 +280,7 @@ func TestAWorkerIsKilledDuringAWrite(t *testing.T) {
 	c := p.client()
 	done := make(chan messages.Reply, 1)
 	go func() {
-		reply, err := c.Run(t.Context(), canonical("s", "write", call{"note", ""}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
+		reply, err := c.Run(t.Context(), canonical("s", "write", call{"note", ""}, call{"note", ""}, call{"echo", `{"n":2}`}))
 		if err != nil {
 			t.Errorf("%v", err)
 		}

@@ -391,7 +391,7 @@ func TestACallThatKillsItsWorkers(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		reply, err := c.Run(ctx, canonical("s", tool, call{"echo", ""}, call{tool, ""}, call{"echo", ""}), nil)
+		reply, err := c.Run(ctx, canonical("s", tool, call{"echo", ""}, call{tool, ""}, call{"echo", ""}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -414,7 +414,7 @@ func TestACallThatKillsItsWorkers(t *testing.T) {
 	p.until("ten of 11 workers have ended", func() bool { return ended.Load() >= 10 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if reply, err := c.Run(ctx, canonical("s", "after", call{"echo", ""}), nil); err != nil || statuses(reply) != "ok" {
+	if reply, err := c.Run(ctx, canonical("s", "after", call{"echo", ""})); err != nil || statuses(reply) != "ok" {
 		t.Errorf("with the one worker that is left: %s, %v", statuses(reply), err)
 	}
 }

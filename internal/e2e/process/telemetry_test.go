@@ -85,7 +85,7 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 			for s := range sessions {
 				all.Go(func() {
 					for b := range batches {
-						reply, err := c.Run(ctx, canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}), nil)
+						reply, err := c.Run(ctx, canonical(fmt.Sprint("s", s), fmt.Sprint("b", b), call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}))
 						if err != nil || statuses(reply) != "ok ok ok" {
 							t.Errorf("batch %d of session %d: %s, %v", b, s, statuses(reply), err)
 						}
@@ -185,7 +185,7 @@ func TestACollectorThatComesBack(t *testing.T) {
 	p.ready("worker", "--tools", tools)
 	c := p.client()
 	run := func(id string) {
-		if reply, err := c.Run(t.Context(), canonical("s", id, call{"echo", `{"n":1}`}), nil); err != nil || statuses(reply) != "ok" {
+		if reply, err := c.Run(t.Context(), canonical("s", id, call{"echo", `{"n":1}`})); err != nil || statuses(reply) != "ok" {
 			t.Fatalf("batch %s: %+v, %v", id, reply, err)
 		}
 	}

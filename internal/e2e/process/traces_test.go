@@ -20,6 +20,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	v1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -238,7 +239,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	p.ready("worker", "--tools", file)
 	c := p.client()
 	// Even if the agent does no tracing, the batch has a trace.
-	reply, err := c.Run(t.Context(), canonical("s", "shaky", call{"shaky", `{}`}, call{"nobody", `{}`}), nil)
+	reply, err := c.Run(t.Context(), canonical("s", "shaky", call{"shaky", `{}`}, call{"nobody", `{}`}))
 	if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[0].Attempt != 3 {
 		t.Fatalf("%+v, %v", reply, err)
 	}
@@ -264,7 +265,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	if diff := gocmp.Diff(want, tree(spans)); diff != "" {
 		t.Errorf("the tree of the trace (-want +got):\n%s", diff)
 	}
-	full, err := c.GetFull(t.Context(), "s", "shaky")
+	full, err := c.Get(t.Context(), "s", "shaky", client.FullResults())
 	if err != nil {
 		t.Fatal(err)
 	}

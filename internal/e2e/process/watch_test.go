@@ -23,7 +23,7 @@ func TestWatchingABatch(t *testing.T) {
 	p.ready("coordinator")
 	p.ready("worker", "--tools", "../../../examples/tools.yaml")
 	c := p.client()
-	if _, err := c.Run(t.Context(), canonical("s", "before"), nil); err != nil {
+	if _, err := c.Run(t.Context(), canonical("s", "before")); err != nil {
 		t.Fatal(err)
 	}
 	lines, events := p.watcher("watch", "s", "--since", "1h"), p.watcher("watch", "s", "--since", "1h", "-o", "json")

@@ -154,7 +154,7 @@ func (l *load) submit(ctx context.Context, b *Batch) bool {
 // abort ends a batch after a while, wherever it then is. It may come too late, or be refused for that.
 func (l *load) abort(ctx context.Context, b *Batch, after time.Duration) {
 	pause(ctx, after)
-	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Stop{By: "soak"})
+	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Reason{By: "soak"})
 }
 
 // resubmit submits a batch that has its reply once more. It is answered with the same reply, and nothing is run.

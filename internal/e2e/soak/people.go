@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
@@ -45,7 +44,7 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	defer thinking.Wait()
 	seen := map[string]bool{}
 	for ; ctx.Err() == nil; pause(ctx, 200*time.Millisecond) {
-		open, err := l.client.List(ctx, messages.OneTenant)
+		open, err := l.client.Approvals(ctx)
 		if err != nil {
 			continue
 		}
@@ -93,11 +92,10 @@ func fate(question, name string) (verdict messages.Verdict, answers bool) {
 
 // decide answers a question, and asks again until it is known what became of that. What is signed is noted before.
 func (l *load) decide(ctx context.Context, name string, p messages.Pending, v messages.Verdict) {
-	call := client.CallOf(p)
 	var q messages.Approval
 	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {
 		var refused *messages.Refusal
-		if q, err = l.client.Show(ctx, call); ctx.Err() != nil || errors.As(err, &refused) && refused.Class == messages.ClassNotPending {
+		if q, err = l.client.Approval(ctx, p.Session, p.Batch, p.Index); ctx.Err() != nil || errors.As(err, &refused) && refused.Class == messages.ClassNotPending {
 			return
 		}
 	}

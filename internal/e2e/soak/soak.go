@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	fleetpkg "github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/e2e/soak/ledger"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
@@ -112,7 +114,11 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 		return History{}, nil, err
 	}
 	defer conn.Close()
-	l := &load{client: client.Over(conn, ""), conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
+	agent, err := client.Connect(whole, fleetpkg.Options{}, clientconn.Over(conn))
+	if err != nil {
+		return History{}, nil, err
+	}
+	l := &load{client: agent, conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
 	unsubscribe, err := l.listen()
 	if err != nil {
 		return History{}, nil, err

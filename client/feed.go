@@ -1,0 +1,173 @@
+package client
+
+import (
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// feed decides which events of one batch are shown, and when. The timeline of the batch says which
+// durable events there are and in which order. Live events are hints to read the timeline, and the
+// source of what a timeline does not hold: progress, hook messages, and runs of calls that do not
+// claim. A feed does no I/O.
+type feed struct {
+	id    messages.BatchID
+	shown map[eventKey]bool
+	calls map[int]*callFeed // the calls whose start was shown
+	// arrived holds live events that wait for the timeline: it may have events that come before
+	// them.
+	arrived []messages.Event
+	replied time.Time // when the reply was stored; zero: the reply was not shown
+}
+
+// callFeed is how far one call was shown.
+type callFeed struct {
+	ended    bool
+	attempt  int     // the newest attempt
+	counter  int     // of that attempt's newest progress
+	fraction float64 // likewise
+}
+
+// eventKey identifies a durable event of a batch.
+type eventKey struct {
+	kind     messages.EventType
+	index    int
+	attempt  int    // of a running event
+	question string // of an awaiting_approval event
+}
+
+func keyOf(e messages.Event) eventKey {
+	key := eventKey{kind: e.Type, index: e.Index}
+	switch {
+	case e.Type == messages.EventRunning:
+		key.attempt = e.Attempt
+	case e.Approval != nil:
+		key.question = e.Approval.ID
+	}
+	return key
+}
+
+func newFeed(id messages.BatchID) *feed {
+	return &feed{id: id, shown: map[eventKey]bool{}, calls: map[int]*callFeed{}}
+}
+
+// begun reports whether an event was shown.
+func (f *feed) begun() bool { return len(f.shown) > 0 }
+
+// maxArrived bounds the live events that wait for a timeline. Further ones are dropped: the durable
+// ones are in the timeline.
+const maxArrived = 1 << 12
+
+// live takes a live event and returns what to show because of it now. hint reports whether the
+// timeline may have something new.
+func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
+	if c := f.calls[e.Index]; c != nil {
+		switch e.Type {
+		case messages.EventHook:
+			return f.pass(e), false
+		case messages.EventProgress:
+			if c.ended || e.Attempt <= c.attempt {
+				return f.pass(e), false
+			}
+		}
+	}
+	if f.shown[keyOf(e)] {
+		return nil, false
+	}
+	if len(f.arrived) < maxArrived {
+		f.arrived = append(f.arrived, e)
+	}
+	return nil, true
+}
+
+// timeline takes the events of a timeline and returns what to show because of them: those that were
+// not shown yet, and then the first covered of the events that waited, which arrived before the
+// timeline was requested.
+func (f *feed) timeline(events []messages.Event, covered int) (show []messages.Event) {
+	live := map[eventKey]messages.Event{}
+	for _, e := range f.arrived {
+		live[keyOf(e)] = e
+	}
+	for _, e := range events {
+		key := keyOf(e)
+		if f.shown[key] {
+			continue
+		}
+		f.shown[key] = true
+		switch e.Type {
+		case messages.EventReply:
+			f.replied = e.Time
+		case messages.EventRunning:
+			if !f.call(e.Index).runs(e.Attempt) {
+				continue // a later attempt was shown, as it ran
+			}
+		case messages.EventEnd:
+			f.call(e.Index).ended = true
+		default:
+			f.call(e.Index)
+		}
+		// The live event may say more than the journal knows, such as the stage.
+		if heard, ok := live[key]; ok {
+			e = heard
+		}
+		show = append(show, e)
+	}
+	for _, e := range f.arrived[:covered] {
+		show = append(show, f.pass(e)...)
+	}
+	f.arrived = slices.Clone(f.arrived[covered:])
+	return show
+}
+
+// pass returns what to show of a live event whose predecessors were shown: progress, hook messages
+// and attempts of calls that have not ended.
+func (f *feed) pass(e messages.Event) (show []messages.Event) {
+	c := f.calls[e.Index]
+	if c == nil || c.ended {
+		return nil
+	}
+	switch e.Type {
+	case messages.EventHook:
+		show = append(show, e)
+	case messages.EventRunning, messages.EventProgress:
+		if c.runs(e.Attempt) { // its running event may have been missed
+			running := e
+			running.Type, running.Progress = messages.EventRunning, nil
+			f.shown[keyOf(running)] = true
+			show = append(show, running)
+		}
+		if e.Progress != nil && c.advances(e) {
+			show = append(show, e)
+		}
+	}
+	return show
+}
+
+func (f *feed) call(index int) *callFeed {
+	c := f.calls[index]
+	if c == nil {
+		c = &callFeed{}
+		f.calls[index] = c
+	}
+	return c
+}
+
+// runs records an attempt and reports whether it is new.
+func (c *callFeed) runs(attempt int) bool {
+	if attempt <= c.attempt {
+		return false
+	}
+	c.attempt, c.counter, c.fraction = attempt, 0, 0
+	return true
+}
+
+// advances records a progress event and reports whether it is newer than the last one of the same
+// attempt.
+func (c *callFeed) advances(e messages.Event) bool {
+	if e.Attempt != c.attempt || e.Counter <= c.counter || e.Progress.Fraction < c.fraction {
+		return false
+	}
+	c.counter, c.fraction = e.Counter, e.Progress.Fraction
+	return true
+}

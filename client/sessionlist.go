@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// sessionList is what a watcher knows of the list of batches of its session. The list is durable,
+// so a batch is missed by nobody who reads it after a place: the batches that have ended before
+// that place were shown, or ended before the watch began.
+type sessionList struct {
+	schedule
+	since time.Time // show what ended since then too; zero: only what ends from now on
+	began time.Time // when the watch began, by our clock
+	place uint64
+	known bool // place is set
+	more  bool // the last page was not the last one of the list
+
+	shown []shownReply // the newest maxShown; more while more is set
+}
+
+// shownReply is a batch that was shown to its end.
+type shownReply struct {
+	id      messages.BatchID
+	replied time.Time
+}
+
+// maxShown is how many batches are remembered that were shown to their end. A batch is remembered
+// at least until a list was read after its end.
+const maxShown = 256
+
+// errBehind says that a page of a list holds nothing and promises more.
+var errBehind = errors.New("the server that answered is behind")
+
+// hint schedules a read; nil is the list of a single batch, which is never read.
+func (l *sessionList) hint() {
+	if l != nil {
+		l.schedule.hint()
+	}
+}
+
+func (l *sessionList) isDue() bool { return l != nil && !time.Now().Before(l.due) }
+
+// remember records that a batch was shown to its end.
+func (l *sessionList) remember(b *watched) {
+	if l != nil {
+		l.shown = append(l.shown, shownReply{b.id, b.replied.UTC()})
+	}
+}
+
+// wasShown reports whether a listed batch was shown to its end.
+func (l *sessionList) wasShown(entry messages.ListedBatch) bool {
+	return slices.Contains(l.shown, shownReply{entry.Batch, entry.Ended.UTC()})
+}
+
+// knows reports whether a batch with this id was shown to its end.
+func (l *sessionList) knows(id messages.BatchID) bool {
+	return slices.ContainsFunc(l.shown, func(s shownReply) bool { return s.id == id })
+}
+
+// get returns the request for the next page.
+func (l *sessionList) get() messages.Get {
+	if l.known {
+		return messages.Get{Batches: true, After: &l.place}
+	}
+	return messages.Get{Batches: true, Since: l.since}
+}
+
+// readList reads a page of the list and takes over its batches and their order.
+func (w *watcher) readList(ctx context.Context) error {
+	l := w.list
+	list, err := w.client.batches(ctx, w.session, l.get())
+	if err == nil && list.More && (list.Place == 0 || l.known && list.Place == l.place) {
+		err = errBehind
+	}
+	if err != nil {
+		if l.since.IsZero() { // a batch may end before the next try
+			l.since = l.began
+		}
+		return err
+	}
+	w.retry, w.deserted = 0, time.Time{}
+	l.place, l.known, l.more = list.Place, true, list.More
+	if l.read(); l.more {
+		l.hint()
+	}
+	w.order(list)
+	if !l.more {
+		l.shown = l.shown[max(0, len(l.shown)-maxShown):]
+	}
+	return nil
+}
+
+// order brings the batches into the order of the log, and adds those that the list brings. Batches
+// of earlier pages whose timeline could not be read yet come first. It drops those of which only a
+// live event was seen and that are over: such an event was late.
+func (w *watcher) order(list messages.BatchList) {
+	var listed, earlier, others []*watched
+	for _, entry := range list.Batches {
+		if w.list.wasShown(entry) {
+			continue
+		}
+		b := w.find(entry.Batch)
+		if b == nil {
+			b = &watched{feed: newFeed(entry.Batch)}
+		}
+		if !entry.Open() && !b.ended {
+			b.ended = true
+			b.hint()
+		}
+		listed = append(listed, b)
+	}
+	for _, b := range w.batches {
+		switch {
+		case slices.Contains(listed, b):
+		case b.ended:
+			earlier = append(earlier, b)
+		case b.begun() || list.More:
+			others = append(others, b)
+		}
+	}
+	w.batches = slices.Concat(earlier, listed, others)
+}
