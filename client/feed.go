@@ -2,7 +2,6 @@ package client
 
 import (
 	"slices"
-	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -18,15 +17,13 @@ type feed struct {
 	// arrived holds live events that wait for the timeline: it may have events that come before
 	// them.
 	arrived []messages.Event
-	replied time.Time // when the reply was stored; zero: the reply was not shown
 }
 
 // callFeed is how far one call was shown.
 type callFeed struct {
-	ended    bool
-	attempt  int     // the newest attempt
-	counter  int     // of that attempt's newest progress
-	fraction float64 // likewise
+	ended   bool
+	attempt int // the newest attempt
+	counter int // of that attempt's newest progress
 }
 
 // eventKey identifies a durable event of a batch.
@@ -96,15 +93,13 @@ func (f *feed) timeline(events []messages.Event, covered int) (show []messages.E
 		}
 		f.shown[key] = true
 		switch e.Type {
-		case messages.EventReply:
-			f.replied = e.Time
 		case messages.EventRunning:
 			if !f.call(e.Index).runs(e.Attempt) {
 				continue // a later attempt was shown, as it ran
 			}
 		case messages.EventEnd:
 			f.call(e.Index).ended = true
-		default:
+		case messages.EventStart:
 			f.call(e.Index)
 		}
 		// The live event may say more than the journal knows, such as the stage.
@@ -137,7 +132,8 @@ func (f *feed) pass(e messages.Event) (show []messages.Event) {
 			f.shown[keyOf(running)] = true
 			show = append(show, running)
 		}
-		if e.Progress != nil && c.advances(e) {
+		if e.Progress != nil && e.Attempt == c.attempt && e.Counter > c.counter {
+			c.counter = e.Counter
 			show = append(show, e)
 		}
 	}
@@ -158,16 +154,6 @@ func (c *callFeed) runs(attempt int) bool {
 	if attempt <= c.attempt {
 		return false
 	}
-	c.attempt, c.counter, c.fraction = attempt, 0, 0
-	return true
-}
-
-// advances records a progress event and reports whether it is newer than the last one of the same
-// attempt.
-func (c *callFeed) advances(e messages.Event) bool {
-	if e.Attempt != c.attempt || e.Counter <= c.counter || e.Progress.Fraction < c.fraction {
-		return false
-	}
-	c.counter, c.fraction = e.Counter, e.Progress.Fraction
+	c.attempt, c.counter = attempt, 0
 	return true
 }

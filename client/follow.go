@@ -36,7 +36,7 @@ import (
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
-		w.batches = []*watched{{feed: newFeed(b)}}
+		w.batches = []*watched{{feed: newFeed(b), ended: true}}
 		if err := w.run(ctx, c.key(s, b).Batch); err != nil {
 			yield(messages.Event{}, err)
 		}
@@ -106,8 +106,7 @@ type watched struct {
 	covered int           // how many live events waited when the request in flight was sent
 	answer  chan timeline // of the request in flight; nil: there is none
 	slow    bool          // a round has waited for the answer in vain
-	ended   bool          // the list has its reply
-	stale   bool          // its timeline has a reply that no list has: maybe an earlier batch's
+	ended   bool          // it may be shown to its end: it is followed, or the list has its reply
 }
 
 // timeline is the answer to a timeline request.
@@ -200,10 +199,7 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 	for _, e := range events {
 		b := w.find(e.Batch)
-		if b == nil {
-			if e.Type != messages.EventStart && w.list.knows(e.Batch) { // a late event
-				continue
-			}
+		if b == nil { // it begins, or the event is late: the list tells
 			b = &watched{feed: newFeed(e.Batch)}
 			w.batches = append(w.batches, b)
 			w.list.hint()
@@ -330,17 +326,14 @@ func (w *watcher) answered(ctx context.Context, b *watched, answer timeline) err
 		return w.failed(ctx, answer.err)
 	}
 	w.retry, w.deserted, b.slow = 0, time.Time{}, false
-	if w.list != nil && !b.begun() && !b.ended && hasReply(answer.events) {
-		// The list tells whether this reply is new.
-		if !b.stale {
-			b.stale = true
-			w.list.hint()
-		}
+	if !b.ended && hasReply(answer.events) {
+		// A batch that was submitted again has the reply of an earlier one: the list tells. It has
+		// each reply once.
+		w.list.hint()
 		return nil
 	}
-	if w.show(ctx, b, b.timeline(answer.events, b.covered)) && !b.replied.IsZero() {
+	if w.show(ctx, b, b.timeline(answer.events, b.covered)) && hasReply(answer.events) {
 		w.remove(b)
-		w.list.remember(b)
 	}
 	return nil
 }

@@ -19,19 +19,7 @@ type sessionList struct {
 	place uint64
 	known bool // place is set
 	more  bool // the last page was not the last one of the list
-
-	shown []shownReply // the newest maxShown; more while more is set
 }
-
-// shownReply is a batch that was shown to its end.
-type shownReply struct {
-	id      messages.BatchID
-	replied time.Time
-}
-
-// maxShown is how many batches are remembered that were shown to their end. A batch is remembered
-// at least until a list was read after its end.
-const maxShown = 256
 
 // errBehind says that a page of a list holds nothing and promises more.
 var errBehind = errors.New("the server that answered is behind")
@@ -44,23 +32,6 @@ func (l *sessionList) hint() {
 }
 
 func (l *sessionList) isDue() bool { return l != nil && !time.Now().Before(l.due) }
-
-// remember records that a batch was shown to its end.
-func (l *sessionList) remember(b *watched) {
-	if l != nil {
-		l.shown = append(l.shown, shownReply{b.id, b.replied.UTC()})
-	}
-}
-
-// wasShown reports whether a listed batch was shown to its end.
-func (l *sessionList) wasShown(entry messages.ListedBatch) bool {
-	return slices.Contains(l.shown, shownReply{entry.Batch, entry.Ended.UTC()})
-}
-
-// knows reports whether a batch with this id was shown to its end.
-func (l *sessionList) knows(id messages.BatchID) bool {
-	return slices.ContainsFunc(l.shown, func(s shownReply) bool { return s.id == id })
-}
 
 // get returns the request for the next page.
 func (l *sessionList) get() messages.Get {
@@ -89,9 +60,6 @@ func (w *watcher) readList(ctx context.Context) error {
 		l.hint()
 	}
 	w.order(list)
-	if !l.more {
-		l.shown = l.shown[max(0, len(l.shown)-maxShown):]
-	}
 	return nil
 }
 
@@ -101,9 +69,6 @@ func (w *watcher) readList(ctx context.Context) error {
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {
-		if w.list.wasShown(entry) {
-			continue
-		}
 		b := w.find(entry.Batch)
 		if b == nil {
 			b = &watched{feed: newFeed(entry.Batch)}
