@@ -50,7 +50,7 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	d.reply = &messages.Reply{
 		V: messages.Version, Batch: d.in.Batch.ID, Session: d.in.Batch.Session, Provider: d.in.Batch.Provider,
 		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
-		Stop: stopSummary(results),
+		Hooks: stopSummary(results),
 	}
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {

@@ -168,7 +168,7 @@ type Reply struct {
 	Results  []Result        `json:"results"`
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
-	Stop     *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
+	Hooks    *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
 	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
 }
 
