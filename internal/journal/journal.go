@@ -46,7 +46,7 @@ import (
 // simulation's model of the broker is another.
 type Store interface {
 	Names() wire.Names
-	MaxPayload() int
+	MaxBody() int
 	Now(ctx context.Context) time.Time
 
 	CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error)

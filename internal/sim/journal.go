@@ -44,7 +44,7 @@ type store struct{ *task }
 var _ truth.Store = store{}
 
 func (s store) Names() wire.Names             { return names }
-func (s store) MaxPayload() int               { return 1 << 20 }
+func (s store) MaxBody() int                  { return 1 << 19 }
 func (s store) Now(context.Context) time.Time { return s.task.Now }
 
 func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error) {

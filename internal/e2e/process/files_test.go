@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -49,11 +50,11 @@ func TestAWorkerHasNoFilesLeft(t *testing.T) {
 	for i := range calls {
 		calls[i].Name = "hold"
 	}
-	reply, err := c.Run(ctx, canonical("s", "many", append(calls, call{"pay", ""})...), func(e messages.Event) {
+	reply, err := c.Run(ctx, canonical("s", "many", append(calls, call{"pay", ""})...), client.OnEvent(func(e messages.Event) {
 		if e.Type == messages.EventEnd { // a call that could not start: the others wait for its end
 			_ = os.WriteFile(goOn, nil, 0o600)
 		}
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

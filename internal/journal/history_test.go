@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-func (x *fixture) story() journal.Story {
+func (x *fixture) history() journal.History {
 	x.t.Helper()
-	s, err := x.journal.Story(x.t.Context(), key)
+	s, err := x.journal.History(x.t.Context(), key)
 	x.must(err)
 	return s
 }
@@ -33,7 +33,7 @@ func (x *fixture) audit(subject string, a journal.Accepted, last bool, ids ...me
 // The history of an open batch is what its calls have come to, without arguments and outputs.
 func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 	withFixture(t, func(x *fixture) {
-		if _, err := x.journal.Story(x.t.Context(), key); !errors.Is(err, bus.ErrNotFound) {
+		if _, err := x.journal.History(x.t.Context(), key); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("of an unknown batch: %v, want bus.ErrNotFound", err)
 		}
 		a := x.submit("s", "b")
@@ -51,7 +51,7 @@ func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 		x.must(err)
 		x.append(x.names.OfCall(wire.VerbResult, key.Call(2)), "damaged")
 
-		s := x.story()
+		s := x.history()
 		x.same("the batch", a, s.Accepted)
 		if len(s.Plans) != 1 || s.Plans[0].Record.Nonce != "p" || s.Plans[0].Record.Results[0].Output != nil {
 			t.Errorf("plans: %+v", s.Plans)
@@ -97,7 +97,7 @@ func TestTheHistoryOfABatchThatHasEnded(t *testing.T) {
 		x.audit(lines, recreated, true, "of a log that was made again")
 		x.audit(x.names.Aside(key), a, true, "three")
 
-		s := x.story()
+		s := x.history()
 		x.same("the batch", journal.Accepted{Key: key}, s.Accepted)
 		if s.Reply == nil || s.Reply.Status != messages.ReplyCompleted || s.Reply.Reinjection != nil || len(s.Reply.Results) != 1 || s.Replied.IsZero() {
 			t.Errorf("reply: %+v", s.Reply)
@@ -113,7 +113,7 @@ func TestTheHistoryOfABatchThatHasEnded(t *testing.T) {
 		x.same("lines", []messages.CallID{"one", "two", "three"}, ids)
 
 		x.audit(lines, a, true, "last")
-		if s := x.story(); len(s.Lines.Lines) != 3 || s.Lines.Lines[2].CallID != "last" {
+		if s := x.history(); len(s.Lines.Lines) != 3 || s.Lines.Lines[2].CallID != "last" {
 			t.Errorf("after the last part in its place: %+v, want no line from the aside subject", s.Lines.Lines)
 		}
 	})
@@ -126,12 +126,12 @@ func TestTheHistoryWithoutTheObjectOfItsReply(t *testing.T) {
 		x.append(x.names.Of(wire.VerbFinal, key), string(rawjson.MustMarshal(reply)))
 		_, err := x.journal.WriteResult(x.t.Context(), key.Call(1), messages.Result{V: 1, Index: 1})
 		x.must(err)
-		s := x.story()
+		s := x.history()
 		if s.Reply == nil || s.Reply.Status != messages.ReplyCompleted || len(s.Results) != 1 {
 			t.Errorf("reply %+v, results %+v; want the reply without its results, and the stored result", s.Reply, s.Results)
 		}
 		x.append(x.names.Of(wire.VerbFinal, key), "damaged")
-		if _, err := x.journal.Story(x.t.Context(), key); err == nil {
+		if _, err := x.journal.History(x.t.Context(), key); err == nil {
 			t.Error("a damaged reply is no error")
 		}
 	})
