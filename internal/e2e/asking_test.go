@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -366,7 +367,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	for i := range 2 {
 		conn := f.dial("person", f.cl.URLOf(i+1))
 		defer conn.Close()
-		doors = append(doors, agentOver(conn, ""))
+		doors = append(doors, fleettest.AgentOver(conn, ""))
 	}
 	rounds := 12
 	if testing.Short() {

@@ -19,6 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -56,7 +57,7 @@ func newSiege(t *testing.T) *siege {
 	s.operator = s.connect("operator")
 	people := s.connect("approver")
 	t.Cleanup(func() { s.operator.Close(); people.Close() })
-	s.approver = agentOver(people, natstest.Tenants[0])
+	s.approver = fleettest.AgentOver(people, natstest.Tenants[0])
 	s.done = canonical("victim", "done", call{"note", `{"v":"` + secretOfAcme + `"}`})
 	s.run(s.done)
 	s.open = canonical("victim", "open", call{"refund", `{"order":"` + secretOfAcme + `","amount":149.99}`}, call{"note", `{"v":"` + secretOfAcme + `"}`})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -39,7 +40,7 @@ func newReplicated(t testing.TB) *replicated {
 		cl:    natstest.StartCluster(t, natstest.Fast),
 	}
 	f.conn = f.dial("agent", f.cl.URL())
-	f.client = agentOver(f.conn, "")
+	f.client = fleettest.AgentOver(f.conn, "")
 	if err := f.conn.Provision(t.Context(), everywhere); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
@@ -518,7 +519,7 @@ func TestProgressNeverGoesBack(t *testing.T) {
 // follower returns an agent whose connection goes over a link.
 func (f *fleet) follower(l *link) (*client.Client, *bus.Conn) {
 	conn := l.connect(f, "follower")
-	return agentOver(conn, ""), conn
+	return fleettest.AgentOver(conn, ""), conn
 }
 
 // cut breaks every connection over the link now.

@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -103,7 +104,7 @@ func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
 			own := f.connect("agent")
 			defer own.Close()
 			go func() {
-				_, err := agentOver(own, "").Run(context.Background(), canonical(fmt.Sprint("s", n), "b", call{"slow", ""}))
+				_, err := fleettest.AgentOver(own, "").Run(context.Background(), canonical(fmt.Sprint("s", n), "b", call{"slow", ""}))
 				if err != nil {
 					t.Error(err)
 				}

@@ -11,10 +11,9 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
-	fleetpkg "github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker"
@@ -47,21 +46,11 @@ func newFleet(t testing.TB, srv *devserver.Server) *fleet {
 	return newFleetAs(t, srv, nil)
 }
 
-// agentOver returns an agent of a tenant on a connection that stays the caller's. A tenant of "" is
-// the only tenant.
-func agentOver(conn *bus.Conn, tenant string) *client.Client {
-	c, err := client.Connect(context.Background(), fleetpkg.Options{}, clientconn.Over(conn), client.WithTenant(tenant))
-	if err != nil {
-		panic(err) // never, over a connection
-	}
-	return c
-}
-
 func newFleetAs(t testing.TB, srv *devserver.Server, as func(*bus.Options)) *fleet {
 	t.Helper()
 	f := &fleet{t: t, srv: srv, as: as, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	f.conn = f.connect("agent")
-	f.client = agentOver(f.conn, "")
+	f.client = fleettest.AgentOver(f.conn, "")
 	return f
 }
 

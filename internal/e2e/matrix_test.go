@@ -18,6 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -65,7 +66,7 @@ func TestASilentLink(t *testing.T) {
 						f.coordinator(coordinator.Config{})
 						conn := l.connect(f, "agent")
 						defer conn.Close()
-						agent = agentOver(conn, "")
+						agent = fleettest.AgentOver(conn, "")
 					}
 					replied := make(chan messages.Reply, 1)
 					go func() {
@@ -192,7 +193,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				case "agent":
 					conn := l.connect(f, "agent")
 					defer conn.Close()
-					agent = agentOver(conn, "")
+					agent = fleettest.AgentOver(conn, "")
 					f.worker(worker.Config{})
 					f.coordinator(coordinator.Config{})
 				case "coordinator":
@@ -256,7 +257,7 @@ func TestTheAgentIsGone(t *testing.T) {
 				go func() {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()
-					_ = agentOver(conn, "").Submit(ctx, b)
+					_ = fleettest.AgentOver(conn, "").Submit(ctx, b)
 				}()
 				f.until("the link breaks", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.blown })
 				conn.Close()

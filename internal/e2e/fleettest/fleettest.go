@@ -3,11 +3,16 @@
 package fleettest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/fleet"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -81,4 +86,14 @@ func Says(t *testing.T, what, text string, words ...string) {
 			t.Errorf("%s does not say %q:\n%s", what, word, text)
 		}
 	}
+}
+
+// AgentOver returns an agent of a tenant on a connection that stays the caller's. A tenant of "" is
+// the only tenant.
+func AgentOver(conn *bus.Conn, tenant string) *client.Client {
+	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(conn), client.WithTenant(tenant))
+	if err != nil {
+		panic(err) // never, over a connection
+	}
+	return c
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -106,7 +107,7 @@ type load struct {
 }
 
 func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions int) {
-	c := agentOver(conn, "")
+	c := fleettest.AgentOver(conn, "")
 	unsubscribe, err := conn.Subscribe("toolfleet.reply.>", "", func(m bus.Msg) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
