@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/worker"
 )
 
 // anyServer is the NATS server that commands use when the settings name none.

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )

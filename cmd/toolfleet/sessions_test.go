@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/wire"
-	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
 // Bus returns the options to connect with. name appears in the server's list of connections.

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/worker"
 )
 
 // A batch that a coordinator drives because it is next in its session is still delivered, perhaps

@@ -95,7 +95,7 @@ var rooms = []room{
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
-	{path: "worker", may: plus(foundations, "worker/...")},
+	{path: "internal/worker", may: plus(foundations, "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
@@ -109,7 +109,9 @@ var rooms = []room{
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/attempt", "worker/call")},
 
-	{path: "internal/config", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
+	{path: "internal/config", may: plus(foundations, "coordinator/...", "internal/worker", "worker/...", "client", "internal/approval", "internal/devserver", "internal/telemetry")},
+	// The API of Go programs that bring tools.
+	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/worker", "worker/hook", "worker/tool/...")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e/...", may: []string{"..."}},

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
 // weather is what a link does to the bytes in one direction.

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
-	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
 // shown maps metrics' names to their type and labels, as docs/metrics.md lists them.

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/worker"
 )
 
 // jetStream sends a request to the JetStream API, without a body if it is nil, and returns the

@@ -1,12 +1,12 @@
-// Package worker runs tool calls. A worker announces the tools it serves, takes jobs from the lanes
-// of their pools, takes each call through six phases and stores its result.
+// Package worker is the worker as a service on a connection. It announces the tools of a registry,
+// takes jobs from the lanes of their pools, takes each call through six phases and stores its
+// result.
 //
 //	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks,
 //	permissions, execute, post-hooks) -> tool (what the call is for)
 //
-// Any number of workers may serve the same tools. A Go program becomes a worker by registering its
-// own tools. Tools in other languages are named in a tools file and run as programs; see
-// OpenTools.
+// Any number of workers may serve the same tools. The package toolfleet/worker is the API of Go
+// programs; `toolfleet worker` serves the tools of a tools file, see [OpenTools].
 package worker
 
 import (
@@ -37,14 +37,6 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
-
-// Conn is a connection to the fleet's NATS server. Close it after the worker has ended.
-type Conn = bus.Conn
-
-// Connect connects to a NATS server, for example nats://localhost:4222.
-func Connect(ctx context.Context, url string) (*Conn, error) {
-	return bus.Connect(ctx, bus.Options{URL: url, Name: "toolfleet worker"})
-}
 
 // Config holds the tunables of a Worker. The zero value works.
 type Config struct {
@@ -125,7 +117,7 @@ type Worker struct {
 
 // New makes a worker on conn, which the caller closes after the worker has ended. The registry must
 // not change any more. The error joins everything that is wrong with the config.
-func New(conn *Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
+func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	var errs []error
 	record, err := audit.New(conn, cfg.Audit)

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
@@ -34,7 +35,7 @@ func Example() {
 	}
 
 	ctx, stop := context.WithCancel(context.Background())
-	conn, err := worker.Connect(ctx, serverURL) // for example nats://localhost:4222
+	conn, err := bus.Connect(ctx, bus.Options{URL: serverURL})
 	if err != nil {
 		log.Fatal(err)
 	}
