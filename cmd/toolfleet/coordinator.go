@@ -48,7 +48,7 @@ func (coordinatorCmd) Run(a *app) error {
 	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
 		return err
 	}
-	own, err := cfg.Coordinator(policy, log, coordinator.NewMetrics(reg))
+	own, err := coordinatorConfig(cfg, policy, log, coordinator.NewMetrics(reg))
 	if err != nil {
 		return usage{err}
 	}

@@ -42,7 +42,7 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	defer shown.flush()
-	f, err := newFleet(a.ctx, cfg, shown, cfg.Devserver(log), a.hurry(), (*fleet).letOwnerDecide)
+	f, err := newFleet(a.ctx, cfg, shown, devserverOptions(cfg, log), a.hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	if err = people(f); err != nil {
 		return f, err
 	}
-	coordinating, err := cfg.Coordinator(f.policy, shown.log, coordinator.NewMetrics(shown.metrics))
+	coordinating, err := coordinatorConfig(cfg, f.policy, shown.log, coordinator.NewMetrics(shown.metrics))
 	if err != nil {
 		return f, usage{err}
 	}

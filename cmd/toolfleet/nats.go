@@ -30,7 +30,7 @@ func (natsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	o, err := cfg.NATSServer(log)
+	o, err := natsOptions(cfg, log)
 	if err != nil {
 		return usage{err}
 	}

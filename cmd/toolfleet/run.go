@@ -119,7 +119,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		if r.Events {
 			asks.person = nil
 		}
-		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: cfg.Devserver(nil).MaxPayload, Logger: log}, nil, asks.settle)
+		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, asks.settle)
 		defer f.close()
 		if err != nil {
 			return reply, "", err

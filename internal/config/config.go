@@ -299,7 +299,7 @@ func (c *Config) validate() (errs []error) {
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))
 	}
-	if err := c.audit().Validate(); err != nil {
+	if err := c.AuditLog().Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Server.MaxPayload < 1<<10 || c.Server.MaxPayload > 64<<20 {

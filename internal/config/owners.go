@@ -4,14 +4,9 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
-	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator"
-	"github.com/toolfleet/toolfleet/coordinator/metrics"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
@@ -38,60 +33,9 @@ func (c *Config) Provision() bus.Provision {
 	return p
 }
 
-// Coordinator returns the configuration of a coordinator under a policy. It fails if the policy's
-// approvers are invalid.
-func (c *Config) Coordinator(p *Policy, log *slog.Logger, metrics *metrics.Metrics) (coordinator.Config, error) {
-	approvers, err := p.approvers()
-	if err != nil {
-		return coordinator.Config{}, err
-	}
-	return coordinator.Config{
-		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
-		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
-		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
-		Approvers: approvers, Audit: c.audit(), Policy: wire.PlatformPolicy(p.Version()),
-		Provision: c.Provision(), Logger: log, Metrics: metrics,
-	}, nil
-}
-
-func (c *Config) audit() audit.Config {
+// AuditLog returns how lines of the audit log are made.
+func (c *Config) AuditLog() audit.Config {
 	return audit.Config{Plain: c.Audit.Hash == "plain", Key: string(c.Audit.Key), Include: c.Audit.Include}
-}
-
-// Devserver returns the options of the NATS server that dev and nats run.
-func (c *Config) Devserver(log *slog.Logger) devserver.Options {
-	s := c.Server
-	return devserver.Options{
-		Listen: s.Listen, DataDir: string(s.Data), SyncInterval: time.Duration(s.Sync), MaxPayload: int32(s.MaxPayload), Logger: log,
-	}
-}
-
-// NATSServer returns the options of the NATS server that nats runs. For the listen address, data
-// folder, sync interval and payload limit, a given setting wins over the server's own configuration
-// file, and that wins over the defaults.
-func (c *Config) NATSServer(log *slog.Logger) (devserver.Options, error) {
-	o := c.Devserver(log)
-	if c.Server.Config == "" {
-		return o, nil
-	}
-	o.Config = string(c.Server.Config)
-	said, err := devserver.ReadConfig(o.Config)
-	if err != nil {
-		return o, err
-	}
-	if said.Listen != "" && !c.Given("server.listen") {
-		o.Listen = said.Listen
-	}
-	if said.DataDir != "" && !c.Given("server.data") {
-		o.DataDir = said.DataDir
-	}
-	if said.Sync && !c.Given("server.sync") {
-		o.SyncInterval = said.SyncInterval
-	}
-	if said.MaxPayload != 0 && !c.Given("server.max_payload") {
-		o.MaxPayload = said.MaxPayload
-	}
-	return o, nil
 }
 
 // TraceLink returns the URL at which a trace can be viewed; "" if id or trace_url is empty.
@@ -119,7 +63,7 @@ func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, ro
 	}
 	w := worker.Config{
 		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.audit(), ApprovalTTL: c.ApprovalTTL, TraceContent: c.TraceContent, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
+		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.AuditLog(), ApprovalTTL: c.ApprovalTTL, TraceContent: c.TraceContent, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}
 	for name, pool := range c.Pools {
 		w.Pools[name] = pool.MaxInFlight
