@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
@@ -23,13 +24,12 @@ import (
 // app is the context, the streams and the settings that every command runs with.
 type app struct {
 	ctx            context.Context        // ends at the first signal
-	hurry          func() <-chan struct{} // see signals.patience: closed at the second signal
+	hurry          func() <-chan struct{} // see daemon.Signals.Patience: closed at the second signal
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	command        string        // as it is typed: "tools export"
-	flags          []config.Flag // the settings that were given as flags
-	file           string        // --config
-	last           func()        // slow work after all output, such as flushing traces; nil: none
+	command        string         // as it is typed: "tools export"
+	given          config.Sources // the settings of the command line
+	last           func()         // slow work after all output, such as flushing traces; nil: none
 }
 
 // take collects the command's name and its settings from the command line.
@@ -39,15 +39,7 @@ func (a *app) take(parsed *kong.Context) {
 			a.command = strings.TrimSpace(a.command + " " + node.Command.Name)
 		}
 	}
-	for _, f := range parsed.Flags() {
-		switch key := f.Tag.Get("setting"); {
-		case !f.Set || key == "":
-		case key == "config":
-			a.file = f.Target.String()
-		default:
-			a.flags = append(a.flags, config.Flag{Name: "--" + f.Name, Key: key, Text: f.Target.String()})
-		}
-	}
+	a.given = daemon.GivenFlags(parsed)
 }
 
 // usage marks an error in the user's input (flags, settings, files): exit status 2.
@@ -72,7 +64,7 @@ func (a *app) end(err error) int {
 	// EPIPE: the reader of our output is gone, which needs no message.
 	case errors.Is(err, errSaid), errors.Is(err, syscall.EPIPE):
 		return failed
-	case errors.As(err, &u):
+	case errors.As(err, &u), daemon.IsUsage(err):
 		a.say("toolfleet %s: %v", a.command, err)
 		return misuse
 	}
@@ -87,7 +79,7 @@ func (a *app) say(format string, args ...any) {
 
 // settings loads the settings in effect. Its errors are usage errors.
 func (a *app) settings() (*config.Config, error) {
-	cfg, err := config.Load(config.Sources{File: a.file, Flags: a.flags})
+	cfg, err := config.Load(a.given)
 	if err != nil {
 		return nil, usage{err}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -183,7 +184,7 @@ func TestApproveCommand(t *testing.T) {
 		want  string
 	}{
 		{nil, "bin/toolfleet approvals approve 3fa9 --key FILE"},
-		{[]config.Flag{flag("nats.url", anyServer), flag("approver.key", "my.key")}, "bin/toolfleet approvals approve 3fa9"},
+		{[]config.Flag{flag("nats.url", daemon.AnyServer), flag("approver.key", "my.key")}, "bin/toolfleet approvals approve 3fa9"},
 		{[]config.Flag{flag("nats.url", "nats://agent:secret@one:1,nats://agent:secret@two:2"), flag("tenant", "acme"), flag("prefix", "tf2")},
 			"bin/toolfleet approvals approve 3fa9 --nats nats://one:1,nats://two:2 --prefix tf2 --tenant acme --key FILE"},
 	} {

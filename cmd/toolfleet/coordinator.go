@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -34,7 +35,7 @@ func (coordinatorCmd) Run(a *app) error {
 	if people := policy.Needs(); len(policy.Approvers) < people {
 		log.Warn("the policy asks for more approvers than it names: calls that need them are refused", "approvers", len(policy.Approvers), "needed", people)
 	}
-	reg := telemetry.Registry(build().release())
+	reg := telemetry.Registry(daemon.ThisBuild().Release())
 	shown, err := a.instruments(coordinatorService, log, reg)
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (coordinatorCmd) Run(a *app) error {
 		return err
 	}
 	defer conn.Close()
-	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
+	if err := daemon.SafeToStore(a.ctx, cfg, conn, log); err != nil {
 		return err
 	}
 	own, err := coordinatorConfig(cfg, policy, log, coordinator.NewMetrics(reg))
@@ -63,7 +64,7 @@ func (coordinatorCmd) Run(a *app) error {
 		if !c.Ready() {
 			return errors.New("not taking batches yet")
 		}
-		return usable(ctx, conn)
+		return daemon.Usable(ctx, conn)
 	}
-	return daemon(a.ctx, cfg.HTTP, reg, ready, log, c.Run)
+	return daemon.Serve(a.ctx, cfg.HTTP, reg, ready, log, c.Run)
 }

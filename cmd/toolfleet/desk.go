@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -114,7 +115,7 @@ func userName(tenant string) string {
 // has an identity of their own, so user and password are taken out of the server's URL.
 func approveCommand(program string, cfg *config.Config, id string) string {
 	words := []string{program, "approvals", "approve", id}
-	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != anyServer {
+	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != daemon.AnyServer {
 		words = append(words, "--nats", url)
 	}
 	if cfg.Prefix != wire.DefaultPrefix {

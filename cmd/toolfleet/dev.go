@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -36,7 +37,7 @@ func (devCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	reg := telemetry.Registry(build().release())
+	reg := telemetry.Registry(daemon.ThisBuild().Release())
 	shown, err := a.instruments(wholeService, log, reg)
 	if err != nil {
 		return err
@@ -53,9 +54,9 @@ func (devCmd) Run(a *app) error {
 		if !f.parts.coordinator.Ready() {
 			return errors.New("not taking batches yet")
 		}
-		return usable(ctx, f.conn)
+		return daemon.Usable(ctx, f.conn)
 	}
-	return daemon(a.ctx, cfg.HTTP, reg, ready, log, func(ctx context.Context) error {
+	return daemon.Serve(a.ctx, cfg.HTTP, reg, ready, log, func(ctx context.Context) error {
 		return f.run(ctx, func() { f.greet(a) })
 	})
 }

@@ -10,21 +10,15 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// anyServer is the NATS server that commands use when the settings name none.
-const anyServer = "nats://127.0.0.1:4222"
-
-// connect connects to the server of the settings, or to anyServer if they name none.
+// connect connects to the server of the settings; see [daemon.Connect].
 func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
-	o := cfg.Bus(name, log)
-	if o.URL == "" {
-		o.URL = anyServer
-	}
-	return bus.Connect(ctx, o)
+	return daemon.Connect(ctx, cfg, name, log)
 }
 
 // fleet is a NATS server, a coordinator and a worker in this process.
@@ -77,18 +71,16 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err
 	}
-	f.parts.worker, err = newWorker(cfg, f.conn, f.serving, f.policy, shown, hurry)
+	f.parts.worker, err = workerOf(f.serving, f.policy, shown, hurry).New(cfg, f.conn)
 	return f, err
 }
 
-// newWorker creates a worker from the settings.
-func newWorker(cfg *config.Config, conn *bus.Conn, s *serving, p *config.Policy, shown instruments, hurry <-chan struct{}) (*worker.Worker, error) {
-	c, err := cfg.Worker(p, shown.log, worker.NewMetrics(shown.metrics), s.roots...)
-	if err != nil {
-		return nil, usage{err}
+// workerOf returns what a worker of this command is made from.
+func workerOf(s *serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
+	return daemon.Worker{
+		Tools: s.registry, Policy: p, Roots: s.roots, Version: daemon.ThisBuild().Release(),
+		Logger: shown.log, Metrics: shown.metrics, Tracer: shown.tracer, Hurry: hurry,
 	}
-	c.Version, c.Hurry, c.Tracer = build().release(), hurry, shown.tracer
-	return worker.New(conn, s.registry, c)
 }
 
 // run runs the fleet until ctx ends. The worker starts first, so that the coordinator knows all

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
@@ -23,14 +24,13 @@ type instruments struct {
 // The service names of our processes in traces, unless OTEL_SERVICE_NAME sets another.
 const (
 	coordinatorService = "toolfleet-coordinator"
-	workerService      = "toolfleet-worker"
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
 )
 
 // instruments opens the trace exporter that the OTEL_ variables configure.
 func (a *app) instruments(service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
 	i = instruments{log: log, metrics: metrics}
-	if i.tracer, i.flush, err = telemetry.Traces(a.ctx, service, build().release(), log); err != nil {
+	if i.tracer, i.flush, err = telemetry.Traces(a.ctx, service, daemon.ThisBuild().Release(), log); err != nil {
 		return i, usage{err}
 	}
 	return i, nil

@@ -14,14 +14,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"sync/atomic"
-	"syscall"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
 // Exit statuses.
@@ -72,8 +69,8 @@ func main() {
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	left := -1 // the status with which kong wants to exit, after --help
 	parser, err := kong.New(new(cli), kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
-		kong.PostBuild(explainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
-		kong.ExplicitGroups(flagGroups), kong.Exit(func(code int) { left = code }))
+		kong.PostBuild(daemon.ExplainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
+		kong.ExplicitGroups(daemon.FlagGroups), kong.Exit(func(code int) { left = code }))
 	if err != nil {
 		panic(err) // a mistake in the struct tags
 	}
@@ -88,26 +85,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "toolfleet: %v\nRun \"toolfleet %s\" for the usage.\n", err, helpFor(err))
 		return misuse
 	}
-	signals := untilSignal(context.Background())
-	defer signals.stop()
-	a := &app{ctx: signals.ctx, hurry: signals.patience, stdin: stdin, stdout: stdout, stderr: stderr}
+	ctx, signals := daemon.UntilSignal(context.Background())
+	defer signals.Stop()
+	a := &app{ctx: ctx, hurry: signals.Patience, stdin: stdin, stdout: stdout, stderr: stderr}
 	a.take(parsed)
 	return a.end(parsed.Run(a))
-}
-
-// explainSettings gives each flag of a setting the help text of that setting. Placeholders in the
-// tags would do the same, but each start would then search the whole help text for each flag.
-func explainSettings(parser *kong.Kong) error {
-	help := config.Help()
-	return kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {
-		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
-			key := flag.Tag.Get("setting")
-			if flag.Help = help[key]; flag.Help == "" {
-				return fmt.Errorf("--%s: there is no setting %q", flag.Name, key)
-			}
-		}
-		return next(nil)
-	})
 }
 
 // helpFor returns the arguments that show the help of the command in which a mistake was made.
@@ -126,56 +108,4 @@ func helpFor(err error) string {
 		}
 	}
 	return "--help"
-}
-
-// errInterrupted is the cause with which the context ends at a signal.
-var errInterrupted = errors.New("interrupted")
-
-// signals counts SIGINT and SIGTERM. The first ends ctx for an orderly stop. If the command called
-// patience, the second closes hurry for a quick stop and the third exits the process; else the
-// second exits it. Such an exit has status 1.
-type signals struct {
-	ctx    context.Context // ends at the first
-	hurry  chan struct{}   // closed at the second
-	gentle atomic.Bool     // patience was called
-	stop   func()
-}
-
-// patience returns the channel that the second signal closes. A caller promises to stop quickly
-// then.
-func (s *signals) patience() <-chan struct{} {
-	s.gentle.Store(true)
-	return s.hurry
-}
-
-func untilSignal(parent context.Context) *signals {
-	ctx, cancel := context.WithCancelCause(parent)
-	s := &signals{ctx: ctx, hurry: make(chan struct{})}
-	came := make(chan os.Signal, 3)
-	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
-	// The reader of our output may close the pipe. Catch SIGPIPE, so that running work still ends
-	// in order.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	s.stop = func() {
-		signal.Stop(came)
-		close(came)
-		cancel(nil)
-	}
-	go func() {
-		if _, open := <-came; !open {
-			return
-		}
-		cancel(errInterrupted)
-		if _, open := <-came; !open {
-			return
-		}
-		if s.gentle.Load() {
-			close(s.hurry)
-			if _, open := <-came; !open {
-				return
-			}
-		}
-		os.Exit(failed)
-	}()
-	return s
 }

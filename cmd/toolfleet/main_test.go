@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -54,7 +55,7 @@ func valid(ts *testscript.TestScript, neg bool, args []string) {
 // Every flag of a setting names an existing setting and has a help text. A flag with a wrong key
 // would never be read.
 func TestFlagsAreSettings(t *testing.T) {
-	parser, err := kong.New(new(cli), kong.PostBuild(explainSettings), kong.ExplicitGroups(flagGroups))
+	parser, err := kong.New(new(cli), kong.PostBuild(daemon.ExplainSettings), kong.ExplicitGroups(daemon.FlagGroups))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
-	"errors"
-
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
@@ -38,30 +36,13 @@ func (workerCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	reg := telemetry.Registry(build().release())
-	shown, err := a.instruments(workerService, log, reg)
+	reg := telemetry.Registry(daemon.ThisBuild().Release())
+	shown, err := a.instruments(daemon.WorkerService, log, reg)
 	if err != nil {
 		return err
 	}
 	defer shown.flush()
-	conn, err := connect(a.ctx, cfg, "toolfleet worker", log)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := safeToStore(a.ctx, cfg, conn, log); err != nil {
-		return err
-	}
-	reg.MustRegister(conn.Collectors()...)
-	w, err := newWorker(cfg, conn, tools, policy, shown, a.hurry())
-	if err != nil {
-		return err
-	}
-	ready := func(ctx context.Context) error {
-		if !w.Ready() {
-			return errors.New("not taking calls yet")
-		}
-		return usable(ctx, conn)
-	}
-	return daemon(a.ctx, cfg.HTTP, reg, ready, log, w.Run)
+	w := workerOf(tools, policy, shown, a.hurry())
+	w.HTTP = reg
+	return w.Run(a.ctx, cfg)
 }

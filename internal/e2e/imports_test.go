@@ -111,8 +111,9 @@ var rooms = []room{
 
 	// No server and no coordinator: workers in Go are built from it too.
 	{path: "internal/config", may: plus(foundations, "internal/approval", "internal/worker", "worker/hook/...", "worker/permission")},
+	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	// The API of Go programs that bring tools.
-	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/worker", "worker/hook", "worker/tool/...")},
+	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "worker/hook", "worker/tool/...")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e/...", may: []string{"..."}},

@@ -70,6 +70,7 @@ type Config struct {
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
 	Pools       map[string]int // fleet-wide bound on calls in flight, by pool; 0: none
 	Provision   bus.Provision
+	OnReady     func()       // called once, when calls are taken. May be nil
 	Logger      *slog.Logger // nil: silent
 	Metrics     *Metrics     // nil: silent
 	// Tracer makes the spans of calls. Nil: no spans, and the trace context of the job is passed on
@@ -172,6 +173,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.cfg.Metrics.slots.WithLabelValues(pool).Set(float64(w.cfg.Slots))
 	}
 	w.serving.Store(true)
+	if w.cfg.OnReady != nil {
+		w.cfg.OnReady()
+	}
 	err = w.consumer.Run(ctx, pools)
 	w.serving.Store(false)
 	leave()

@@ -1,4 +1,7 @@
-package main
+// Package daemon is what a program that runs until it is stopped does around its work: flags and
+// signals, the connection, metrics and health. The command toolfleet and workers written in Go share
+// it.
+package daemon
 
 import (
 	"context"
@@ -15,10 +18,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// daemon runs work until ctx ends or work fails, and an HTTP server beside it if addr is not empty.
+// Serve runs work until ctx ends or work fails, and an HTTP server beside it if addr is not empty.
 // The HTTP server outlives the drain, so that the last metrics can still be read. If the HTTP
 // server fails, work is cancelled too.
-func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
+func Serve(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var group errgroup.Group
@@ -40,9 +43,9 @@ func daemon(ctx context.Context, addr string, reg *prometheus.Registry, ready fu
 	return errors.Join(err, group.Wait())
 }
 
-// usable reports why a daemon cannot work now: no connection, or a stream is missing. It looks up
+// Usable reports why a daemon cannot work now: no connection, or a stream is missing. It looks up
 // the streams and reads none of them, because a worker's identity may not read them all.
-func usable(ctx context.Context, conn *bus.Conn) error {
+func Usable(ctx context.Context, conn *bus.Conn) error {
 	if !conn.Connected() {
 		return errors.New("not connected to NATS")
 	}
@@ -55,9 +58,9 @@ func usable(ctx context.Context, conn *bus.Conn) error {
 	return nil
 }
 
-// safeToStore refuses a server that is known to lose acknowledged messages in a power failure,
+// SafeToStore refuses a server that is known to lose acknowledged messages in a power failure,
 // unless unsafe_sync accepts that. If the server does not tell, it only logs a warning.
-func safeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
+func SafeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
 	const how = "set jetstream { sync_interval: always } on the NATS server"
 	switch mode := conn.SyncMode(ctx); {
 	case mode == bus.SyncAlways:
@@ -70,4 +73,17 @@ func safeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *s
 		log.Warn("the NATS server does not tell whether it syncs what it acknowledges: " + how + "; unsafe_sync: true silences this")
 	}
 	return nil
+}
+
+// AnyServer is the NATS server that programs use when the settings name none.
+const AnyServer = "nats://127.0.0.1:4222"
+
+// Connect connects to the server of the settings, or to nats://127.0.0.1:4222 if they name none.
+// name appears in the server's list of connections.
+func Connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
+	o := cfg.Bus(name, log)
+	if o.URL == "" {
+		o.URL = AnyServer
+	}
+	return bus.Connect(ctx, o)
 }

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/toolfleet/toolfleet/internal/config"
+)
+
+// A flag that is a setting carries its key in the tag setting. Its help, with the default and the
+// environment name, comes from the setting; see config.Help.
+
+// FlagGroups are the titles under which help lists the flags.
+var FlagGroups = []kong.Group{
+	{Key: "server", Title: "NATS server"},
+	{Key: "general", Title: "Settings"},
+}
+
+// General holds the flags of every command that reads settings.
+type General struct {
+	Config    string `setting:"config" placeholder:"FILE" group:"general" help:"File with settings, or none. Default: toolfleet.yaml, where there is one [$$TOOLFLEET_CONFIG]."`
+	LogLevel  string `setting:"log.level" placeholder:"LEVEL" group:"general"`
+	LogFormat string `setting:"log.format" placeholder:"FORMAT" group:"general"`
+}
+
+// Server holds the flags of every command that may connect to a NATS server.
+type Server struct {
+	General
+	NATS        string `name:"nats" setting:"nats.url" placeholder:"URL" group:"server"`
+	Creds       string `setting:"nats.creds" placeholder:"FILE" group:"server"`
+	Nkey        string `setting:"nats.nkey" placeholder:"FILE" group:"server"`
+	User        string `setting:"nats.user" placeholder:"NAME" group:"server"`
+	Password    string `setting:"nats.password" placeholder:"TEXT" group:"server"`
+	TLSCA       string `name:"tls-ca" setting:"nats.tls_ca" placeholder:"FILE" group:"server"`
+	TLSCert     string `name:"tls-cert" setting:"nats.tls_cert" placeholder:"FILE" group:"server"`
+	TLSKey      string `name:"tls-key" setting:"nats.tls_key" placeholder:"FILE" group:"server"`
+	InboxPrefix string `setting:"nats.inbox_prefix" placeholder:"PREFIX" group:"server"`
+	Prefix      string `setting:"prefix" placeholder:"TOKEN" group:"server"`
+}
+
+// Governed holds the flag that names the policy file.
+type Governed struct {
+	Policy string `setting:"policy" placeholder:"FILE"`
+}
+
+// Listens holds the flag of a daemon's HTTP server.
+type Listens struct {
+	HTTP string `name:"http" setting:"http" placeholder:"ADDR"`
+}
+
+// GivenFlags returns the settings of a command line.
+func GivenFlags(parsed *kong.Context) (given config.Sources) {
+	for _, f := range parsed.Flags() {
+		switch key := f.Tag.Get("setting"); {
+		case !f.Set || key == "":
+		case key == "config":
+			given.File = f.Target.String()
+		default:
+			given.Flags = append(given.Flags, config.Flag{Name: "--" + f.Name, Key: key, Text: f.Target.String()})
+		}
+	}
+	return given
+}
+
+// ExplainSettings gives each flag of a setting the help text of that setting. Placeholders in the
+// tags would do the same, but each start would then search the whole help text for each flag.
+func ExplainSettings(parser *kong.Kong) error {
+	help := config.Help()
+	return kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
+			key := flag.Tag.Get("setting")
+			if flag.Help = help[key]; flag.Help == "" {
+				return fmt.Errorf("--%s: there is no setting %q", flag.Name, key)
+			}
+		}
+		return next(nil)
+	})
+}

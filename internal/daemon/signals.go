@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+)
+
+// errInterrupted is the cause with which the context ends at a signal.
+var errInterrupted = errors.New("interrupted")
+
+// Signals counts SIGINT and SIGTERM. The first ends the context of [UntilSignal] for an orderly
+// stop. If the program called Patience, the second asks for a quick stop and the third exits the
+// process; else the second exits it. Such an exit has status 1.
+type Signals struct {
+	hurry  chan struct{} // closed at the second
+	gentle atomic.Bool   // Patience was called
+	stop   func()
+}
+
+// Patience returns the channel that the second signal closes. A caller promises to stop quickly
+// then.
+func (s *Signals) Patience() <-chan struct{} {
+	s.gentle.Store(true)
+	return s.hurry
+}
+
+// Stop ends the counting, and the context.
+func (s *Signals) Stop() { s.stop() }
+
+// UntilSignal returns a context that ends at the first signal.
+func UntilSignal(parent context.Context) (context.Context, *Signals) {
+	ctx, cancel := context.WithCancelCause(parent)
+	s := &Signals{hurry: make(chan struct{})}
+	came := make(chan os.Signal, 3)
+	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
+	// The reader of our output may close the pipe. Catch SIGPIPE, so that running work still ends
+	// in order.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	s.stop = func() {
+		signal.Stop(came)
+		close(came)
+		cancel(nil)
+	}
+	go func() {
+		if _, open := <-came; !open {
+			return
+		}
+		cancel(errInterrupted)
+		if _, open := <-came; !open {
+			return
+		}
+		if s.gentle.Load() {
+			close(s.hurry)
+			if _, open := <-came; !open {
+				return
+			}
+		}
+		os.Exit(1)
+	}()
+	return ctx, s
+}

@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// WorkerService is the service name of a worker in traces, unless OTEL_SERVICE_NAME sets another.
+const WorkerService = "toolfleet-worker"
+
+// Worker is what makes a worker, besides its settings.
+type Worker struct {
+	Tools   *tool.Registry
+	Policy  *config.Policy
+	Roots   []string // spellings of the folder of file tools, the canonical one first
+	Version string   // of the program, for status
+
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer // nil: not collected
+	Tracer  trace.Tracer          // nil: no traces
+	Hurry   <-chan struct{}       // closing it ends the drain at once. May be nil
+	Ready   func()                // called once when calls are taken. May be nil
+
+	// HTTP holds the metrics that the HTTP server of the settings shows.
+	HTTP *prometheus.Registry
+}
+
+// New makes the worker on a connection, which the caller closes after the worker has ended.
+func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) {
+	c, err := cfg.Worker(o.Policy, o.Logger, worker.NewMetrics(o.Metrics), o.Roots...)
+	if err != nil {
+		return nil, Usage(err)
+	}
+	c.Version, c.Hurry, c.Tracer, c.OnReady = o.Version, o.Hurry, o.Tracer, o.Ready
+	return worker.New(conn, o.Tools, c)
+}
+
+// Run connects, serves until ctx ends and closes the connection.
+func (o Worker) Run(ctx context.Context, cfg *config.Config) error {
+	conn, err := Connect(ctx, cfg, "toolfleet worker", o.Logger)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := SafeToStore(ctx, cfg, conn, o.Logger); err != nil {
+		return err
+	}
+	if o.Metrics != nil {
+		for _, c := range conn.Collectors() {
+			if err := o.Metrics.Register(c); err != nil {
+				return err
+			}
+		}
+	}
+	w, err := o.New(cfg, conn)
+	if err != nil {
+		return err
+	}
+	ready := func(ctx context.Context) error {
+		if !w.Ready() {
+			return errors.New("not taking calls yet")
+		}
+		return Usable(ctx, conn)
+	}
+	return Serve(ctx, cfg.HTTP, o.HTTP, ready, o.Logger, w.Run)
+}
+
+// usage is an error in the input of the program's user: flags, settings, files.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+// Usage marks an error in the input of the program's user: flags, settings, files. The exit status
+// is then 2.
+func Usage(err error) error { return usage{err} }
+
+// IsUsage reports whether an error was marked by [Usage].
+func IsUsage(err error) bool {
+	var u usage
+	return errors.As(err, &u)
+}
