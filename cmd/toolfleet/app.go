@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
@@ -137,11 +136,7 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
+func isTerminal(w any) bool { return daemon.IsTerminal(w) }
 
 // colours reports whether output to w may be coloured: w is a terminal, NO_COLOR is empty and TERM
 // is not dumb.

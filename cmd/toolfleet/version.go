@@ -15,13 +15,6 @@ func (v versionCmd) Run(a *app) error {
 	if v.json() {
 		return a.print(b)
 	}
-	line := "toolfleet " + b.Version
-	if b.Revision != "" {
-		line += " " + b.Revision[:min(12, len(b.Revision))]
-		if b.Modified {
-			line += " with changes"
-		}
-	}
-	_, err := fmt.Fprintf(a.stdout, "%s (%s, %s)\n", line, b.Go, b.Platform)
+	_, err := fmt.Fprintln(a.stdout, b.Line("toolfleet"))
 	return err
 }

@@ -25,6 +25,7 @@ type Policy struct {
 	Layers    []permission.Layer
 	Approvers []messages.Approver
 	Tests     []schemas.PolicyTest
+	GoHooks   []hook.Hook // hooks in Go, besides those of the policy file
 
 	version string // from the policy file
 	hooks   []schemas.HookEntry
@@ -162,9 +163,10 @@ func placeless(r schemas.Rules) schemas.Rules {
 	return schemas.Rules{Deny: rules(r.Deny), Ask: rules(r.Ask), Allow: rules(r.Allow), Risk: risk}
 }
 
-// Hooks builds the hooks of the policy file. Their programs are relative to the file's folder.
+// Hooks builds the hooks of the policy file, whose programs are relative to the file's folder, and
+// adds GoHooks.
 func (p *Policy) Hooks(log *slog.Logger) (hook.Set, error) {
-	var hooks []hook.Hook
+	hooks := slices.Clone(p.GoHooks)
 	var errs []error
 	for _, entry := range p.hooks {
 		h, err := exechook.New(exechook.Config{

@@ -1,8 +1,12 @@
 package daemon
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
+
+	"golang.org/x/term"
 )
 
 // Build identifies the build.
@@ -44,4 +48,22 @@ func (b Build) Release() string {
 		return "devel-" + b.Revision[:min(12, len(b.Revision))]
 	}
 	return b.Version
+}
+
+// Line is the build in one line, after the program's name.
+func (b Build) Line(program string) string {
+	line := program + " " + b.Version
+	if b.Revision != "" {
+		line += " " + b.Revision[:min(12, len(b.Revision))]
+		if b.Modified {
+			line += " with changes"
+		}
+	}
+	return fmt.Sprintf("%s (%s, %s)", line, b.Go, b.Platform)
+}
+
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -23,6 +24,8 @@ type Worker struct {
 	Policy  *config.Policy
 	Roots   []string // spellings of the folder of file tools, the canonical one first
 	Version string   // of the program, for status
+	// Connection is the name of the connection, in the server's list. Default "toolfleet worker".
+	Connection string
 
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer // nil: not collected
@@ -46,7 +49,7 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 
 // Run connects, serves until ctx ends and closes the connection.
 func (o Worker) Run(ctx context.Context, cfg *config.Config) error {
-	conn, err := Connect(ctx, cfg, "toolfleet worker", o.Logger)
+	conn, err := Connect(ctx, cfg, cmp.Or(o.Connection, "toolfleet worker"), o.Logger)
 	if err != nil {
 		return err
 	}

@@ -137,6 +137,37 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// A worker written in Go links neither a NATS server nor a coordinator.
+func TestWhatAWorkerLinks(t *testing.T) {
+	files, err := scan(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := map[string]bool{"worker": true}
+	for grown := true; grown; {
+		grown = false
+		for _, f := range files {
+			if f.test || !linked[f.pkg] {
+				continue
+			}
+			for _, spec := range f.syntax.Imports {
+				imported, _ := strconv.Unquote(spec.Path.Value)
+				if ours, ok := strings.CutPrefix(imported, module+"/"); ok && !linked[ours] {
+					linked[ours], grown = true, true
+				}
+			}
+		}
+	}
+	for _, unwanted := range []string{"coordinator", "client", "internal/devserver", "internal/natstest"} {
+		if linked[unwanted] {
+			t.Errorf("worker imports %s, or imports what does", unwanted)
+		}
+	}
+	if !linked["internal/bus"] {
+		t.Error("the imports of worker are not followed")
+	}
+}
+
 // TestImportsAreCaught breaks each rule once: a check that cannot fail proves nothing.
 func TestImportsAreCaught(t *testing.T) {
 	for name, tc := range map[string]struct {

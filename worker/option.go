@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Option is something that a tool promises beyond its kind. Bounds and defaults are those of a tools
+// file: see docs/tools.md.
+type Option func(*promise)
+
+// promise is a tool's definition while New makes it.
+type promise struct {
+	schemas.Tool
+	checks []any // func(context.Context, In) error
+	probe  any   // func(context.Context, In) (*Out, bool, error)
+}
+
+// Timeout bounds one run. It is rounded up to whole milliseconds. Default: read 5 s, compute 2 s,
+// write 30 s.
+func Timeout(d time.Duration) Option {
+	return func(p *promise) { p.TimeoutMS = wholeMilliseconds(d) }
+}
+
+// Idempotent says that a write may run again after its worker was lost in the middle of it, because
+// two runs with the same idempotency key have the effect of one.
+func Idempotent() Option {
+	return func(p *promise) { p.OnCrash = messages.OnCrashIdempotent }
+}
+
+// Checkable says that a probe can find out whether a write was applied whose worker was lost. It is
+// run again only if it was not. The In and Out of the probe are those of the tool.
+//
+// probe changes nothing. [CallOf] has the idempotency key of the lost run. applied says whether the
+// run had its effect, and out is what it returned, or nil if that is not known. An error means that
+// the answer is unknown: the call then ends as outcome_unknown, and is not run again.
+func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, applied bool, err error)) Option {
+	return func(p *promise) {
+		if p.OnCrash == "" {
+			p.OnCrash = messages.OnCrashCheckable
+		}
+		if probe != nil {
+			p.probe = probe
+		}
+	}
+}
+
+// Retry runs a call again after an error that is marked by [TryAgain]: in all at most attempts
+// times, 1 to 10. The wait starts with backoff, doubles each time, and is at most maxBackoff; both
+// at most an hour. 0 is the default: 500 ms and 10 s. A write has to be [Idempotent] or [Checkable].
+func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
+	return func(p *promise) {
+		p.Retry = schemas.Retry{Attempts: attempts, BackoffMS: wholeMilliseconds(backoff), MaxBackoffMS: wholeMilliseconds(maxBackoff)}
+	}
+}
+
+// Pool names the workers that run the tool: 1 to 32 of [a-zA-Z0-9_-]. All workers of a pool serve
+// the same tools. Slow tools belong in a pool of their own. Default "default".
+func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
+
+// Require adds a rule about arguments that fit the schema: a CEL expression such as
+// input.amount <= 1000. Where it is not true, the call is refused with the message, before hooks and
+// permissions.
+func Require(expression, message string) Option {
+	return func(p *promise) {
+		p.Semantic = append(p.Semantic, schemas.SemanticRule{Require: expression, Message: message})
+	}
+}
+
+// Check adds a check of the arguments in Go, after those of [Require]. It changes nothing, and takes
+// at most the tool's time. Its error refuses the call, with the code invalid_arguments unless
+// [Errorf] gave it another. The In of the check is that of the tool.
+func Check[In any](check func(ctx context.Context, in In) error) Option {
+	return func(p *promise) { p.checks = append(p.checks, check) }
+}
+
+// Risk is the tool's tier: "low", "medium", "high" or "critical". A policy can only raise it. A high
+// call waits for a person, a critical one for two. Default low.
+func Risk(tier messages.Tier) Option { return func(p *promise) { p.Tool.Risk = tier } }
+
+// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON. Default: no
+// bound.
+func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } }
+
+// Keep says which part of an output over [MaxOutput] is kept: "head", "middle" (both ends) or
+// "tail". Default "head".
+func Keep(part schemas.Truncate) Option { return func(p *promise) { p.Truncate = part } }
+
+// ConcurrencySafe says whether calls of the tool may run beside other calls of their batch. Default:
+// true for a read and a compute, false for a write.
+func ConcurrencySafe(safe bool) Option {
+	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }
+}
+
+// SafeWhen is the CEL expression under which a call may run beside other calls of its batch, such as
+// !input.exclusive. Not together with [ConcurrencySafe].
+func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
+
+// ShellCommand names the property that holds a shell command. The parsed command then decides
+// whether a call may run beside others, and permission rules such as Run(git status:*) match it.
+func ShellCommand(property string) Option {
+	return func(p *promise) { p.Tool.ShellCommand = property }
+}
+
+// InputSchema is the JSON Schema of the arguments, in place of the one made from In: draft 2020-12,
+// its root of type object. In must be able to hold all that fits it: properties that In does not
+// have are refused.
+func InputSchema(schema string) Option {
+	return func(p *promise) { p.Tool.InputSchema = json.RawMessage(schema) }
+}
+
+// wholeMilliseconds rounds away from zero, so that a short time does not become the default.
+func wholeMilliseconds(d time.Duration) int64 {
+	switch {
+	case d > 0:
+		return int64((d + time.Millisecond - 1) / time.Millisecond)
+	case d < 0:
+		return -1
+	}
+	return 0
+}
