@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/fleet"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -249,6 +252,23 @@ func TestRunRefuses(t *testing.T) {
 		if err := Run(t.Context(), tt.options, tt.tools...); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %s", name, err, tt.want)
 		}
+	}
+}
+
+// Every option of a connection reaches it.
+func TestOptionsOfTheConnection(t *testing.T) {
+	o := fleet.Options{}
+	for i := range reflect.TypeFor[fleet.Options]().NumField() {
+		reflect.ValueOf(&o).Elem().Field(i).SetString("its" + reflect.TypeFor[fleet.Options]().Field(i).Name)
+	}
+	cfg, err := Options{Fleet: o}.settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bus.To(o, "")
+	want.Timeout = 10 * time.Second
+	if diff := cmp.Diff(want, cfg.Bus(o.Name, nil)); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package telemetry builds what a process shows of itself: its logger, its metrics, its tracer, and
-// the small HTTP server for metrics and health. Only cmd imports it; every other package takes a
+// the small HTTP server for metrics and health. Only programs build them; every other package takes a
 // *slog.Logger, a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
