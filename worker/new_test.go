@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -269,6 +271,19 @@ func TestOptionsOfTheConnection(t *testing.T) {
 	want.Timeout = 10 * time.Second
 	if diff := cmp.Diff(want, cfg.Bus(o.Name, nil)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// An option wins over the settings file.
+func TestOptionsWinOverSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "toolfleet.yaml")
+	if err := os.WriteFile(file, []byte("slots: 3\nlease: 20s\ndrain: 1m\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TOOLFLEET_LEASE", "40s") // is not read
+	cfg, err := Options{Settings: file, Slots: 5}.settings()
+	if err != nil || cfg.Slots != 5 || cfg.Lease != 20*time.Second || cfg.Drain != time.Minute {
+		t.Errorf("got %+v, %v", cfg, err)
 	}
 }
 

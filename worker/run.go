@@ -59,18 +59,20 @@ type Options struct {
 	// OnReady is called once, when calls are taken. May be nil.
 	OnReady func()
 
-	// Logger is nil for no logs, Metrics for no metrics, Tracer for no spans. Metrics takes the
-	// metrics of one Run only.
-	Logger  *slog.Logger
+	Logger *slog.Logger // nil: no logs
+	// Metrics takes the metrics of docs/metrics.md; those of a second Run need a registerer of their
+	// own. Nil: no metrics.
 	Metrics prometheus.Registerer
-	Tracer  trace.Tracer
+	Tracer  trace.Tracer // nil: no spans
 }
 
 // Run serves tools until ctx ends. It then takes no more calls, gives the running ones
-// Options.Drain to end, and returns nil. It creates the streams that the fleet is missing. It
-// returns an error if a tool, an option or a file is wrong, all that is wrong in one, if the server
-// cannot be reached or refuses this worker, and if the server is known to lose what it acknowledged
-// when its power fails and the setting unsafe_sync does not accept that.
+// Options.Drain to end, and returns nil. Streams that the fleet is missing are created.
+//
+// Run returns an error if tools, options or files are wrong, if the server cannot be reached within
+// the setting nats.timeout (10 s) or refuses this worker, and if the server is known to lose what it
+// has acknowledged when its power fails, unless the setting unsafe_sync accepts that. A connection
+// that breaks later comes back by itself.
 func Run(ctx context.Context, o Options, tools ...Tool) error {
 	registry, err := registryOf(tools)
 	cfg, badSettings := o.settings()
@@ -195,7 +197,7 @@ func parse(name string, args []string, stdout, stderr io.Writer, tools []Tool) (
 	for _, t := range tools {
 		names = append(names, t.definition.Name)
 	}
-	about := "Serves " + strings.Join(names, ", ") + " to a toolfleet fleet. Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order."
+	about := "Serves " + strings.Join(names, ", ") + " to a toolfleet fleet. Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order. Without --nats it looks for a server at " + daemon.AnyServer + "."
 	line := &flags{}
 	parser, err := kong.New(line, kong.Name(name), kong.Description(about), kong.Writers(stdout, stderr),
 		kong.PostBuild(daemon.ExplainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),

@@ -1,9 +1,10 @@
-// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a Runner that runs
-// it. The packages below this one are the runners; a Go program can bring its own.
+// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner] that runs
+// it. Most tools in Go are made by worker.New, and need of this package the [Call] that
+// worker.CallOf returns. A Runner of your own handles its input and output as JSON; worker.Custom
+// makes a tool of it. The packages below this one are runners too.
 //
-// A runner is called in phase five of six: its input has been validated against the schema,
-// checked, allowed and frozen. It is called again for the same call only when the tool's kind or
-// its on_crash allows it.
+// A runner is called after its input was validated against the schema, checked and allowed. It is
+// called again for the same call only when the tool's kind or its on_crash allows it.
 package tool
 
 import (
@@ -22,13 +23,13 @@ import (
 // Call is one run of a tool.
 type Call struct {
 	Tenant  messages.TenantID
-	Session messages.SessionID
-	Batch   messages.BatchID
-	ID      messages.CallID
-	Index   int
-	Tool    string
-	// Input is the frozen arguments: a JSON object that satisfies the tool's schema. Do not change
-	// it.
+	Session messages.SessionID // the conversation
+	Batch   messages.BatchID   // the calls of one message of the model
+	ID      messages.CallID    // the provider's id of the call
+	Index   int                // of the call in its batch, from 0
+	Tool    string             // the tool's name
+	// Input is the arguments: a JSON object that fits the tool's schema, as hooks and approvers left
+	// it. Do not change it.
 	Input json.RawMessage
 	// Attempt counts the claims of the call, or the runs of a call that needs no claim, from 1.
 	Attempt int
@@ -38,7 +39,8 @@ type Call struct {
 	// Fence grows with every claim. A target that remembers the highest fence it has seen can shut
 	// out a worker that lost its claim. 0 for a call that needs no claim.
 	Fence uint64
-	// Progress tells watchers how far the run is. It never blocks. It is nil only in tests.
+	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it. It
+	// is nil only in a Call that a test made.
 	Progress func(messages.Progress)
 }
 
@@ -47,23 +49,24 @@ type Runner interface {
 	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with
 	// its code. Any other error becomes one with the code tool_error and the error's text.
 	// Retryable says that a later run of the same call may succeed: the tool's retry policy then
-	// decides. When ctx ends the run must end too, and leave nothing running.
+	// decides. When ctx ends the run must end too, and leave nothing running. Any number of
+	// goroutines call Run.
 	Run(ctx context.Context, call Call) (Output, error)
 }
 
-// Checker is a Runner with rules about the input that a schema cannot express. It runs in phase two
-// and must not change anything. An error that is a *messages.Error keeps its code.
+// Checker is a Runner with rules about the input that a schema cannot express.
 type Checker interface {
+	// Check refuses a call before hooks and permissions, within the tool's time. It must not change
+	// anything. An error that is a *messages.Error keeps its code; any other has invalid_arguments.
 	Check(ctx context.Context, call Call) error
 }
 
-// Output is what a run produced. At most one of Value and Content is set. If neither is set, the
-// output is empty text.
+// Output is what a run produced, for the model. At most one of Value and Content is set. If neither
+// is set, the output is empty text.
 type Output struct {
-	// Value is any JSON value. A JSON string is text.
-	Value json.RawMessage
-	// Content is blocks as MCP has them. IsError marks them as the tool's report of a failure.
-	Content []messages.Block
+	Value   json.RawMessage  // any JSON value. A JSON string is text
+	Content []messages.Block // text, images and so on, as MCP has them
+	// IsError marks the output as the tool's report of a failure.
 	IsError bool
 }
 
@@ -100,7 +103,8 @@ type Tool struct {
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves. It may be read and added to from any goroutine.
+// Registry holds the tools that a worker serves. worker.Run and worker.Main fill one themselves. It
+// may be read and added to from any goroutine.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]Tool // guarded by mu
