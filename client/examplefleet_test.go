@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker"
 	"github.com/toolfleet/toolfleet/worker/permission"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )

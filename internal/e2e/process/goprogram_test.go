@@ -1,4 +1,4 @@
-package e2e
+package process
 
 import (
 	"net/http"
@@ -17,9 +17,9 @@ import (
 // and ends at a signal with its calls done.
 func TestAProgramWithATool(t *testing.T) {
 	p := newProcesses(t)
-	dependOn(t, "../../examples/tool-go", "../../worker")
+	dependOn(t, "../../../examples/tool-go", "../../../worker")
 	program := filepath.Join(t.TempDir(), "shout")
-	if out, err := exec.Command("go", "build", "-o", program, "../../examples/tool-go").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program, "../../../examples/tool-go").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	p.ready("coordinator")
@@ -39,7 +39,7 @@ func TestAProgramWithATool(t *testing.T) {
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"shout", `{"text":"hello"}`}, call{"shout", `{"text":1}`}), nil)
+	reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"shout", `{"text":"hello"}`}, call{"shout", `{"text":1}`}))
 	if err != nil {
 		t.Fatal(err)
 	}
