@@ -39,7 +39,7 @@ type Close struct {
 // for and not stopped: its result is worth more than an unknown outcome. A claim that is renewed
 // for longer than its run can take is held by a broken worker, and is not waited for.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
-	if !isClaim(record) {
+	if !isClaim(record.State) {
 		return Close{End: true, Unknown: record.Unsure()}
 	}
 	if c.seen == nil {

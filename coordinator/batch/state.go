@@ -93,12 +93,12 @@ func (c *call) reported() bool { return c.base == running || c.base == claimed }
 // hasClaim reports whether the newest record is a claim. It is in claimed, and also in waiting,
 // queued and released when a worker's hint contradicted the record: then too the claim protects the
 // call until it lapses.
-func (c *call) hasClaim() bool { return isClaim(c.record) }
+func (c *call) hasClaim() bool { return isClaim(c.record.State) }
 
-// isClaim reports whether a worker may be running the call whose newest record this is. A record in
-// an unknown state, or one that cannot be read, counts as a claim.
-func isClaim(newest wire.CallRecord) bool {
-	switch newest.State {
+// isClaim reports whether a worker may be running the call whose newest record has this state. An
+// unknown state, also that of a record that cannot be read, counts as a claim.
+func isClaim(newest wire.CallState) bool {
+	switch newest {
 	case "", wire.Released, wire.Parked, wire.Granted, wire.Ended:
 		return false
 	}
