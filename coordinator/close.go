@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
@@ -26,10 +28,10 @@ import (
 var errPanic = errors.New("panic")
 
 // guard calls do and returns its panic as an error that wraps errPanic.
-func (d *batchRun) guard(do func() error) (err error) {
+func guard(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			d.log.Error("panic while the batch was driven; its open calls are ended", "panic", p, "stack", string(debug.Stack()))
+			log.Error("panic while the batch was driven; its open calls are ended", "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("%w: %v", errPanic, p)
 		}
 	}()
@@ -61,7 +63,7 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 	}
 	d.log.Error("the batch cannot be driven to its end; its open calls are ended", "err", cause)
 	d.fatal, d.closed = nil, true
-	results, err := d.closeCalls(ctx, why)
+	results, err := d.newCloser(why).run(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,46 +78,83 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 	return d.fatal
 }
 
-// closeCalls ends the calls that have no end yet, and returns the results of all, in call order.
-func (d *batchRun) closeCalls(ctx context.Context, why string) (results []messages.Result, err error) {
-	closing := &batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace}
-	results = make([]messages.Result, len(d.in.Calls))
+// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version may
+// have been able to read it, and have begun it.
+func (d *batchRun) closeUndecoded(ctx context.Context) error {
+	delivery := d.lease.current()
+	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
+		return nil
+	}
+	d.in.Calls = nil
+	_, err := d.newCloser("its message, which cannot be read here").run(ctx)
+	return err
+}
+
+// closer ends the open calls of a batch without its machine.
+type closer struct {
+	journal   *journal.Journal
+	questions *approvals.Service
+	kindOf    func(tool string) messages.Kind
+	queue     queue
+	poll      time.Duration
+	log       *slog.Logger
+	key       wire.BatchKey
+	calls     []messages.ToolCall
+	why       string // in words for the model
+	closing   batch.Closing
+	results   []messages.Result // in call order; without a status: the call has not ended
+}
+
+func (d *batchRun) newCloser(why string) *closer {
+	return &closer{
+		journal: d.journal, questions: d.questions, queue: d.queue, poll: d.cfg.Poll, log: d.log, key: d.accepted.Key,
+		calls: d.in.Calls, why: why, closing: batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace},
+		results: make([]messages.Result, len(d.in.Calls)),
+		kindOf: func(tool string) messages.Kind {
+			t, _ := d.catalog.Current().Lookup(tool)
+			return t.Kind
+		},
+	}
+}
+
+// run ends the calls that have no end yet, and returns the results of all, in call order.
+func (c *closer) run(ctx context.Context) (results []messages.Result, err error) {
 	for {
-		wait, err := d.closeOnce(ctx, closing, results, why)
+		wait, err := c.once(ctx)
 		if err != nil {
-			d.log.Log(ctx, logfields.RetryLevel(err), "not all calls of the batch could be ended; trying again", "err", err)
+			c.log.Log(ctx, logfields.RetryLevel(err), "not all calls of the batch could be ended; trying again", "err", err)
 		}
 		if err == nil && wait == 0 {
-			return results, nil
+			return c.results, nil
 		}
-		pause(ctx, min(max(wait, 100*time.Millisecond), d.cfg.Poll))
+		pause(ctx, min(max(wait, 100*time.Millisecond), c.poll))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// closeOnce reads each call once and ends those that no worker runs. It returns how long the others may
+// once reads each call once and ends those that no worker runs. It returns how long the others may
 // take; 0: every call has ended.
-func (d *batchRun) closeOnce(ctx context.Context, closing *batch.Closing, results []messages.Result, why string) (wait time.Duration, err error) {
-	key, now := d.accepted.Key, time.Now()
-	newest, err := d.ends(ctx, results)
+func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
+	now := time.Now()
+	newest, err := c.readEnds(ctx)
 	if err != nil {
 		return 0, err
 	}
 	open := 0
-	for _, i := range d.closable(results, newest) {
+	for _, i := range c.open(newest) {
 		entry := newest[i]
-		next := closing.Call(now, i, entry.Record, entry.Seq)
+		next := c.closing.Call(now, i, entry.Record, entry.Seq)
 		if !next.End {
 			open++
 			wait = max(wait, next.Until.Sub(now))
 			continue
 		}
 		record := entry.Record // what it says of the arguments and the tool stays
-		result := d.closedResult(i, record, next.Unknown, why)
+		result := c.result(i, record, next.Unknown)
 		if entry.Seq == 0 { // a worker of a call that does not claim looks for its result
-			stored, resultErr := d.journal.WriteResult(ctx, key.Call(i), result)
+			stored, resultErr := c.journal.WriteResult(ctx, c.key.Call(i), result)
 			if resultErr != nil {
 				open, err = open+1, errors.Join(err, resultErr)
 				continue
@@ -127,12 +166,14 @@ func (d *batchRun) closeOnce(ctx context.Context, closing *batch.Closing, result
 			record.Approval = approval.WithoutArguments(*record.Approval)
 		}
 		record.Input, record.Hooks = nil, nil
-		switch _, writeErr := d.journal.Write(ctx, key.Call(i), record, entry.Seq); {
-		case writeErr == nil && i < len(results):
-			results[i] = result
+		switch _, writeErr := c.journal.Write(ctx, c.key.Call(i), record, entry.Seq); {
+		case writeErr == nil && i < len(c.results):
+			c.results[i] = result
 			fallthrough
 		case writeErr == nil:
-			d.closeQuestion(ctx, i, entry.Record)
+			if entry.Record.State == wire.Parked {
+				c.questions.Withdraw(ctx, c.key.Call(i), "", "gone")
+			}
 		default: // overtaken, or undecided: the next read tells
 			open++
 			var lost *journal.Lost
@@ -144,60 +185,39 @@ func (d *batchRun) closeOnce(ctx context.Context, closing *batch.Closing, result
 	if open > 0 {
 		return max(wait, time.Millisecond), err
 	}
-	return 0, errors.Join(err, d.withdrawAll(ctx))
+	return 0, errors.Join(err, c.queue.withdrawAll(ctx))
 }
 
-// closable returns the calls that have not ended: those of the batch, and those that only the journal
+// open returns the calls that have not ended: those of the batch, and those that only the journal
 // has, because another batch with this id had them.
-func (d *batchRun) closable(results []messages.Result, newest map[int]journal.CallEntry) (open []int) {
-	for i := range results {
-		if results[i].Status == "" {
+func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
+	for i := range c.results {
+		if c.results[i].Status == "" {
 			open = append(open, i)
 		}
 	}
 	for i, entry := range newest {
-		if i >= len(results) && entry.Record.State != wire.Ended {
+		if i >= len(c.results) && entry.Record.State != wire.Ended {
 			open = append(open, i)
 		}
 	}
 	return open
 }
 
-// closeQuestion withdraws the question about a call that has ended.
-func (d *batchRun) closeQuestion(ctx context.Context, index int, was wire.CallRecord) {
-	if was.State == wire.Parked {
-		d.questions.Withdraw(ctx, d.accepted.Key.Call(index), "", "gone")
-	}
-}
-
-// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version may
-// have been able to read it, and have begun it.
-func (d *batchRun) closeUndecoded(ctx context.Context) error {
-	d.mu.Lock()
-	fresh := d.delivery != nil && d.delivery.Delivered == 1
-	d.mu.Unlock()
-	if fresh && !d.conn.Before(ctx, d.accepted.Stored) {
-		return nil
-	}
-	d.in.Calls = nil
-	_, err := d.closeCalls(ctx, "its message, which cannot be read here")
-	return err
-}
-
-// ends fills in the stored results, and returns the newest record of each call.
-func (d *batchRun) ends(ctx context.Context, results []messages.Result) (newest map[int]journal.CallEntry, err error) {
-	known, err := d.journal.Calls(ctx, d.accepted.Key)
+// readEnds fills in the stored results, and returns the newest record of each call.
+func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry, err error) {
+	known, err := c.journal.Calls(ctx, c.key)
 	if err != nil {
 		return nil, err
 	}
-	plans, err := d.journal.Plans(ctx, d.accepted.Key)
+	plans, err := c.journal.Plans(ctx, c.key)
 	if err != nil && !errors.Is(err, bus.ErrCorrupt) {
 		return nil, err
 	}
 	ended := func(i int, r messages.Result) {
-		if i >= 0 && i < len(results) && results[i].Status == "" {
-			results[i] = r
-			results[i].Index, results[i].CallID = i, d.in.Calls[i].ID
+		if i >= 0 && i < len(c.results) && c.results[i].Status == "" {
+			c.results[i] = r
+			c.results[i].Index, c.results[i].CallID = i, c.calls[i].ID
 		}
 	}
 	newest = map[int]journal.CallEntry{}
@@ -220,35 +240,21 @@ func (d *batchRun) ends(ctx context.Context, results []messages.Result) (newest 
 	return newest, nil
 }
 
-// closedResult returns the result of a call that was open when its batch was closed.
-func (d *batchRun) closedResult(i int, record wire.CallRecord, unknown bool, why string) messages.Result {
+// result returns the result of a call that was open when its batch was closed.
+func (c *closer) result(i int, record wire.CallRecord, unknown bool) messages.Result {
 	var call messages.ToolCall
-	if i < len(d.in.Calls) {
-		call = d.in.Calls[i]
+	if i < len(c.calls) {
+		call = c.calls[i]
 	}
 	result := messages.Result{
-		V: messages.Version, Index: i, CallID: call.ID, Tool: call.Tool(), Status: messages.StatusError, Attempt: record.Attempt,
-		Outcome: messages.Failed(messages.CodeInternal, "Not known to have run: the batch could not be brought to its end, because of "+why+"."),
-	}
-	if tool, found := d.catalog.Current().Lookup(call.Tool()); found {
-		result.Kind = tool.Kind
+		V: messages.Version, Index: i, CallID: call.ID, Tool: call.Tool(), Kind: c.kindOf(call.Tool()), Status: messages.StatusError, Attempt: record.Attempt,
+		Outcome: messages.Failed(messages.CodeInternal, "Not known to have run: the batch could not be brought to its end, because of "+c.why+"."),
 	}
 	if unknown {
 		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown,
-			"The batch could not be brought to its end, because of "+why+", while a worker had this call. "+
+			"The batch could not be brought to its end, because of "+c.why+", while a worker had this call. "+
 				"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 		result.Worker, result.Started, result.Permission = record.Worker, record.Started, record.Permission
 	}
 	return result
-}
-
-// withdrawAll takes the jobs of the batch out of the queue. A worker that has one already finds that its
-// call has ended.
-func (d *batchRun) withdrawAll(ctx context.Context) error {
-	jobs := d.names.Stream(bus.Jobs)
-	queued, err := d.conn.LastOfEach(ctx, jobs, d.names.JobsOf(d.accepted.Key)...)
-	for _, job := range queued {
-		err = errors.Join(err, d.conn.Delete(ctx, jobs, job.Seq))
-	}
-	return err
 }

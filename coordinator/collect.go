@@ -14,7 +14,6 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
-	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -47,7 +46,7 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
 	}
-	if err := d.conn.Delete(ctx, d.names.Stream(bus.Jobs), n.LetGo.Job); err != nil {
+	if err := d.queue.removeAt(ctx, n.LetGo.Job); err != nil {
 		d.log.Debug("the job of a failed attempt was not removed; the broker delivers it again", d.callAttr(n.Index), "err", err)
 	}
 }
@@ -141,8 +140,8 @@ func (d *batchRun) isOf(i int, r messages.Result) bool {
 var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
 
 // samePlan returns errOtherPlan for the plan of another body.
-func (d *batchRun) samePlan(rec wire.PlanRecord) error {
-	if rec.Digest != d.digest {
+func samePlan(rec wire.PlanRecord, digest string) error {
+	if rec.Digest != digest {
 		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
 	}
 	return nil
@@ -152,10 +151,10 @@ func (d *batchRun) samePlan(rec wire.PlanRecord) error {
 // was faster. No exclusive call can start before, so it is tried until it succeeds.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
-	d.insist(ctx, "store plan", func() error {
+	d.insist(ctx, "storing the plan", func() error {
 		stored, err := d.journal.WritePlan(ctx, d.accepted.Key, want.Record, want.Expect)
 		for _, entry := range stored {
-			if err := d.samePlan(entry.Record); err != nil {
+			if err := samePlan(entry.Record, d.digest); err != nil {
 				d.fatal = err
 				return nil
 			}
@@ -220,7 +219,7 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false
 	}
-	queued, err := d.queued(ctx, index)
+	queued, err := d.queue.of(ctx, index, d.machine.Plan().Calls[index].Pool)
 	for _, msg := range queued {
 		var job wire.Job
 		d.late = d.late || err == nil && json.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
@@ -228,20 +227,9 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	return d.late
 }
 
-// queued returns the jobs of a call that are in its lanes, waiting or in the hands of workers.
-func (d *batchRun) queued(ctx context.Context, index int) ([]bus.Msg, error) {
-	key, pool := d.accepted.Key.Call(index), d.machine.Plan().Calls[index].Pool
-	return d.conn.LastOfEach(ctx, d.names.Stream(bus.Jobs), d.names.Lane(false, pool, key), d.names.Lane(true, pool, key))
-}
-
-// withdraw takes the job of a call that has ended out of the queue, so that no worker starts it. A worker
-// that has the job already finds that the call has ended.
+// withdraw takes the job of a call that has ended out of the queue.
 func (d *batchRun) withdraw(ctx context.Context, index int) {
-	queued, err := d.queued(ctx, index)
-	for _, job := range queued {
-		err = errors.Join(err, d.conn.Delete(ctx, d.names.Stream(bus.Jobs), job.Seq))
-	}
-	if err != nil {
+	if err := d.queue.withdraw(ctx, index, d.machine.Plan().Calls[index].Pool); err != nil {
 		d.log.Debug("the job of an ended call was not withdrawn; its worker finds that the call has ended", d.callAttr(index), "err", err)
 	}
 }

@@ -1,7 +1,7 @@
 // Package coordinator drives batches: it takes them from the log, plans them, hands their calls to
 // the workers, collects the results and replies.
 //
-//	intake.go -> dispatch.go -> collect.go -> reply.go    the happy path
+//	intake.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
 //	             recover.go      what an earlier driver has left behind
 //	             control.go      aborts and steering
 //	             close.go        a batch that no driver can bring to its end

@@ -28,6 +28,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL,
 		Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
+	d.events.plan = d.machine.Plan
 	var late bool
 	d.resumed, late, err = d.recall(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Event {
 	switch effect := effect.(type) {
 	case batch.Announce:
-		d.announce()
+		d.events.starts()
 	case batch.Dispatch:
 		d.dispatch(ctx, effect)
 	case batch.StorePlan:
@@ -99,7 +100,7 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 		d.stop(effect)
 	case batch.Tell:
 		d.spans.EndCall(ctx, effect.Result)
-		d.publishResult(messages.EventEnd, effect.Result)
+		d.events.result(messages.EventEnd, effect.Result)
 	case batch.Finish:
 		d.assemble(ctx, effect.Results)
 	default:
@@ -148,7 +149,7 @@ func (d *batchRun) syncQuestion(ctx context.Context, index int) {
 	}
 	if d.questions.List(ctx, key, *q) {
 		pending := d.in.ForAgents(*q)
-		d.publish(messages.Event{Type: messages.EventAwaiting, Index: index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
+		d.events.publish(messages.Event{Type: messages.EventAwaiting, Index: index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Approval: &pending})
 		d.questions.Audit(ctx, key, messages.AuditAsked, *q)
 	}
 }

@@ -45,7 +45,7 @@ func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	seen.Seq, seen.Deliveries = accepted.Seq, d.Delivered
 	switch session.Decide(seen) {
 	case session.Join:
-		live.adopt(d)
+		live.lease.adopt(d)
 	case session.Answer:
 		if err := c.answerAgain(ctx, log, accepted, reply); err != nil {
 			log.Warn("the batch goes back to the broker: its audit lines are not stored yet", "err", err)
@@ -109,13 +109,13 @@ func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepte
 		d := c.newRun(accepted, delivery)
 		if live := c.runs.enter(d); live != nil {
 			if delivery != nil {
-				live.adopt(delivery)
+				live.lease.adopt(delivery)
 			}
 			return true
 		}
 		finished := d.run(ctx)
 		c.runs.leave(d)
-		d.letGo(ctx, finished)
+		d.lease.release(ctx, finished, d.suspended)
 		if !finished {
 			return !d.suspended.IsZero()
 		}
@@ -230,7 +230,7 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)
-	logRefusal(log, refusal)
+	logfields.Refused(log, refusal)
 	c.cfg.Metrics.BatchRefused(refusal.Class)
 	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {

@@ -126,23 +126,6 @@ func TestTheLogOfARefusedBatch(t *testing.T) {
 	})
 }
 
-func TestPlacesOfRefusals(t *testing.T) {
-	for reason, want := range map[string]string{
-		`content[1].input: is "SECRET: x"`: "WARN refused class=c place=content[1].input\n",
-		`batch: provider "SECRET"`:         "WARN refused class=c place=batch\n",
-		`provider "SECRET: " is not known`: "WARN refused class=c\n",
-		`A batch with the id: "SECRET"`:    "WARN refused class=c\n",
-	} {
-		var out strings.Builder
-		log := slog.New(slog.NewTextHandler(&out, nil))
-		logRefusal(log, &messages.Refusal{Class: "c", Message: reason})
-		logRefusal(log, &messages.Refusal{Class: messages.ClassInternal, Message: reason})
-		if _, got, _ := strings.Cut(strings.ReplaceAll(out.String(), "msg=", ""), "level="); got != want {
-			t.Errorf("%s: got %s, want %s", reason, got, want)
-		}
-	}
-}
-
 func TestHowABatchGoesOn(t *testing.T) {
 	denied := &messages.Result{Outcome: messages.Failed(messages.CodeDeniedByUser, "no")}
 	record := func(state wire.CallState, r *messages.Result) journal.CallEntry {

@@ -14,9 +14,8 @@ import (
 // there was something. late: this may not be the first driver. There is no other recovery: the same
 // records go through the same machine.
 func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
-	d.mu.Lock()
-	late = d.delivery == nil || d.delivery.Delivered > 1
-	d.mu.Unlock()
+	delivery := d.lease.current()
+	late = delivery == nil || delivery.Delivered > 1
 	// A server that has restarted since may not know how often it delivered the batch.
 	if !late && !d.conn.Before(ctx, d.accepted.Stored) {
 		return false, false, nil
@@ -31,7 +30,7 @@ func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 		return false, late, err
 	}
 	for _, entry := range plans {
-		if err := d.samePlan(entry.Record); err != nil {
+		if err := samePlan(entry.Record, d.digest); err != nil {
 			return false, late, err
 		}
 		d.machine.Step(d.began, batch.Planned{Record: entry.Record, Seq: entry.Seq})

@@ -3,17 +3,15 @@ package coordinator
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"log/slog"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/rawjson"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -39,17 +37,17 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	if d.fatal != nil {
 		return
 	}
-	reinjection, err := d.encode(outcomes)
+	reinjection, err := d.in.Encode(outcomes)
 	if err != nil {
 		d.log.Error("the results cannot be written in the provider's form; the batch is refused after it has run", "err", err)
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{Class: messages.ClassInternal, Message: "The results could not be written in the provider's shape. The calls have run."}))
-		d.reply.Results = slim(results)
+		d.reply.Results = submission.SlimAll(results)
 		d.spans.Fail(messages.ClassInternal)
 		return
 	}
 	d.reply = &messages.Reply{
 		V: messages.Version, Batch: d.in.Batch.ID, Session: d.in.Batch.Session, Provider: d.in.Batch.Provider,
-		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: slim(results), Steering: d.steering(ctx),
+		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: submission.SlimAll(results), Steering: d.steering(ctx),
 		Hooks: stopSummary(results),
 	}
 	for _, r := range results {
@@ -59,30 +57,12 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-func (d *batchRun) encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return d.in.Codec.Encode(d.in.Calls, outcomes)
-}
-
-// slim returns the results as a reply has them.
-func slim(results []messages.Result) []messages.Result {
-	out := make([]messages.Result, len(results))
-	for i, r := range results {
-		out[i] = submission.Slim(r)
-	}
-	return out
-}
-
 // finish stores the reply and the audit lines, side by side, and then takes the batch out of the log.
 // The server itself publishes the reply that was stored. finished reports whether the batch has left
 // the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
-		d.publishResult(messages.EventResult, r)
+		d.events.result(messages.EventResult, r)
 	}
 	audited, ending := make(chan error, 1), d.ending()
 	go func() {
@@ -92,7 +72,9 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
-			d.adoptReply(stored)
+			if reply, err := decodeReply(stored); err == nil { // it may be another driver's
+				d.reply.Status, d.reply.Error = reply.Status, reply.Error
+			}
 		}
 		return err
 	})
@@ -100,27 +82,15 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		d.fatal = err
 	}
 	if d.fatal == nil { // before the next batch of the session can publish anything
-		d.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
+		d.events.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	}
 	if !d.leaveLog(ctx) {
 		return false
 	}
-	took := d.sinceAccepted(ctx)
+	took := max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
 	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
-}
-
-// adoptReply takes over the status of the stored reply, which may be another driver's.
-func (d *batchRun) adoptReply(stored []byte) {
-	if reply, err := decodeReply(stored); err == nil {
-		d.reply.Status, d.reply.Error = reply.Status, reply.Error
-	}
-}
-
-// sinceAccepted is the age of the batch, with the time under earlier drivers and without any.
-func (d *batchRun) sinceAccepted(ctx context.Context) time.Duration {
-	return max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 }
 
 // leaveLog takes the batch out of the log, unless its reply or its audit lines could not be stored. It
@@ -138,9 +108,7 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 
 // remove takes the batch out of the log: by its delivery, or by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
-	d.mu.Lock()
-	delivery := d.delivery
-	d.mu.Unlock()
+	delivery := d.lease.current()
 	// An acknowledgement names only a sequence, which a restarted server may have given to another batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
@@ -157,38 +125,10 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 		d.insist(ctx, "writing the audit line of the refusal", func() error { return d.recorder.Write(ctx, d.log, refused) })
 		return d.leaveLog(ctx)
 	}
-	logRefusal(d.log, refusal)
+	logfields.Refused(d.log, refusal)
 	d.cfg.Metrics.BatchRefused(refusal.Class)
 	d.reply = new(submission.Refused(d.in.Batch, d.digest, refusal))
 	return d.finish(ctx)
-}
-
-// announce publishes the start of every call, before anything runs.
-func (d *batchRun) announce() {
-	for _, call := range d.machine.Plan().Calls {
-		d.publish(messages.Event{
-			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
-		})
-	}
-}
-
-func (d *batchRun) publishResult(kind messages.EventType, r messages.Result) {
-	r = submission.Slim(r)
-	d.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
-}
-
-// publish publishes an event of the batch. A lost event is not sent again: the history has it.
-func (d *batchRun) publish(e messages.Event) {
-	d.counters[e.Index]++
-	e.V, e.Session, e.Batch = messages.Version, d.in.Batch.Session, d.in.Batch.ID
-	e.Counter, e.Time = d.counters[e.Index], time.Now()
-	if d.machine != nil && e.Index >= 0 {
-		e.Stage = d.machine.Plan().Calls[e.Index].Stage
-	}
-	header := bus.Header{messages.EventHeader: {string(e.Type)}}
-	if err := d.conn.Publish(d.names.Of(wire.VerbEvent, d.accepted.Key), header, rawjson.MustMarshal(e)); err != nil {
-		d.log.Debug("an event was not published; the history of the batch has it", "type", e.Type, "err", err)
-	}
 }
 
 // stopSummary returns what the hooks of a batch did, from its results in call order; nil if no hook ran.
@@ -247,4 +187,12 @@ func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 		}
 	}
 	return calls, d.recorder.FindInputs(ctx, d.accepted.Key, calls)
+}
+
+// levelOfReply is the level of the line about a reply. A refusal was logged already.
+func levelOfReply(s messages.ReplyStatus) slog.Level {
+	if s == messages.ReplyRefused {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }

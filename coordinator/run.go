@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
-	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/coordinator/spans"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -22,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// batchRun is one driver of one batch: the shell around its machine. All fields but those under mu
-// are owned by the goroutine of run.
+// batchRun is one driver of one batch: the shell around its machine. Its fields are owned by the
+// goroutine of run, except for lease, notices and nudge, which others use too.
 type batchRun struct {
 	cfg            Config
 	conn           *bus.Conn
@@ -32,11 +30,10 @@ type batchRun struct {
 	recorder       *audit.Recorder
 	questions      *approvals.Service
 	catalog        *catalog.Catalog
-	peers          *peers.Peers
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of the coordinator
-	log            *slog.Logger // has the trace once it has begun; replaced under mu
+	log            *slog.Logger // has the trace once it has begun
 
 	accepted journal.Accepted
 	digest   string // of the batch's body
@@ -44,16 +41,18 @@ type batchRun struct {
 	in       submission.Submission
 	machine  *batch.Machine
 	spans    *spans.Batch
+	events   *events
+	queue    queue
+	lease    *lease
 	notices  chan wire.Notice // from workers
 	nudge    chan struct{}    // look into the journal now
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
 	// sure: records and controls were read from the leader after the newest known record.
 	sure      bool
-	resumed   bool // an earlier driver has left records
-	again     bool // jobs of the batch may have been published before
-	late      bool // another coordinator may have driven the batch before, or drives it now
-	counters  map[int]int
+	resumed   bool              // an earlier driver has left records
+	again     bool              // jobs of the batch may have been published before
+	late      bool              // another coordinator may have driven the batch before, or drives it now
 	synced    map[int]string    // the state in which a question was last announced, by call
 	ran       map[int]audit.Ran // what records say of the newest attempt, by call
 	ended     []messages.Result // of all calls, with their outputs; nil: not all have ended
@@ -61,21 +60,20 @@ type batchRun struct {
 	suspended time.Time // set: the batch only waits for people, until then at most
 	closed    bool      // the open calls were ended without the machine
 	fatal     error     // why the batch cannot be driven on here
-
-	mu       sync.Mutex
-	delivery *bus.Delivery // of the batch; nil: it did not come by one; guarded by mu
-	left     bool          // the run has ended; guarded by mu
-	told     bool          // peers were told that the batch is driven here; guarded by mu
 }
 
 func (c *Coordinator) newRun(a journal.Accepted, delivery *bus.Delivery) *batchRun {
+	log := logfields.Batch(context.Background(), c.log, a.Key)
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
-		catalog: c.catalog, peers: c.peers, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
-		log:      logfields.Batch(context.Background(), c.log, a.Key),
-		accepted: a, digest: messages.Digest(a.Body), delivery: delivery, began: time.Now(),
+		catalog: c.catalog, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
+		log:      log,
+		accepted: a, digest: messages.Digest(a.Body), began: time.Now(),
+		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
+		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
+		queue:   queue{c.conn, a.Key},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1),
-		counters: map[int]int{}, synced: map[int]string{}, ran: map[int]audit.Ran{},
+		synced: map[int]string{}, ran: map[int]audit.Ran{},
 	}
 }
 
@@ -84,8 +82,8 @@ func (c *Coordinator) newRun(a journal.Accepted, delivery *bus.Delivery) *batchR
 func (d *batchRun) run(ctx context.Context) (finished bool) {
 	ctx = d.beginSpans(ctx)
 	defer d.endSpans()
-	defer d.stayAlive(ctx)()
-	err := d.guard(func() error { return d.untilReply(ctx) })
+	defer d.lease.keep(ctx)()
+	err := guard(d.log, func() error { return d.untilReply(ctx) })
 	if err == nil && d.reply == nil { // it is suspended
 		return false
 	}
@@ -93,13 +91,13 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	var refusal *messages.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		err = d.guard(func() error { return d.closeUndecoded(ctx) })
+		err = guard(d.log, func() error { return d.closeUndecoded(ctx) })
 		end = func(ctx context.Context) bool { return d.refuse(ctx, refusal) }
 	case err != nil:
-		err = d.guard(func() error { return d.close(ctx, err) })
+		err = guard(d.log, func() error { return d.close(ctx, err) })
 	}
 	if err == nil {
-		err = d.guard(func() error { finished = end(ctx); return nil })
+		err = guard(d.log, func() error { finished = end(ctx); return nil })
 	}
 	if err != nil { // the obstacle may be gone by the next try
 		d.log.Warn("the batch goes back to the broker; another driver goes on with it", "err", err)
@@ -116,8 +114,10 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if refusal.Class == messages.ClassSubjectMismatch { // its ids may be those of any batch
 			d.in.Batch.ID, d.in.Batch.Session = "", ""
 		}
+		d.events.in = d.in.Batch
 		return refusal
 	}
+	d.events.in = d.in.Batch
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
@@ -130,7 +130,11 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if d.reply != nil || d.fatal != nil { // the read before suspending has found the end
 			break
 		}
-		d.setTimer(timer)
+		wait := time.Hour
+		if wake, ok := d.machine.Wake(); ok {
+			wait = max(time.Until(wake), 0)
+		}
+		timer.Reset(wait)
 		select {
 		case n := <-d.notices:
 			d.onNotice(ctx, n)
@@ -145,107 +149,12 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	return d.fatal
 }
 
-func (d *batchRun) setTimer(timer *time.Timer) {
-	wait := time.Hour
-	if wake, ok := d.machine.Wake(); ok {
-		wait = max(time.Until(wake), 0)
-	}
-	timer.Reset(wait)
-}
-
 // lookSoon has the driver look into the journal now. It does not wait for that.
 func (d *batchRun) lookSoon() {
 	select {
 	case d.nudge <- struct{}{}:
 	default:
 	}
-}
-
-// stayAlive tells the broker and the peers that the batch is driven, until stop is called.
-func (d *batchRun) stayAlive(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	d.publishRunning()
-	var signs sync.WaitGroup
-	signs.Go(func() {
-		ticks := time.NewTicker(d.cfg.AckWait / 3)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticks.C:
-				d.inProgress()
-				d.publishRunning()
-			}
-		}
-	})
-	return func() { cancel(); signs.Wait() }
-}
-
-func (d *batchRun) inProgress() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.delivery != nil {
-		if err := d.delivery.InProgress(); err != nil {
-			d.log.Debug("a sign of life was not sent; without any the broker delivers the batch again", "err", err)
-		}
-	}
-}
-
-// publishRunning tells the peers of a batch that is driven without a delivery of its own: the broker
-// will deliver it to one of them.
-func (d *batchRun) publishRunning() {
-	d.mu.Lock()
-	delivered := d.delivery != nil
-	d.told = d.told || !delivered
-	d.mu.Unlock()
-	if !delivered {
-		d.peers.PublishRunning(d.accepted.Key.String())
-	}
-}
-
-// adopt takes over a delivery of the batch that comes while it is driven. The newest delivery is the
-// one that keeps the broker from delivering the batch once more; settling any of them takes the batch
-// out of the log. A delivery with another sequence is a later batch with the same id, whose first was
-// finished elsewhere: it waits.
-func (d *batchRun) adopt(delivery *bus.Delivery) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.left || delivery.Seq != d.accepted.Seq {
-		logUnsettled(d.log, delivery.Nak(d.cfg.Poll))
-		return
-	}
-	d.delivery = delivery
-}
-
-// letGo hands an unfinished batch back to the broker: at once when this coordinator ends, until it is
-// to be looked at again when it is suspended, and otherwise after a pause that grows, so that a batch
-// that nobody can drive does not go round in circles.
-func (d *batchRun) letGo(ctx context.Context, finished bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.left = true
-	if (d.delivery == nil || d.told) && !finished {
-		let := wire.LetGo{}
-		switch {
-		case !d.suspended.IsZero():
-			let.AfterMS = d.suspendedFor().Milliseconds()
-		case d.delivery != nil:
-			let.AfterMS = 1 // the broker delivers it again
-		}
-		d.peers.Publish(wire.Notice{Batch: d.accepted.Key.String(), LetGo: &let, Worker: d.id})
-	}
-	if d.delivery == nil || d.delivery.Settled() {
-		return
-	}
-	wait := bus.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}.Pause(d.delivery.Delivered)
-	switch {
-	case ctx.Err() != nil:
-		wait = 0
-	case !d.suspended.IsZero():
-		wait = d.suspendedFor()
-	}
-	logUnsettled(d.log, d.delivery.Nak(wait))
 }
 
 // insistLogEvery is the time between two log lines about the same failure.
@@ -270,13 +179,13 @@ func (d *batchRun) retry(ctx context.Context, what string, try func() error) err
 	}}, try)
 }
 
-// beginSpans begins the spans of the batch. Other goroutines read the log under mu.
+// beginSpans begins the spans of the batch.
 func (d *batchRun) beginSpans(ctx context.Context) context.Context {
 	ctx, d.spans = spans.Begin(ctx, spans.Config{Tracer: d.cfg.Tracer, Names: d.names, Coordinator: d.id, Fold: d.catalog.Fold}, d.accepted)
 	if id := tracing.ID(ctx); id != "" {
-		d.mu.Lock()
 		d.log = d.log.With("trace_id", id)
-		d.mu.Unlock()
+		d.events.log = d.log
+		d.lease.setLog(d.log)
 	}
 	return ctx
 }
@@ -296,3 +205,6 @@ func (d *batchRun) failSpan(ctx context.Context) {
 		d.spans.Fail(messages.ClassInternal)
 	}
 }
+
+// callAttr names a call of the batch in a log line.
+func (d *batchRun) callAttr(index int) slog.Attr { return logfields.Attr(d.in.Calls[index].ID, index) }

@@ -29,11 +29,6 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 	return false
 }
 
-// suspendedFor is how long the delivery of a suspended batch is put off.
-func (d *batchRun) suspendedFor() time.Duration {
-	return min(max(time.Until(d.suspended), 100*time.Millisecond), session.MaxSuspend)
-}
-
 // askLeader tells the machine what the leader has stored. No poll follows it for minutes, so it is
 // tried until it succeeds. Controls are read after the records: a control that was stored before a call
 // was parked is then seen.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -62,3 +63,21 @@ func Short[T ~string](s T) T {
 	}
 	return T(strings.ToValidUTF8(string(s[:MaxText]), "")) + "..."
 }
+
+// Refused says that a batch is refused, and where in the message the reason is. The reason quotes
+// what a model or an agent wrote, so it has the level debug. A refusal because of a fault of the fleet
+// has an error in the log already.
+func Refused(log *slog.Logger, r *messages.Refusal) {
+	level, about := slog.LevelWarn, []any{"class", r.Class}
+	if r.Class == messages.ClassInternal {
+		level = slog.LevelDebug
+	}
+	if at := place.FindStringSubmatch(r.Message); at != nil {
+		about = append(about, "place", at[1])
+	}
+	log.Log(context.Background(), level, "refused", about...)
+	log.Debug("why it is refused", "reason", r.Message)
+}
+
+// place matches what reasons begin with: the path of a member in the provider's message.
+var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\])*)*): `)

@@ -11,6 +11,7 @@ package submission
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -175,4 +176,23 @@ func (in Submission) asSent(q messages.Approval) bool {
 func Slim(r messages.Result) messages.Result {
 	r.Output, r.Content, r.Trail = nil, nil, nil
 	return r
+}
+
+// SlimAll is Slim for several results.
+func SlimAll(results []messages.Result) []messages.Result {
+	out := make([]messages.Result, len(results))
+	for i, r := range results {
+		out[i] = Slim(r)
+	}
+	return out
+}
+
+// Encode writes the outcomes of the calls in the provider's form. A panic of the codec is an error.
+func (in Submission) Encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return in.Codec.Encode(in.Calls, outcomes)
 }

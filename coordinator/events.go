@@ -1,0 +1,51 @@
+package coordinator
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// events publishes what happens to a batch. A lost event is not sent again: the history of the batch
+// has it.
+type events struct {
+	conn     *bus.Conn
+	subject  string
+	log      *slog.Logger
+	in       messages.Batch
+	plan     func() plan.Plan // nil: the batch is not planned
+	counters map[int]int      // of the published events, by call
+}
+
+func (e *events) publish(ev messages.Event) {
+	e.counters[ev.Index]++
+	ev.V, ev.Session, ev.Batch = messages.Version, e.in.Session, e.in.ID
+	ev.Counter, ev.Time = e.counters[ev.Index], time.Now()
+	if e.plan != nil && ev.Index >= 0 {
+		ev.Stage = e.plan().Calls[ev.Index].Stage
+	}
+	header := bus.Header{messages.EventHeader: {string(ev.Type)}}
+	if err := e.conn.Publish(e.subject, header, rawjson.MustMarshal(ev)); err != nil {
+		e.log.Debug("an event was not published; the history of the batch has it", "type", ev.Type, "err", err)
+	}
+}
+
+// starts publishes the start of every call, before anything runs.
+func (e *events) starts() {
+	for _, call := range e.plan().Calls {
+		e.publish(messages.Event{
+			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
+		})
+	}
+}
+
+// result publishes an event that carries the result of a call.
+func (e *events) result(kind messages.EventType, r messages.Result) {
+	r = submission.Slim(r)
+	e.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
+}
