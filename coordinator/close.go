@@ -21,8 +21,9 @@ import (
 )
 
 // A batch that no driver can bring to its end is closed: each open call is ended in the journal by
-// compare-and-set, live claims are waited for until they lapse, and only then is the batch answered.
-// The next write of the session cannot start before that, so no call of this batch runs beside it.
+// compare-and-set, live claims are waited for until they lapse, and only then is the batch
+// answered. The next write of the session cannot start before that, so no call of this batch runs
+// beside it.
 
 // errPanic is a panic while a batch was driven. Another driver would panic, too.
 var errPanic = errors.New("panic")
@@ -78,8 +79,8 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 	return d.fatal
 }
 
-// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version may
-// have been able to read it, and have begun it.
+// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version
+// may have been able to read it, and have begun it.
 func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	delivery := d.lease.current()
 	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {

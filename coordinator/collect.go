@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// onNotice tells the machine what a worker's notice says. A result in it is what the worker stored, so
-// it saves a read.
+// onNotice tells the machine what a worker's notice says. A result in it is what the worker stored,
+// so it saves a read.
 func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	if n.Index < 0 || n.Index >= len(d.in.Calls) {
 		return
@@ -40,8 +40,8 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// removeJob takes the job of a failed attempt, which its worker has left there, out of the queue. The
-// next job has the number of the attempt.
+// removeJob takes the job of a failed attempt, which its worker has left there, out of the queue.
+// The next job has the number of the attempt.
 func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
@@ -97,8 +97,8 @@ func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known returns records and results as events. A call with a record is as its record says, any other
-// as its result says. What does not name the call is left out: it belongs to another batch.
+// known returns records and results as events. A call with a record is as its record says, any
+// other as its result says. What does not name the call is left out: it belongs to another batch.
 func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first: records are of a later time
@@ -125,8 +125,8 @@ func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event
 	return events
 }
 
-// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive in
-// records; such a call is identified by its index.
+// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive
+// in records; such a call is identified by its index.
 func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
@@ -147,8 +147,8 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 	return nil
 }
 
-// storePlan stores the plan record and returns what is then stored: it, or that of a coordinator that
-// was faster. No exclusive call can start before, so it is tried until it succeeds.
+// storePlan stores the plan record and returns what is then stored: it, or that of a coordinator
+// that was faster. No exclusive call can start before, so it is tried until it succeeds.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -211,10 +211,10 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, once in a run, that another coordinator has published the job of a call:
-// its worker sends that coordinator the notices, and none come here. A first delivery does not mean
-// that no driver came before: a batch that is driven as the next head is delivered later, perhaps to
-// another coordinator.
+// publishedElsewhere reports, once in a run, that another coordinator has published the job of a
+// call: its worker sends that coordinator the notices, and none come here. A first delivery does
+// not mean that no driver came before: a batch that is driven as the next head is delivered later,
+// perhaps to another coordinator.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false

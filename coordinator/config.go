@@ -23,8 +23,8 @@ type Config struct {
 	AckWait      time.Duration // how long the broker waits for a sign of life of a driver. Default 10 s
 	Poll         time.Duration // between reads of the journal while a batch waits. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long after its acceptance calls of a batch may start. The time that people are
-	// given to answer is added, up to as much again. Default 1 h.
+	// BatchTTL is how long after its acceptance calls of a batch may start. The time that people
+	// are given to answer is added, up to as much again. Default 1 h.
 	BatchTTL  time.Duration
 	Grace     time.Duration   // added to a lease before it counts as lapsed. Default 2 s
 	StartWait time.Duration   // how long a batch waits for a fleet without any tool. Default 30 s
@@ -36,8 +36,8 @@ type Config struct {
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // whose decisions count. Default: nobody's
 	Audit        audit.Config       // how the lines of the audit log are made
-	// Policy is the version of the platform's policy. Every job has it, and a worker without a policy
-	// does not take such a job. Default: none.
+	// Policy is the version of the platform's policy. Every job has it, and a worker without a
+	// policy does not take such a job. Default: none.
 	Policy    string
 	Provision bus.Provision    // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent

@@ -41,8 +41,8 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 }
 
 // steering returns the messages that this reply takes along. A record says so before the reply is
-// stored, so that no other reply takes them, too. A message that comes later, or of which that record
-// cannot be stored, waits for the next reply.
+// stored, so that no other reply takes them, too. A message that comes later, or of which that
+// record cannot be stored, waits for the next reply.
 func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
 	d.insist(ctx, "recording which steering the reply takes along", func() error {
@@ -51,7 +51,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 			if taken, untaken = journal.Steering(d.controlsRead, d.accepted.Key.Batch); untaken == 0 {
 				return nil
 			}
-			// A peer that drives the batch too may have replied: later steering is for the next reply.
+			// A peer that drives the batch too may have replied: later steering is for the next
+			// reply.
 			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
 				taken = nil
 				return err
@@ -65,7 +66,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control came first, or it is not known whether this one was stored: read again.
+			// Another control came first, or it is not known whether this one was stored: read
+			// again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
 				return readErr
@@ -82,8 +84,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain stores the steering of this reply again, if the reply of another coordinator was stored
-// first and does not have it.
+// steerAgain stores the steering of this reply again, if the reply of another coordinator was
+// stored first and does not have it.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {

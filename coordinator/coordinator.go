@@ -6,17 +6,16 @@
 //	             control.go      aborts and steering
 //	             close.go        a batch that no driver can bring to its end
 //	suspend.go, resume.go        a batch that only waits for people has no driver
-//	peers.go, sweep.go           batches whose driver is gone
+//	sweep.go                     a batch whose driver is gone
 //
 // No coordinator owns a session. Any of them may drive any batch that is the head of its session's
-// log. What may start next is decided by package batch from the records in the journal, which are
-// written by compare-and-set. Two coordinators that drive one batch repeat each other's work at
-// worst.
+// log. Package batch decides what may start next, from the records in the journal, which are written
+// by compare-and-set. At worst, two coordinators that drive one batch repeat each other's work.
 //
 // The package knows what tools promise (schemas), not how they run. It leaves requests to
-// coordinator/handlers and coordinator/approvals, the dialects to provider, the order of calls to
-// plan, the life of a batch to batch, which head to drive to session, and what is durable to
-// internal/journal.
+// coordinator/handlers and coordinator/approvals, what coordinators tell each other to peers, the
+// dialects to provider, the order of calls to plan, the life of a batch to batch, which head to
+// drive to session, and what is durable to internal/journal.
 package coordinator
 
 import (
@@ -59,7 +58,8 @@ type Coordinator struct {
 	serving atomic.Bool // requests and batches are taken
 }
 
-// New returns a coordinator on a connection, which stays the caller's to close. It touches no network.
+// New returns a coordinator on a connection, which stays the caller's to close. It touches no
+// network.
 func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -86,9 +86,9 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// Run drives batches until ctx ends. Then it lets the live ones go on for Config.Drain and hands back
-// the rest. It makes the streams that are missing, and refuses to start on ones that would break a
-// promise.
+// Run drives batches until ctx ends. Then it lets the live ones go on for Config.Drain and hands
+// back the rest. It makes the streams that are missing, and refuses to start on ones that would
+// break a promise.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.conn.Provision(ctx, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
@@ -124,7 +124,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	defer c.conn.OnReconnect(c.runs.nudgeAll)()
+	defer c.conn.OnReconnect(func() { c.runs.Nudge("") })()
 	// Workers need the key of the audit log too, and may not make it.
 	if _, err := c.auditLog.Hasher(ctx); err != nil && ctx.Err() == nil {
 		c.log.Warn("the audit log is not ready; no batch ends before it is", "err", err)
@@ -178,8 +178,8 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	})
 }
 
-// Ready reports whether batches are taken: the connection is up, the tools are known, and requests are
-// answered.
+// Ready reports whether batches are taken: the connection is up, the tools are known, and requests
+// are answered.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
 // Gauges returns a collector of the gauges of the whole fleet.

@@ -109,8 +109,9 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job and does not wait for the acknowledgement. A job is only a pointer: the poll
-// publishes it again as long as its call is open, and a job that is queued already is left as it is.
+// dispatch publishes a job and does not wait for the acknowledgement. A job is only a pointer: the
+// poll publishes it again as long as its call is open, and a job that is queued already is left as
+// it is.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
@@ -130,8 +131,8 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) {
 	}
 }
 
-// syncQuestion announces the question of a call while it is open, and withdraws it once it is closed.
-// It does so once for each state of the question.
+// syncQuestion announces the question of a call while it is open, and withdraws it once it is
+// closed. It does so once for each state of the question.
 func (d *batchRun) syncQuestion(ctx context.Context, index int) {
 	q, open := d.machine.Question(index)
 	if q == nil {

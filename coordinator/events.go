@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes what happens to a batch. A lost event is not sent again: the history of the batch
-// has it.
+// events publishes what happens to a batch. A lost event is not sent again: the history of the
+// batch has it.
 type events struct {
 	conn     *bus.Conn
 	subject  string

@@ -21,8 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake takes one delivery from the log. Only the head of a session's log is driven. Any other batch
-// goes back to the broker, and is driven when the driver of its predecessor looks for the next head.
+// intake takes one delivery from the log. Only the head of a session's log is driven. Any other
+// batch goes back to the broker, and is driven when the driver of its predecessor looks for the
+// next head.
 func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -78,9 +79,9 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// clearHead handles a batch that an earlier one of its session holds up. After a server restart that
-// head may have its reply already: its message came back into the log, and the consumer, which counts
-// it as settled, never delivers it. Such a head is removed, and the batch has its turn.
+// clearHead handles a batch that an earlier one of its session holds up. After a server restart
+// that head may have its reply already: its message came back into the log, and the consumer, which
+// counts it as settled, never delivers it. Such a head is removed, and the batch has its turn.
 func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *bus.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
@@ -101,9 +102,9 @@ func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal
 	}
 }
 
-// driveSession drives a batch that is the head of its session, and then the next head, until there is
-// none. done reports whether the rest of the session is in other hands: those of another run here, of
-// people, or of the broker. A run that gives up leaves its batch to the next driver.
+// driveSession drives a batch that is the head of its session, and then the next head, until there
+// is none. done reports whether the rest of the session is in other hands: those of another run
+// here, of people, or of the broker. A run that gives up leaves its batch to the next driver.
 func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (done bool) {
 	for {
 		d := c.newRun(accepted, delivery)
@@ -133,9 +134,9 @@ func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepte
 	}
 }
 
-// nextHead returns the oldest batch of the session that has no reply yet. A batch that has its reply,
-// because it was submitted again or came back into the log, is answered and removed, unless the reply
-// is younger than settled: its driver may be about to do so.
+// nextHead returns the oldest batch of the session that has no reply yet. A batch that has its
+// reply, because it was submitted again or came back into the log, is answered and removed, unless
+// the reply is younger than settled: its driver may be about to do so.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -159,8 +160,9 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 }
 
 // answerAgain answers a batch that has its reply already: the same body gets the reply once more,
-// another body under the same id is refused. The audit lines of a batch that is still in the log with
-// its own reply may be missing. When they cannot be written now, the error keeps the batch in the log.
+// another body under the same id is refused. The audit lines of a batch that is still in the log
+// with its own reply may be missing. When they cannot be written now, the error keeps the batch in
+// the log.
 func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {
@@ -192,8 +194,8 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 	return reply, err
 }
 
-// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that stored
-// the reply may have got no further.
+// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that
+// stored the reply may have got no further.
 func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
 	body, err := c.journal.FullReply(ctx, stored)
 	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {

@@ -41,10 +41,10 @@ func (l *lease) current() *bus.Delivery {
 	return l.delivery
 }
 
-// adopt takes over a delivery of the batch that comes while it is driven. The newest delivery is the
-// one that keeps the broker from delivering the batch once more; settling any of them takes the batch
-// out of the log. A delivery with another sequence is a later batch with the same id, whose first was
-// finished elsewhere: it waits.
+// adopt takes over a delivery of the batch that comes while it is driven. The newest delivery is
+// the one that keeps the broker from delivering the batch once more; settling any of them takes the
+// batch out of the log. A delivery with another sequence is a later batch with the same id, whose
+// first was finished elsewhere: it waits.
 func (l *lease) adopt(delivery *bus.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,8 +86,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers of a batch that is driven without a delivery of its own: the broker
-// will deliver it to one of them.
+// publishRunning tells the peers of a batch that is driven without a delivery of its own: the
+// broker will deliver it to one of them.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	delivered := l.delivery != nil

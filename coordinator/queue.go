@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// queue is the jobs of one batch. A job that is taken out of it may be in the hands of a worker: the
-// worker finds that the call has ended.
+// queue is the jobs of one batch. A job that is taken out of it may be in the hands of a worker:
+// the worker finds that the call has ended.
 type queue struct {
 	conn *bus.Conn
 	key  wire.BatchKey

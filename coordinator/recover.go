@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// recall tells the machine what the journal holds of a batch that may have had a driver before. found:
-// there was something. late: this may not be the first driver. There is no other recovery: the same
-// records go through the same machine.
+// recall tells the machine what the journal holds of a batch that may have had a driver before.
+// found: there was something. late: this may not be the first driver. There is no other recovery:
+// the same records go through the same machine.
 func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 	delivery := d.lease.current()
 	late = delivery == nil || delivery.Delivered > 1
@@ -50,7 +50,7 @@ func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 }
 
 // describeResume is the log line about a batch that had a driver before. A suspended batch lost no
-// driver: it goes on because a person has answered, or is looked at for questions that have expired.
+// driver: it goes on because a person has answered or a question has expired.
 func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false

@@ -57,9 +57,9 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-// finish stores the reply and the audit lines, side by side, and then takes the batch out of the log.
-// The server itself publishes the reply that was stored. finished reports whether the batch has left
-// the log.
+// finish stores the reply and the audit lines, side by side, and then takes the batch out of the
+// log. The server itself publishes the reply that was stored. finished reports whether the batch
+// has left the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
 		d.events.result(messages.EventResult, r)
@@ -89,12 +89,16 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	}
 	took := max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
-	d.log.Log(ctx, levelOfReply(d.reply.Status), "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
+	level := slog.LevelInfo
+	if d.reply.Status == messages.ReplyRefused { // a refusal was logged already
+		level = slog.LevelDebug
+	}
+	d.log.Log(ctx, level, "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
 	return true
 }
 
-// leaveLog takes the batch out of the log, unless its reply or its audit lines could not be stored. It
-// reports whether it did.
+// leaveLog takes the batch out of the log, unless its reply or its audit lines could not be stored.
+// It reports whether it did.
 func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
 		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })
@@ -109,7 +113,8 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 // remove takes the batch out of the log: by its delivery, or by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
-	// An acknowledgement names only a sequence, which a restarted server may have given to another batch.
+	// An acknowledgement names only a sequence, which a restarted server may have given to another
+	// batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
 	}
@@ -131,8 +136,8 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 	return d.finish(ctx)
 }
 
-// stopSummary returns what the hooks of a batch did, from its results in call order; nil if no hook ran.
-// The agent is asked to stop if one hook wants it, with the reason of the first.
+// stopSummary returns what the hooks of a batch did, from its results in call order; nil if no hook
+// ran. The agent is asked to stop if one hook wants it, with the reason of the first.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {
@@ -187,12 +192,4 @@ func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 		}
 	}
 	return calls, d.recorder.FindInputs(ctx, d.accepted.Key, calls)
-}
-
-// levelOfReply is the level of the line about a reply. A refusal was logged already.
-func levelOfReply(s messages.ReplyStatus) slog.Level {
-	if s == messages.ReplyRefused {
-		return slog.LevelDebug
-	}
-	return slog.LevelInfo
 }

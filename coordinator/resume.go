@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer has suspended and abandoned batches driven again. Batches that are resumed have as many slots
-// as those that are delivered.
+// resumer has suspended and abandoned batches driven again. Batches that are resumed have as many
+// slots as those that are delivered.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
@@ -29,10 +29,10 @@ type resumer struct {
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest is what two goroutines that resume a session have in common when one of them is enough.
-// The head is part of it, because a goroutine leaves once the head that it came for has left the log.
-// So is onlySuspended, because such a request leaves once no call waits for people, and the batch of a
-// denied call has still to be driven.
+// wakeRequest is what two goroutines that resume a session have in common when one of them is
+// enough. The head is part of it, because a goroutine leaves once the head that it came for has
+// left the log. So is onlySuspended, because such a request leaves once no call waits for people,
+// and the batch of a denied call has still to be driven.
 type wakeRequest struct {
 	session       wire.BatchKey // any batch of the session
 	head          uint64        // when the goroutine came; 0: not read yet
@@ -78,8 +78,8 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try has the head driven if that is possible now. done: there is nothing left to resume, or the head
-// is in other hands.
+// try has the head driven if that is possible now. done: there is nothing left to resume, or the
+// head is in other hands.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -115,9 +115,9 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil), nil
 }
 
-// waitForAll waits on behalf of all goroutines with this request, unless another one does so already.
-// The goroutine that waits looks again afterwards, and finds what the others had stored before they
-// came, so they may leave: a flood of requests holds one goroutine.
+// waitForAll waits on behalf of all goroutines with this request, unless another one does so
+// already. The goroutine that waits looks again afterwards, and finds what the others had stored
+// before they came, so they may leave: a flood of requests holds one goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
 	another := r.waiting[want]
@@ -136,8 +136,8 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 // wait waits until no resumed batch is driven any more, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives the batches that peers have given up without a delivery to hand back, until
-// ctx ends. The broker may not deliver such a batch for minutes.
+// resumeAbandoned drives the batches that peers have given up without a delivery to hand back,
+// until ctx ends. The broker may not deliver such a batch for minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -163,8 +163,8 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 	}
 }
 
-// waitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or has a
-// grant that no worker has followed.
+// waitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or
+// has a grant that no worker has followed.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	for _, e := range known.Records {

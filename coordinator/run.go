@@ -106,8 +106,8 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	return finished
 }
 
-// untilReply takes the batch through its life until its reply is made (nil, and d.reply is set) or it
-// is suspended (nil). The error is a *messages.Refusal if the batch cannot be decoded.
+// untilReply takes the batch through its life until its reply is made (nil, and d.reply is set) or
+// it is suspended (nil). The error is a *messages.Refusal if the batch cannot be decoded.
 func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	if d.in, err = submission.Decode(d.log, d.accepted, d.conn.MaxBody()); err != nil {
 		refusal := submission.AsRefusal(err)
@@ -160,8 +160,8 @@ func (d *batchRun) lookSoon() {
 // insistLogEvery is the time between two log lines about the same failure.
 const insistLogEvery = time.Minute
 
-// insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never can.
-// In the last two cases fatal is set.
+// insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never
+// can. In the last two cases fatal is set.
 func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	if err := d.retry(ctx, what, try); err != nil {
 		d.fatal = err
@@ -198,8 +198,8 @@ func (d *batchRun) endSpans() {
 	d.spans.End(end)
 }
 
-// failSpan marks the span of a batch that another driver has to go on with, unless the reason is that
-// this coordinator ends.
+// failSpan marks the span of a batch that another driver has to go on with, unless the reason is
+// that this coordinator ends.
 func (d *batchRun) failSpan(ctx context.Context) {
 	if ctx.Err() == nil {
 		d.spans.Fail(messages.ClassInternal)

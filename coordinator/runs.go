@@ -25,8 +25,8 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 	return &runs{size: size, log: log, byKey: map[string]*batchRun{}}
 }
 
-// enter adds a run, unless its batch has one already. That one is returned, and looks into the journal,
-// because it may be about to be suspended.
+// enter adds a run, unless its batch has one already. That one is returned, and looks into the
+// journal, because it may be about to be suspended.
 func (r *runs) enter(d *batchRun) (other *batchRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +46,8 @@ func (r *runs) leave(d *batchRun) {
 	r.remove(d)
 }
 
-// leaveIfQuiet removes a run, unless there is a notice or a nudge that it has not read. A driver that
-// comes later finds no run, and starts one.
+// leaveIfQuiet removes a run, unless there is a notice or a nudge that it has not read. A driver
+// that comes later finds no run, and starts one.
 func (r *runs) leaveIfQuiet(d *batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +77,6 @@ func (r *runs) named(batch string) *batchRun {
 
 // Has reports whether a batch is driven here.
 func (r *runs) Has(batch string) bool { return r.named(batch) != nil }
-
-func (r *runs) nudgeAll() { r.Nudge("") }
 
 // Nudge has the runs whose batch key begins with prefix look into the journal.
 func (r *runs) Nudge(prefix string) {

@@ -30,8 +30,8 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 }
 
 // askLeader tells the machine what the leader has stored. No poll follows it for minutes, so it is
-// tried until it succeeds. Controls are read after the records: a control that was stored before a call
-// was parked is then seen.
+// tried until it succeeds. Controls are read after the records: a control that was stored before a
+// call was parked is then seen.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {

@@ -13,10 +13,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A server that restarts can bring a batch back into the log that was answered and removed, while the
-// consumer counts it as settled and never delivers it. A later batch of the session finds such a head
-// when it is delivered again (intake.go). The sweep finds the others, after each reconnect and now and
-// then.
+// A server that restarts can bring a batch back into the log that was answered and removed, while
+// the consumer counts it as settled and never delivers it. A later batch of the session finds such
+// a head when it is delivered again (intake.go). The sweep finds the others, after each reconnect
+// and now and then.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
@@ -55,7 +55,7 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweep removes the heads that have their reply, and drives those that are old and driven by nobody.
+// sweep removes the heads that have their reply, and drives the old heads that have no driver.
 func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error {
 	now := c.conn.Now(ctx)
 	heads, err := c.oldHeads(ctx, now)
@@ -104,8 +104,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is so old that it may have no driver. A head that has its reply is
-// removed on the way.
+// unattended reports whether a head is so old that it may have no driver. A head that has its reply
+// is removed on the way.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
 	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil

@@ -5,12 +5,13 @@
 //	list     the open questions of a tenant             show.go
 //
 // The driver of a batch lists the questions of its calls, and withdraws them when they are closed
-// (questions.go). The list, the news and the audit lines decide nothing, so no batch waits for them.
+// (questions.go). The list, the news and the audit lines decide nothing, so no batch waits for
+// them.
 //
 // No agent may publish on the subjects of these requests, but nothing relies on that: a decision
 // counts by its signature alone. A decision is a record in the journal of its call, written by
-// compare-and-set behind the question as the leader has it. When several coordinators take decisions
-// about one question, the first that is stored counts.
+// compare-and-set behind the question as the leader has it. When several coordinators take
+// decisions about one question, the first that is stored counts.
 //
 // The rules for decisions are in internal/approval, and what a batch does with one is in
 // coordinator/batch.

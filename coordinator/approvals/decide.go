@@ -88,8 +88,8 @@ func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Re
 	return nil
 }
 
-// store writes the record that a decision makes of the open question, and returns the question as it
-// then stands.
+// store writes the record that a decision makes of the open question, and returns the question as
+// it then stands.
 func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	const tries = 10 // each try loses to another decision about the same question
 	for try := range tries {
@@ -258,8 +258,8 @@ func (s *Service) notStored(ctx context.Context, key wire.CallKey, id messages.C
 	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
-// refuse answers a decision that is not taken, and writes it to the log and the audit log. Decisions
-// that anybody could send are written only as often as the limiter allows.
+// refuse answers a decision that is not taken, and writes it to the log and the audit log.
+// Decisions that anybody could send are written only as often as the limiter allows.
 func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	s.metrics.Refused(refused.Class)
 	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))

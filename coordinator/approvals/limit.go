@@ -7,8 +7,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Anybody on the network can send decisions that are refused. So many of them are written to the log
-// and the audit log at once, and so many more with every second.
+// Anybody on the network can send decisions that are refused. So many of them are written to the
+// log and the audit log at once, and so many more with every second.
 const (
 	refusalBurst      = 100
 	refusalsPerSecond = 2

@@ -11,8 +11,8 @@ import (
 )
 
 // List puts an open question into the list and publishes it to those who watch the list. announce
-// reports whether the caller shall announce it to the agent: the question is new, or the list cannot
-// be written and nobody knows.
+// reports whether the caller shall announce it to the agent: the question is new, or the list
+// cannot be written and nobody knows.
 func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approval) (announce bool) {
 	fresh, err := s.journal.Ask(ctx, key, q)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	return true
 }
 
-// Withdraw takes a question that is closed off the list. state is how it ended. The coordinator that
-// took the decision has mostly done so before.
+// Withdraw takes a question that is closed off the list. state is how it ended. The coordinator
+// that took the decision has mostly done so before.
 func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.CallID, state string) {
 	was, listed, err := s.journal.Forget(ctx, key)
 	if err != nil {

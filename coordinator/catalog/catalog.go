@@ -1,7 +1,7 @@
 // Package catalog keeps the definitions of the tools that workers have announced.
 //
-// Announcements are durable: a fleet that is scaled to zero still has its tools. The catalog follows
-// a bucket and may be behind, so the leader is asked before a tool counts as unknown.
+// Announcements are durable: a fleet that is scaled to zero still has its tools. The catalog
+// follows a bucket and may be behind, so the leader is asked before a tool counts as unknown.
 //
 // What a definition promises is in package schemas.
 package catalog
@@ -62,8 +62,8 @@ func (k *Catalog) Current() schemas.Catalog {
 	return k.value
 }
 
-// Fold returns the name of a tool, or Config.Unknown for a name that is not in the catalog. Metrics and
-// spans have it as a label, so a model that invents names cannot make new series.
+// Fold returns the name of a tool, or Config.Unknown for a name that is not in the catalog. Metrics
+// and spans have it as a label, so a model that invents names cannot make new series.
 func (k *Catalog) Fold(tool string) string {
 	if _, known := k.Current().Lookup(tool); known {
 		return tool
@@ -203,8 +203,8 @@ func (k *Catalog) For(ctx context.Context, calls []messages.ToolCall, startWait 
 	}
 }
 
-// unknown returns the tool names in the calls that the catalog does not know and that could be names
-// of tools.
+// unknown returns the tool names in the calls that the catalog does not know and that could be
+// names of tools.
 func (k *Catalog) unknown(calls []messages.ToolCall) []string {
 	known := k.Current()
 	var names []string

@@ -18,9 +18,9 @@ const (
 	maxSteering = 256 << 10 // bytes
 )
 
-// control stores a control of a session: an abort of one batch or of all, or a message that the next
-// reply takes along. A control that is answered is durable, whichever coordinator drives the batches
-// then.
+// control stores a control of a session: an abort of one batch or of all, or a message that the
+// next reply takes along. A control that is answered is durable, whichever coordinator drives the
+// batches then.
 func (h *Handlers) control(ctx context.Context, m bus.Msg) {
 	tenant, session, err := h.names.Session(m.Subject)
 	if err != nil {

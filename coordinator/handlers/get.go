@@ -49,8 +49,8 @@ func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// reply returns the reply of a batch, or the status of an open one. The error is bus.ErrNotFound for
-// a batch that was never seen or is forgotten.
+// reply returns the reply of a batch, or the status of an open one. The error is bus.ErrNotFound
+// for a batch that was never seen or is forgotten.
 func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxHistories is how many histories and lists of batches are made at once. Each may be about as
-	// large as all the work of a session.
+	// maxHistories is how many histories and lists of batches are made at once. Each may be about
+	// as large as all the work of a session.
 	maxHistories = 2
 	// limiterTimeout is how long a request waits to be let in. Requesters wait longer.
 	limiterTimeout = 5 * time.Second

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// An answer lists so many open and so many ended batches, and stops after it has read so many bytes:
-// batches cannot be read without their bodies.
+// An answer lists so many open and so many ended batches, and stops after it has read so many
+// bytes: batches cannot be read without their bodies.
 const (
 	maxListed      = 64
 	maxListedBytes = 1 << 20
@@ -32,8 +32,8 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 		ctx, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
 		defer cancel()
 		l := sessionList{h.journal, key, want, messages.BatchList{V: messages.Version, Batches: []messages.ListedBatch{}}}
-		// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
-		// between the two reads.
+		// Read the log first: a batch leaves it only after its reply is stored, so nothing is
+		// missed between the two reads.
 		open, err := l.open(ctx)
 		if err == nil {
 			err = l.addEnded(ctx)

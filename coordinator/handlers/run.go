@@ -97,8 +97,8 @@ func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 // waitingEvery is how often a requester that wants events is sent an event of the type waiting.
 const waitingEvery = 10 * time.Second
 
-// wait passes the events on, if they are wanted, and then the reply. Replies are pushed. The log and
-// the journal are read now and then for a reply that was missed, and for a batch that was never
+// wait passes the events on, if they are wanted, and then the reply. Replies are pushed. The log
+// and the journal are read now and then for a reply that was missed, and for a batch that was never
 // stored.
 func (r *runRequest) wait(ctx context.Context) {
 	polls := time.NewTicker(r.handlers.cfg.Poll)
@@ -135,7 +135,8 @@ func (r *runRequest) isEvent(m bus.Msg) bool {
 	return m.Subject == r.handlers.names.Of(wire.VerbEvent, r.key)
 }
 
-// forward passes an event on. The event of the reply is left out: answer makes its own, as the last.
+// forward passes an event on. The event of the reply is left out: answer makes its own, as the
+// last.
 func (r *runRequest) forward(event bus.Msg) {
 	if kind := event.Header.Get(messages.EventHeader); kind != string(messages.EventReply) {
 		r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {kind}}, event.Data)
@@ -150,9 +151,9 @@ func (r *runRequest) publish(e messages.Event) {
 	r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e))
 }
 
-// check reads the log and the journal, and answers if the batch has its reply or is in neither; then
-// it is refused for the given reason. The log is read first: a batch leaves it only after its reply
-// is stored, so nothing is missed between the two reads.
+// check reads the log and the journal, and answers if the batch has its reply or is in neither;
+// then it is refused for the given reason. The log is read first: a batch leaves it only after its
+// reply is stored, so nothing is missed between the two reads.
 func (r *runRequest) check(ctx context.Context, reason string) (answered bool) {
 	_, open, err := r.handlers.journal.Open(ctx, r.key)
 	if err != nil {

@@ -65,8 +65,8 @@ func Short[T ~string](s T) T {
 }
 
 // Refused says that a batch is refused, and where in the message the reason is. The reason quotes
-// what a model or an agent wrote, so it has the level debug. A refusal because of a fault of the fleet
-// has an error in the log already.
+// what a model or an agent wrote, so it has the level debug. A refusal because of a fault of the
+// fleet has an error in the log already.
 func Refused(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
 	if r.Class == messages.ClassInternal {

@@ -18,8 +18,8 @@ import (
 // Metrics is what a coordinator counts.
 type Metrics struct {
 	Live, Slots prometheus.Gauge
-	// Redelivered counts deliveries of batches that had been delivered before. Resumed counts runs of
-	// batches that had a driver before.
+	// Redelivered counts deliveries of batches that had been delivered before. Resumed counts runs
+	// of batches that had a driver before.
 	Redelivered, Resumed prometheus.Counter
 
 	batches, calls   *prometheus.CounterVec
@@ -82,7 +82,8 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// histogram has fixed buckets, which every scraper reads, and finer native ones for scrapers that can.
+// histogram has fixed buckets, which every scraper reads, and finer native ones for scrapers that
+// can.
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -126,8 +127,8 @@ func (m *Metrics) Replied(ctx context.Context, r messages.Reply, round int, took
 	}
 }
 
-// Learned makes the series of a tool before its first event: a series that begins with its first event
-// shows no increase.
+// Learned makes the series of a tool before its first event: a series that begins with its first
+// event shows no increase.
 func (m *Metrics) Learned(tool string, kind messages.Kind) {
 	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)

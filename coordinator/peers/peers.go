@@ -1,5 +1,5 @@
-// Package peers is what coordinators tell each other: which batches they drive, which they have given
-// up, and which sessions have a new control or decision.
+// Package peers is what coordinators tell each other: which batches they drive, which they have
+// given up, and which sessions have a new control or decision.
 //
 // The notices save work and decide nothing. A lost notice costs a poll, or a batch is driven twice,
 // which does no harm. What to do about a batch is up to the coordinator.
@@ -36,8 +36,8 @@ type Peers struct {
 	conn *bus.Conn
 	runs Runs
 	cfg  Config
-	// abandoned receives the keys of batches that a peer has given up without a delivery to hand back.
-	// When it is full, the broker delivers the batch some time later.
+	// abandoned receives the keys of batches that a peer has given up without a delivery to hand
+	// back. When it is full, the broker delivers the batch some time later.
 	abandoned chan string
 
 	mu        sync.Mutex
@@ -54,8 +54,8 @@ func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	return &Peers{conn: conn, runs: r, cfg: cfg, abandoned: make(chan string, 256), elsewhere: map[string]time.Time{}}
 }
 
-// Abandoned receives the keys of batches that a peer has given up and that the broker may not deliver
-// for minutes.
+// Abandoned receives the keys of batches that a peer has given up and that the broker may not
+// deliver for minutes.
 func (p *Peers) Abandoned() <-chan string { return p.abandoned }
 
 // Publish sends a notice to all peers.
@@ -71,8 +71,8 @@ func (p *Peers) PublishRunning(batch string) {
 	p.Publish(wire.Notice{Batch: batch, Running: true, Worker: p.cfg.ID})
 }
 
-// OnNotice handles a peer's notice: it asks who drives a batch, drives one, has given one up, or has
-// stored a control or a decision for a session.
+// OnNotice handles a peer's notice: it asks who drives a batch, drives one, has given one up, or
+// has stored a control or a decision for a session.
 func (p *Peers) OnNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == p.cfg.ID {

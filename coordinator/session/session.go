@@ -1,9 +1,9 @@
 // Package session is the rule of a session's order: which batch of it a coordinator may drive.
 //
-// The log says which batch is the oldest of its session, its head. Only the head is driven, so nobody has
-// to agree with anybody. An observation stays true: a batch leaves the log only after its reply is stored.
-// So an observation may be old when it is judged. At worst a batch is driven that has ended meanwhile, and
-// its driver finds the reply.
+// The log says which batch is the oldest of its session, its head. Only the head is driven, so
+// nobody has to agree with anybody. An observation stays true: a batch leaves the log only after
+// its reply is stored. So an observation may be old when it is judged. At worst a batch is driven
+// that has ended meanwhile, and its driver finds the reply.
 //
 // The package is pure. The coordinator and the simulation both call it.
 package session
@@ -13,8 +13,8 @@ import "time"
 // MaxSuspend bounds how long nobody looks at a suspended batch.
 const MaxSuspend = 5 * time.Minute
 
-// Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by piece,
-// and each piece may be old.
+// Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by
+// piece, and each piece may be old.
 type Observation struct {
 	Seq        uint64 // of the batch in the log
 	Head       uint64 // of the oldest batch of its session; 0: the session has none
@@ -31,14 +31,16 @@ type Action uint8
 const (
 	// Drive: the batch is the head. Drive it, and then the heads behind it.
 	Drive Action = iota
-	// Join: this coordinator drives the batch. The delivery becomes the sign of life of that driver.
+	// Join: this coordinator drives the batch. The delivery becomes the sign of life of that
+	// driver.
 	Join
 	// Answer: the batch has its reply. Publish that again and remove the batch from the log.
 	Answer
-	// Wait: an earlier batch comes first, and its driver drives this one afterwards; or somebody drives
-	// this one already.
+	// Wait: an earlier batch comes first, and its driver drives this one afterwards; or somebody
+	// drives this one already.
 	Wait
-	// Clear: the batch has waited for an earlier one for a while. A head that has its reply is removed.
+	// Clear: the batch has waited for an earlier one for a while. A head that has its reply is
+	// removed.
 	Clear
 	// Vanished: the batch has just left the log.
 	Vanished
@@ -65,10 +67,11 @@ func Decide(o Observation) Action {
 	return Drive
 }
 
-// RescuesHead reports whether a batch that was delivered so often has the head of its session driven,
-// which has no reply. The head may have no driver, and the broker may never deliver it again: after a
-// restart of the server a consumer can count a message as settled that the stream still holds. It happens
-// seldom and ever more seldom, so a head that waits for a person for long costs little.
+// RescuesHead reports whether a batch that was delivered so often has the head of its session
+// driven, which has no reply. The head may have no driver, and the broker may never deliver it
+// again: after a restart of the server a consumer can count a message as settled that the stream
+// still holds. It happens seldom and ever more seldom, so a head that waits for a person for long
+// costs little.
 func RescuesHead(deliveries int) bool {
 	return deliveries >= 8 && deliveries&(deliveries-1) == 0
 }

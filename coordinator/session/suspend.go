@@ -2,10 +2,10 @@ package session
 
 import "time"
 
-// A batch that only waits for people is suspended: its driver ends, its delivery goes back until the
-// first question expires, and no process holds anything of it. A coordinator that stores a decision or
-// a control for the session resumes it: it has the head of the session driven again. If that
-// coordinator dies in between, the broker delivers the batch again.
+// A batch that only waits for people is suspended: its driver ends, its delivery goes back until
+// the first question expires, and no process holds anything of it. A coordinator that stores a
+// decision or a control for the session resumes it: it has the head of the session driven again. If
+// that coordinator dies in between, the broker delivers the batch again.
 
 // Quiet is what a driver knows of its batch before it waits for the next event.
 type Quiet struct {

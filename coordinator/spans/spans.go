@@ -79,8 +79,8 @@ type job struct {
 func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context, *Batch) {
 	ctx = tracing.Extract(ctx, a.Header)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
-		// Not made from the digest: the audit log has the trace id, and with it the arguments could be
-		// found by trial.
+		// Not made from the digest: the audit log has the trace id, and with it the arguments could
+		// be found by trial.
 		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
 	}
 	b := &Batch{cfg: cfg, accepted: a, sent: map[int]job{}}
@@ -170,7 +170,8 @@ func (b *Batch) Link(records []journal.CallEntry) {
 	}
 }
 
-// inStage returns the context of the stage of a call. The span of a stage begins with its first job.
+// inStage returns the context of the stage of a call. The span of a stage begins with its first
+// job.
 func (b *Batch) inStage(ctx context.Context, call plan.Call) context.Context {
 	if b.stage != nil && b.stageIndex != call.Stage {
 		b.endStage()
@@ -253,8 +254,8 @@ func BeginDecision(ctx context.Context, tracer trace.Tracer, h bus.Header) (cont
 	return tracer.Start(tracing.Extract(ctx, h), tracing.Decide, consumer...)
 }
 
-// DescribeDecision sets which question a person has answered, and how. It leaves out the reason that
-// the person wrote.
+// DescribeDecision sets which question a person has answered, and how. It leaves out the reason
+// that the person wrote.
 func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	if !span.IsRecording() {
 		return

@@ -91,8 +91,8 @@ func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 }
 
 // Identified returns the batch as a refusal names it. Ids that could not be read come from the
-// subject, unless its token is a hash, and ids that are too long to be repeated are left out. A body
-// that names another subject keeps only the ids that it has.
+// subject, unless its token is a hash, and ids that are too long to be repeated are left out. A
+// body that names another subject keeps only the ids that it has.
 func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))

@@ -70,9 +70,9 @@ type Ending struct {
 	Results []messages.Result
 }
 
-// Write stores the missing lines of a batch. When full lines cannot be made, or never fit, it stores
-// bare ones. When not even those can be stored, it logs that and returns nil, because waiting would
-// block the session for ever.
+// Write stores the missing lines of a batch. When full lines cannot be made, or never fit, it
+// stores bare ones. When not even those can be stored, it logs that and returns nil, because
+// waiting would block the session for ever.
 func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
 	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 		var calls []Call
@@ -132,9 +132,9 @@ func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher
 	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 }
 
-// Recall returns what the journal knows of the calls of a batch: of those with the given results, or
-// without results of those that have run or may have run. sent are the calls as the agent sent them;
-// none if the batch cannot be read.
+// Recall returns what the journal knows of the calls of a batch: of those with the given results,
+// or without results of those that have run or may have run. sent are the calls as the agent sent
+// them; none if the batch cannot be read.
 func (r *Recorder) Recall(ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result) ([]Call, error) {
 	known, err := r.journal.Calls(ctx, key)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package fleetgauges shows the state of a whole fleet to Prometheus, as the server knows it: pools,
-// streams, open batches, stuck sessions and questions to people.
+// Package fleetgauges shows the state of a whole fleet to Prometheus, as the server knows it:
+// pools, streams, open batches, stuck sessions and questions to people.
 //
 // Every coordinator shows the same values, so one scraped coordinator is enough, and a query over
 // several takes the max. A value is cached for some seconds: however many scrapers there are, the
