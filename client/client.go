@@ -154,7 +154,7 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption
 }
 
 func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (reply messages.Reply, err error) {
-	// Ask for events even when nobody wants them: the waiting events among them show that the coordinator
+	// Ask for events in any case: the waiting events among them show that the coordinator
 	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	ctx, span := c.send(ctx, trace.SpanKindClient, wire.VerbRun, b, header)

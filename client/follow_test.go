@@ -71,7 +71,7 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	s := &stage{t: t, c: over(t, conn), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 100)}
+	s := &stage{t: t, c: over(t, conn), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 10_000)}
 	door(t, conn, conn.Names().Of(wire.VerbGet, s.key), 1<<19, func(bus.Msg) any {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -328,7 +328,7 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 				s.past("running", whole[:test.known]...)
 				following := s.follow()
 				s.until(test.known)
-				time.Sleep(10 * time.Minute) // the follower seldom looks by now
+				time.Sleep(10*time.Minute + 10*time.Second) // it looks every 30 s by now, and not soon
 				began := time.Now()
 				s.past("completed", whole...)
 				s.publish(test.heard...)
