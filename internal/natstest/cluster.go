@@ -68,7 +68,7 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	meet := freePort(tb)
 	for i := range c.nodes {
 		opts := &server.Options{
-			ServerName: fmt.Sprint("n", i), JetStream: true, StoreDir: tb.TempDir(), SyncAlways: o.SyncInterval == 0, SyncInterval: o.SyncInterval,
+			ServerName: fmt.Sprint("n", i), JetStream: true, StoreDir: DataDir(tb), SyncAlways: o.SyncInterval == 0, SyncInterval: o.SyncInterval,
 			MaxPayload: server.MAX_PAYLOAD_SIZE, MaxControlLine: server.MAX_CONTROL_LINE_SIZE, NoSigs: true, NoLog: true,
 			Host: "127.0.0.1", Port: freePort(tb),
 			Cluster: server.ClusterOpts{Name: "cluster", Host: "127.0.0.1", Port: freePort(tb)},

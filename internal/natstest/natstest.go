@@ -23,6 +23,9 @@ func Server(tb testing.TB, options ...Option) *devserver.Server {
 	if o.Listen == anyPort {
 		o.Listen = FreeAddr(tb) // still free after a restart of the server
 	}
+	if o.DataDir == "" {
+		o.DataDir = DataDir(tb)
+	}
 	srv, err := devserver.Start(o)
 	if err != nil {
 		tb.Fatalf("start a NATS server: %v", err)

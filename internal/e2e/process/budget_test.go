@@ -112,7 +112,7 @@ func TestDurabilityBudget(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")
 	}
-	p, server := serverOn(t, t.TempDir(), nil)
+	p, server := serverOn(t, natstest.DataDir(t), nil)
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	tools := "tools:\n  - {name: look, kind: read, builtin: noop}\n  - {name: put, kind: write, builtin: noop}\n"
 	if err := os.WriteFile(file, []byte(tools), 0o600); err != nil {

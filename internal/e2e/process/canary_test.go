@@ -113,7 +113,7 @@ func newCanaries(t *testing.T, env ...string) *canaries {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + strings.Replace(collector, "://", "://who:cnry-collector@", 1), "OTEL_EXPORTER_OTLP_COMPRESSION=none",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20cnry-header,x-key=cnry%2Dheader", "OTEL_BSP_SCHEDULE_DELAY=50", "TOOLFLEET_COORDINATOR_DRAIN=200ms", "TOOLFLEET_DRAIN=200ms",
 	}, env...)}
-	c.server = c.start("nats", "--nats-config", filepath.Join(dir, "nats.conf"), "--listen", addr, "--data", filepath.Join(dir, "data"))
+	c.server = c.start("nats", "--nats-config", filepath.Join(dir, "nats.conf"), "--listen", addr, "--data", natstest.DataDir(t))
 	c.sinks["the log of nats"] = c.server.log.String
 	c.until("the server listens", func() bool {
 		conn, err := net.Dial("tcp", addr)

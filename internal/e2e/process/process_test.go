@@ -83,7 +83,7 @@ func newProcesses(t *testing.T, env ...string) *processes {
 	p := &processes{t: t, env: env}
 	addr := natstest.FreeAddr(t)
 	p.url = "nats://" + addr
-	p.start("nats", "--listen", addr, "--data", t.TempDir())
+	p.start("nats", "--listen", addr, "--data", natstest.DataDir(t))
 	p.until("the server listens", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -76,7 +77,7 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 // then the log shows it.
 func TestAnUnsafeServerIsRefused(t *testing.T) {
 	t.Parallel()
-	p, server := serverOn(t, t.TempDir(), []string{"--sync", "1m"})
+	p, server := serverOn(t, natstest.DataDir(t), []string{"--sync", "1m"})
 	p.until("the server says what it risks", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
 	file, _ := p.tools()
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
