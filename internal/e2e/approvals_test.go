@@ -404,13 +404,10 @@ func TestAReadMayAsk(t *testing.T) {
 	})
 }
 
-// Ten thousand calls wait for approval and keep no part of the fleet busy. After every process is
-// restarted, one of them is approved and runs once, under its own call id.
-func TestTenThousandApprovals(t *testing.T) {
-	parked := 10_000
-	if testing.Short() {
-		parked = 500
-	}
+// A thousand calls (-many) wait for approval and keep no part of the fleet busy. After every process
+// is restarted, one of them is approved and runs once, under its own call id.
+func TestManyApprovals(t *testing.T) {
+	parked := *many
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
