@@ -45,6 +45,7 @@ func dial(t *testing.T, url string) *bus.Conn {
 // not lost yet: the other write may be an earlier one of its own. A writer that waits for the
 // decision wins or loses like any other.
 func TestReplicated(t *testing.T) {
+	t.Parallel()
 	c := dial(t, replicated(t).URL())
 	if err := c.Provision(t.Context(), bus.Provision{}); err != nil {
 		t.Errorf("more replicas than asked for: %v", err)
@@ -106,6 +107,7 @@ func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq u
 // An acknowledged write is seen by every later read, even where the nearest replica does not have
 // it yet.
 func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
+	t.Parallel()
 	cl := replicated(t)
 	const stream = "TOOLFLEET_CALLS"
 	writer, reader := dial(t, cl.URLOf(cl.Leader(stream))), dial(t, cl.URLOf(cl.Follower(stream)))
@@ -157,6 +159,7 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 }
 
 func TestObjectsOnACluster(t *testing.T) {
+	t.Parallel()
 	cl := replicated(t)
 	const stream = "OBJ_TOOLFLEET_OBJECTS"
 	writer, reader := dial(t, cl.URLOf(cl.Leader(stream))), dial(t, cl.URLOf(cl.Follower(stream)))

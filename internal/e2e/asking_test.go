@@ -346,6 +346,7 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 // Two coordinators of a cluster get decisions while the journal's leader changes: exactly one
 // decision counts.
 func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
+	t.Parallel()
 	f := newReplicated(t)
 	defer f.close()
 	p := newPeople(t, "alice", "bob")

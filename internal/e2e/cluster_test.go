@@ -124,6 +124,7 @@ func (l *ledger) done() int {
 // once, its session's writes run in order, none is applied twice, and each read sees the write
 // before it.
 func TestAClusterLosesLeadersAndANode(t *testing.T) {
+	t.Parallel()
 	f := newReplicated(t)
 	defer f.close()
 	var l ledger
@@ -222,6 +223,7 @@ func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) b
 // Two writers claim the same call over and over, at different nodes, while the journal's leader
 // changes. Each claim goes to one of them, and the other learns whose it is.
 func TestTwoRacingClaimsOnACluster(t *testing.T) {
+	t.Parallel()
 	f := newReplicated(t)
 	defer f.close()
 	stream := f.conn.Names().Stream(bus.Calls)
@@ -276,6 +278,7 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 
 // Once a record is acknowledged to one daemon, the others see it, even at a node that lags.
 func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
+	t.Parallel()
 	f := newReplicated(t)
 	defer f.close()
 	names := f.conn.Names()

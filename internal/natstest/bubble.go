@@ -18,7 +18,8 @@ const Lifetime = 7 * 24 * time.Hour
 // Bubble runs test with a real server inside a testing/synctest bubble, where time passes only
 // while every goroutine waits.
 //
-//   - No t.Parallel: one bubble at a time per process, and no other NATS client beside it.
+//   - No t.Parallel: one bubble at a time per process, and no other NATS client beside it. Parallel
+//     tests without a bubble do no harm: go test runs them after all others of the package.
 //   - No sockets: connect through srv.InProcessConn, and use net.Pipe for the rest.
 //   - The clock stands still while a subprocess runs, and while a mutex is held across a sleep.
 //   - Shut down everything that was started before test returns, or in t.Cleanup. A left-over

@@ -174,6 +174,7 @@ func (s *sandbox) allUnchanged(t testing.TB, commands []string) {
 }
 
 func TestSafeCommandsChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newSandbox(t)
 	s.allUnchanged(t, lines(safeCommands))
 }
@@ -263,11 +264,13 @@ func tries(n int) int {
 }
 
 func TestComposedCommandsChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newSandbox(t)
 	s.allUnchanged(t, generated(t, 1, tries(400), false))
 }
 
 func TestSplicedCommandsChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newSandbox(t)
 	s.allUnchanged(t, generated(t, 2, tries(4000), true))
 }
@@ -276,6 +279,7 @@ func TestSplicedCommandsChangeNothing(t *testing.T) {
 // and that is safe again. A difference between the two parsers would show as an unclassified
 // command.
 func TestBashReadsTheSame(t *testing.T) {
+	t.Parallel()
 	s := newSandbox(t)
 	safe := append(lines(safeCommands), generated(t, 3, tries(20000), true)...)
 	for batch := range slices.Chunk(safe, 100) {
