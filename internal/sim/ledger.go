@@ -187,16 +187,16 @@ func (l *ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// over is told of every run that ends, however it does: at the end of its lease at the latest, unless its worker slept.
+// over is told of every run that ends, however it does: before the end of its lease, by the grace, unless its worker slept.
 func (l *ledger) over(a *attempt) {
 	until := a.run.started
 	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.key)) {
 		if record := m.Body.(wire.CallRecord); record.Attempt == a.run.attempt && record.State != wire.Ended {
-			until = m.Time.Add(Lease)
+			until = m.Time.Add(Lease - Grace)
 		}
 	}
-	if a.claims() && a.Now.After(until) && a.slept.Before(until.Add(-Grace)) {
-		l.fail("the run of call %s at %s went on for %v after its lease", a.key, a.name, a.Now.Sub(until))
+	if a.claims() && a.Now.After(until) && a.slept.Before(until) {
+		l.fail("the run of call %s at %s went on for %v after the time its lease gave it", a.key, a.name, a.Now.Sub(until))
 	}
 }
 
