@@ -37,7 +37,8 @@ type running struct {
 	// questions are what the journal is being asked, with what ends each of them early.
 	questions map[int]context.CancelFunc
 	asked     int            // questions so far
-	work      sync.WaitGroup // waits for the phases and the questions
+	outbox    outbox         // what is sent without an answer
+	work      sync.WaitGroup // waits for the phases, the questions and the outbox
 }
 
 // granted answers a claim.
@@ -76,6 +77,48 @@ func (b *mailbox) take() []mail {
 	mails := b.mails
 	b.mails = nil
 	return mails
+}
+
+// outbox sends what needs no answer, in order, on a goroutine that lives while there is something to
+// send. A send can block for as long as the connection is stuck, and the lease of a call must be
+// watched meanwhile.
+type outbox struct {
+	mu    sync.Mutex
+	sends []func() // guarded by mu
+	busy  bool     // a goroutine sends; guarded by mu
+}
+
+// add queues a send. It reports whether a goroutine has to be started for [outbox.empty].
+func (o *outbox) add(send func()) (start bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sends = append(o.sends, send)
+	start = !o.busy
+	o.busy = true
+	return start
+}
+
+// empty sends until nothing is left.
+func (o *outbox) empty() {
+	for {
+		o.mu.Lock()
+		if len(o.sends) == 0 {
+			o.busy = false
+			o.mu.Unlock()
+			return
+		}
+		next := o.sends[0]
+		o.sends = o.sends[1:]
+		o.mu.Unlock()
+		next()
+	}
+}
+
+// send queues what needs no answer.
+func (r *running) send(send func()) {
+	if r.outbox.add(send) {
+		r.work.Go(r.outbox.empty)
+	}
 }
 
 func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
@@ -141,11 +184,15 @@ func (r *running) perform(ctx context.Context, effect attempt.Effect) {
 	case attempt.Close:
 		r.close(e.End)
 	case attempt.Settle:
-		r.consumer.settle(r.log, r.settle(e))
+		d, log := r.d, r.log
+		r.send(func() { r.consumer.settle(log, settle(d, e)) })
 	case attempt.Extend:
-		if err := r.d.InProgress(); err != nil {
-			r.log.Debug("sign of life not sent", "err", err)
-		}
+		d, log := r.d, r.log
+		r.send(func() {
+			if err := d.InProgress(); err != nil {
+				log.Debug("sign of life not sent", "err", err)
+			}
+		})
 	case attempt.Notify:
 		r.notify(e)
 	case attempt.Emit:
@@ -283,29 +330,33 @@ func (r *running) close(end attempt.End) {
 	}
 }
 
-func (r *running) settle(s attempt.Settle) error {
+func settle(d *bus.Delivery, s attempt.Settle) error {
 	switch s.How {
 	case attempt.Ack:
-		return r.d.Ack()
+		return d.Ack()
 	case attempt.Term:
-		return r.d.Term(s.Reason)
+		return d.Term(s.Reason)
 	case attempt.Nak:
-		return r.d.Nak(s.After)
+		return d.Nak(s.After)
 	}
 	return nil
 }
 
 func (r *running) notify(n attempt.Notify) {
-	conn := r.consumer.conn
-	if err := conn.Publish(conn.Names().Notify(n.To), nil, rawjson.MustMarshal(n.Notice)); err != nil {
-		r.log.Debug("coordinator not told; its poll will find out", "err", err)
-	}
+	conn, log := r.consumer.conn, r.log
+	r.send(func() {
+		if err := conn.Publish(conn.Names().Notify(n.To), nil, rawjson.MustMarshal(n.Notice)); err != nil {
+			log.Debug("coordinator not told; its poll will find out", "err", err)
+		}
+	})
 }
 
 // emit publishes an event for watchers.
 func (r *running) emit(e messages.Event) {
-	conn, header := r.consumer.conn, bus.Header{messages.EventHeader: {string(e.Type)}}
-	if err := conn.Publish(conn.Names().Of(wire.VerbEvent, r.key.BatchKey), header, rawjson.MustMarshal(e)); err != nil {
-		r.log.Debug("event lost", "type", e.Type, "err", err)
-	}
+	conn, log, header := r.consumer.conn, r.log, bus.Header{messages.EventHeader: {string(e.Type)}}
+	r.send(func() {
+		if err := conn.Publish(conn.Names().Of(wire.VerbEvent, r.key.BatchKey), header, rawjson.MustMarshal(e)); err != nil {
+			log.Debug("event lost", "type", e.Type, "err", err)
+		}
+	})
 }
