@@ -187,7 +187,8 @@ func (l *ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// over is told of every run that ends, however it does: before the end of its lease, by the grace, unless its worker slept.
+// over is told of every run that ends, however it does: before the end of its lease, by the grace,
+// unless its worker slept.
 func (l *ledger) over(a *attempt) {
 	until := a.run.started
 	for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.key)) {

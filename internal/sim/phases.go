@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// What package pipeline does with a call, in short: phase four about people, the claim, the tool, and what a cancelled run
-// comes to.
+// This file is what package pipeline does with a call, in short: phase four about people, the
+// claim, the tool, and what a cancelled run comes to.
 
 // phases takes the call through its phases.
 func (a *attempt) phases(t *task, prior *wire.CallRecord) machine.Event {
@@ -70,7 +70,8 @@ func (a *attempt) unstarted() machine.Event {
 	switch {
 	case !errors.As(a.cause, &stop):
 		return machine.Ended{Err: a.cause}
-	case a.grant.Attempt > 1 && a.claims() && a.repeatable(): // an attempt before this one may have been applied
+	// An attempt before this one may have been applied.
+	case a.grant.Attempt > 1 && a.claims() && a.repeatable():
 		return machine.Ended{Result: a.unrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)}
 	}
 	return machine.Ended{Result: a.unrun(messages.StatusAborted, messages.CodeAborted)}
@@ -90,7 +91,7 @@ func (a *attempt) repeatable() bool {
 	return a.job.Kind != messages.KindWrite || a.worker.fleet.tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
 }
 
-// freeze gives the attempt its input. The hooks of this fleet make another one of it each time that they run.
+// freeze gives the attempt its input. The hooks of this fleet make another one each time they run.
 func (a *attempt) freeze(prior *wire.CallRecord) {
 	switch {
 	case prior == nil || prior.ArgsHash == "":

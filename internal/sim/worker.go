@@ -12,8 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// worker is the shell of the real attempt.Machine: it carries out on the broker model what the machine wants, as package
-// lane does on the server. The phases are a model of package pipeline; see phases.go.
+// worker is the shell of the real attempt.Machine: it carries out on the broker model what the
+// machine wants, as package lane does on the server. The phases are a model of package pipeline;
+// see phases.go.
 type worker struct {
 	*process
 	fleet  *Fleet
@@ -174,7 +175,8 @@ func (a *attempt) perform(effect machine.Effect) {
 		if e.What == machine.LeaseMissed {
 			a.tally["leases lost"]++
 		}
-	case machine.Abort, machine.Emit, machine.Report, machine.Log: // a question that is not aborted ends by itself
+	// A question that is not aborted ends by itself.
+	case machine.Abort, machine.Emit, machine.Report, machine.Log:
 	default:
 		a.worker.spawn("asks", func(t *task) { a.post(a.ask(journal{t}, effect)) })
 	}

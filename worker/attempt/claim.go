@@ -14,8 +14,8 @@ import (
 )
 
 // recordHeadroom is what a record needs beside its heavy fields (arguments, hooks, approval,
-// permission), in bytes of a message. Renewals and releases have more of these other fields than the
-// claim before them.
+// permission), in bytes of a message. Renewals and releases have more of these other fields than
+// the claim before them.
 const recordHeadroom = 1 << 10
 
 // prior returns the record that the job takes over from, or nil when there is none.
@@ -119,8 +119,8 @@ func (m *Machine) granted(since time.Time) {
 }
 
 // start lets the phases start the tool. Watchers get the running event only now, and not when the
-// call was picked up. By then the start of a call that claims is durable, and a call that is refused
-// or waits for a person never shows as running.
+// call was picked up. By then the start of a call that claims is durable, and a call that is
+// refused or waits for a person never shows as running.
 func (m *Machine) start(g call.Grant) {
 	m.emit(messages.Event{Type: messages.EventRunning})
 	m.do(Grant{g})

@@ -262,13 +262,13 @@ func (m *Machine) writeEnd() {
 
 func (m *Machine) storeFailed(ev Failed) {
 	const text = "result not stored; trying again"
-	smaller := light(m.writing)
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
-	case m.writing.Nonce != "" && len(rawjson.MustMarshal(smaller)) < len(rawjson.MustMarshal(m.writing)): // a result is worth more than a copy of the arguments
-		m.writing = smaller
-		m.do(Write{Record: smaller, Behind: m.last})
+	// A result is worth more than a copy of the arguments.
+	case heavy(m.writing):
+		m.writing = light(m.writing)
+		m.do(Write{Record: m.writing, Behind: m.last})
 	default:
 		m.drop("The result is too large to be kept.")
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)

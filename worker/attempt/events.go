@@ -128,8 +128,8 @@ type (
 	// Begin wants the span of the attempt opened: [Began]. Prior is the record that the job takes
 	// over from; nil: there is none.
 	Begin struct{ Prior *wire.CallRecord }
-	// Run wants the phases started: [Wanted] and [Told] on the way, and [Ended]. With a Cause the run
-	// is cancelled from the start.
+	// Run wants the phases started: [Wanted] and [Told] on the way, and [Ended]. With a Cause the
+	// run is cancelled from the start.
 	Run struct {
 		Job   wire.Job
 		Prior *wire.CallRecord
@@ -260,7 +260,8 @@ type End struct {
 	Err      error // why the call was not brought to an end here; nil: it was
 }
 
-// What became of an attempt that ended without a result, and the failure of one that lost its lease.
+// What became of an attempt that ended without a result, and the failure of one that lost its
+// lease.
 const (
 	Parked     = "parked"
 	Released   = "released"

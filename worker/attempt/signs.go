@@ -43,6 +43,11 @@ func light(record wire.CallRecord) wire.CallRecord {
 	return record
 }
 
+// heavy reports whether a record has a heavy part.
+func heavy(r wire.CallRecord) bool {
+	return r.Input != nil || r.Approval != nil && (r.Approval.Input != nil || r.Approval.Original != nil)
+}
+
 // told publishes an event of the phases.
 func (m *Machine) told(e messages.Event) {
 	if !m.state.phases() {

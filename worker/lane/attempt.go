@@ -79,9 +79,9 @@ func (b *mailbox) take() []mail {
 	return mails
 }
 
-// outbox sends what needs no answer, in order, on a goroutine that lives while there is something to
-// send. A send can block for as long as the connection is stuck, and the lease of a call must be
-// watched meanwhile.
+// outbox sends what needs no answer, in order, on a goroutine that lives while there is something
+// to send. A send can block for as long as the connection is stuck, and the lease of a call must
+// be watched meanwhile.
 type outbox struct {
 	mu    sync.Mutex
 	sends []func() // guarded by mu

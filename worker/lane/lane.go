@@ -54,9 +54,9 @@ type Tools interface {
 	Serves(job wire.Job) (service Service, ok bool)
 	// Run takes the call through its phases. prior is the record that the job takes over from, and
 	// nil for a call that begins; a frozen input in it stays as it is. Run calls claim once, right
-	// before the tool is started, and returns its error. It returns a *call.HandBack for a call that was
-	// planned to run beside others and must run alone, and a *call.Ask for a call that a person has to
-	// allow first. tell receives events and fills in their ids.
+	// before the tool is started, and returns its error. It returns a *call.HandBack for a call
+	// that was planned to run beside others and must run alone, and a *call.Ask for a call that a
+	// person has to allow first. tell receives events and fills in their ids.
 	//
 	// When ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result.
 	// With any other cause the worker shuts down or has lost its claim: Run then returns an error
@@ -278,8 +278,8 @@ func (c *Consumer) enter(r *running, first mail) bool {
 	return true
 }
 
-// leave takes an attempt out of hand. Every delivery that it has taken over is in its mailbox before
-// Closed.
+// leave takes an attempt out of hand. Every delivery that it has taken over is in its mailbox
+// before Closed.
 func (c *Consumer) leave(r *running) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
