@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -215,27 +216,11 @@ func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry
 	if err != nil && !errors.Is(err, bus.ErrCorrupt) {
 		return nil, err
 	}
-	ended := func(i int, r messages.Result) {
+	ends, newest := recall.Ends(known, plans)
+	for i, r := range ends {
 		if i >= 0 && i < len(c.results) && c.results[i].Status == "" {
 			c.results[i] = r
 			c.results[i].Index, c.results[i].CallID = i, c.calls[i].ID
-		}
-	}
-	newest = map[int]journal.CallEntry{}
-	for _, e := range known.Records {
-		newest[e.Key.Index] = e
-		if e.Record.State == wire.Ended && e.Record.Result != nil {
-			ended(e.Key.Index, *e.Record.Result)
-		}
-	}
-	for _, plan := range plans {
-		for _, r := range plan.Record.Results {
-			ended(r.Index, r)
-		}
-	}
-	for _, e := range known.Results {
-		if _, recorded := newest[e.Key.Index]; !recorded {
-			ended(e.Key.Index, e.Result)
 		}
 	}
 	return newest, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -64,14 +65,8 @@ func (d *batchRun) look(ctx context.Context) {
 
 // recorded returns the record of a call as an event.
 func (d *batchRun) recorded(ctx context.Context, index int, record wire.CallRecord, seq uint64) batch.Recorded {
-	if ran, ok := audit.RanOf(record); ok {
-		d.ran[index] = ran
-	}
-	event := batch.Recorded{Index: index, Record: record, Seq: seq}
-	if record.State == wire.Parked && record.Approval != nil {
-		event.Expires = d.conn.Local(ctx, record.Approval.Expires)
-	}
-	return event
+	d.noteRan(index, record)
+	return recall.Recorded(index, record, seq, func(t time.Time) time.Time { return d.conn.Local(ctx, t) })
 }
 
 // lookAll reads what the journal holds of the open calls, and the controls of the session. A failed
@@ -97,32 +92,28 @@ func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known returns records and results as events. A call with a record is as its record says, any
-// other as its result says. What does not name the call is left out: it belongs to another batch.
+// known returns what the journal holds about the calls, as events.
 func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
-	var events []batch.Event
-	for _, key := range known.Hands { // first: records are of a later time
-		if key.Index < len(d.in.Calls) {
-			events = append(events, batch.HandedBack{Index: key.Index})
-		}
-	}
-	recorded := map[int]bool{}
-	for _, e := range known.Records {
-		i := e.Key.Index
-		if i < len(d.in.Calls) && (e.Record.Result == nil || d.isOf(i, *e.Record.Result)) {
-			recorded[i] = true
-			events = append(events, d.recorded(ctx, i, e.Record, e.Seq))
-		}
-	}
-	for _, e := range known.Results {
-		if i := e.Key.Index; i < len(d.in.Calls) && !recorded[i] && !d.machine.Claims(i) && d.isOf(i, e.Result) {
-			events = append(events, batch.Ended{Index: i, Result: e.Result})
-		}
-	}
 	for _, err := range known.Unread {
 		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
 	}
+	events := recall.Calls(known, recall.Batch{
+		Calls: len(d.in.Calls), Claims: d.machine.Claims, IsOf: d.isOf,
+		Local: func(t time.Time) time.Time { return d.conn.Local(ctx, t) },
+	})
+	for _, ev := range events {
+		if e, is := ev.(batch.Recorded); is {
+			d.noteRan(e.Index, e.Record)
+		}
+	}
 	return events
+}
+
+// noteRan keeps what a record says about the run of a call, for its audit line.
+func (d *batchRun) noteRan(index int, record wire.CallRecord) {
+	if ran, ok := audit.RanOf(record); ok {
+		d.ran[index] = ran
+	}
 }
 
 // isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -21,23 +21,7 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 		return nil, err
 	}
 	d.controlsRead = entries
-	var events []batch.Event
-	for _, e := range entries {
-		if by := e.Record.Taken; by != "" && by != d.accepted.Key.Batch { // that reply took the earlier steering along
-			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
-		}
-		stop := wire.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
-		if e.Record.Aborts(e.Stored, d.accepted.Key.Batch, d.accepted.Seq, d.accepted.Stored, d.cfg.BatchTTL) {
-			events = append(events, batch.Aborted{Stop: stop})
-		}
-		if e.Record.UpTo < d.accepted.Seq {
-			continue
-		}
-		if w := e.Record.When; w == messages.SteerBetweenGroups || w == messages.SteerImmediate {
-			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})
-		}
-	}
-	return events, nil
+	return recall.Controls(entries, d.accepted, d.cfg.BatchTTL), nil
 }
 
 // steering returns the messages that this reply takes along. A record says so before the reply is

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -167,10 +168,5 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 // has a grant that no worker has followed.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
-	for _, e := range known.Records {
-		if s := e.Record.State; s == wire.Parked || s == wire.Granted {
-			return true, err
-		}
-	}
-	return false, err
+	return err == nil && recall.WaitsForPeople(known), err
 }

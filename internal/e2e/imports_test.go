@@ -96,6 +96,7 @@ var rooms = []room{
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	{path: "internal/worker", may: plus(foundations, "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
+	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
@@ -107,7 +108,7 @@ var rooms = []room{
 	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
-	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "worker/attempt", "worker/call")},
+	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
 	{path: "internal/config", may: plus(foundations, "internal/approval", "internal/worker", "worker/hook/...", "worker/permission")},

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
+	truth "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -31,19 +33,19 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 			continue
 		}
 		key, e := d.sub.Key.Call(i), newest[i]
-		next := closing.Call(d.Now, i, e.record, e.seq)
+		next := closing.Call(d.Now, i, e.Record, e.Seq)
 		if !next.End {
 			all = false
 			continue
 		}
 		result := messages.Result{
-			Index: i, CallID: call.ID, Tool: call.PlannedCall.Tool, Attempt: e.record.Attempt,
+			Index: i, CallID: call.ID, Tool: call.PlannedCall.Tool, Attempt: e.Record.Attempt,
 			Status: messages.StatusError, Outcome: messages.Failed(messages.CodeInternal, "closed"),
 		}
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
-		if e.seq == 0 { // a worker of a call that does not claim looks for its result
+		if e.Seq == 0 { // a worker of a call that does not claim looks for its result
 			stored, err := d.writeResult(key, result)
 			if err != nil {
 				all = false
@@ -51,9 +53,9 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 			}
 			result = stored
 		}
-		record := e.record
+		record := e.Record
 		record.State, record.Nonce, record.Result = wire.Ended, d.nonce(), &result
-		if _, err := d.write(key, record, e.seq, never); err == nil {
+		if _, err := d.write(key, record, e.Seq, never); err == nil {
 			results[i] = result
 		} else {
 			all = false
@@ -75,7 +77,7 @@ func (d *drive) withdrawAll() error {
 }
 
 // ends fills in the results that are stored, and gives the newest record of each call.
-func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error) {
+func (d *drive) ends(results []messages.Result) (newest map[int]truth.CallEntry, err error) {
 	known, err := d.truth().Calls(anytime, d.sub.Key)
 	if err != nil {
 		return nil, err
@@ -84,25 +86,10 @@ func (d *drive) ends(results []messages.Result) (newest map[int]entry, err error
 	if err != nil {
 		return nil, err
 	}
-	ended := func(i int, r messages.Result) {
+	ends, newest := recall.Ends(known, plans)
+	for i, r := range ends {
 		if results[i].Status == "" {
 			results[i] = r
-		}
-	}
-	newest = map[int]entry{}
-	for _, e := range known.Records {
-		if newest[e.Key.Index] = (entry{e.Seq, e.Record}); e.Record.State == wire.Ended {
-			ended(e.Key.Index, *e.Record.Result)
-		}
-	}
-	for _, p := range plans {
-		for _, r := range p.Record.Results {
-			ended(r.Index, r)
-		}
-	}
-	for _, r := range known.Results {
-		if _, has := newest[r.Key.Index]; !has {
-			ended(r.Key.Index, r.Result)
 		}
 	}
 	return newest, nil

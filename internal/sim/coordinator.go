@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	truth "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -342,44 +343,21 @@ func (d *drive) recall() (found bool, err error) {
 	return len(plans)+len(events) > 0, nil
 }
 
-// controls is what was said to the session, as far as it means this batch.
-func (d *drive) controls() (events []batch.Event, err error) {
+// controls returns the controls of the session that mean this batch.
+func (d *drive) controls() ([]batch.Event, error) {
 	all, err := d.truth().Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range all {
-		record := e.Record
-		if record.Aborts(e.Stored, d.sub.Key.Batch, d.accepted.Seq, d.accepted.Stored, BatchTTL) {
-			events = append(events, batch.Aborted{})
-		}
-		if record.UpTo < d.accepted.Seq {
-			continue
-		}
-		if record.When != "" {
-			events = append(events, batch.Steered{Now: record.When == messages.SteerImmediate})
-		}
-	}
-	return events, nil
+	return recall.Controls(all, d.accepted, BatchTTL), err
 }
 
 func (d *drive) events(k truth.Known) []batch.Event {
-	var events []batch.Event
-	for _, key := range k.Hands {
-		events = append(events, batch.HandedBack{Index: key.Index})
-	}
-	has := map[int]bool{}
-	for _, e := range k.Records {
-		has[e.Key.Index] = true
-		events = append(events, recorded(e.Key.Index, entry{e.Seq, e.Record}))
-	}
-	for _, r := range k.Results {
-		if i := r.Key.Index; !has[i] && !d.claims(i) {
-			events = append(events, batch.Ended{Index: i, Result: r.Result})
-		}
-	}
-	return events
+	return recall.Calls(k, recall.Batch{
+		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
+		IsOf: func(int, messages.Result) bool { return true },
+	})
 }
+
+// local returns a time of the server by the clock of the processes, which is the same here.
+func local(t time.Time) time.Time { return t }
 
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
 

@@ -14,7 +14,7 @@
 // dies, so every history can be run again; thousands of them take seconds. The broker answers as
 // the real server does: the tests run the same random commands on both and compare every answer.
 //
-// The decisions are those of the real code: batch.Machine, attempt.Machine, session.Decide, plan,
+// The decisions are those of the real code: batch.Machine, attempt.Machine, session, recall, plan,
 // approval, and internal/journal, which runs on the model of the broker (see [store]). The files
 // here carry the decisions out: worker.go for a worker, coordinator.go, close.go and rest.go for a
 // coordinator. phases.go is package pipeline in short.

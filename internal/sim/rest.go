@@ -1,10 +1,13 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
+	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -115,15 +118,16 @@ func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.Bat
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		head, found, err := c.nextHead(t, lane)
 		if err == nil {
-			if !found || first > 0 && head.Seq != first {
-				return
+			seen := session.Suspended{Due: true}
+			if found {
+				seen.Head = head.Seq
 			}
-			first = head.Seq
-			is := true
-			if due != nil {
-				is, err = due(t, head.Key)
+			first = cmp.Or(first, seen.Head)
+			seen.First = first
+			if due != nil && found && seen.Head == first {
+				seen.Due, err = due(t, head.Key)
 			}
-			if err == nil && (!is || !c.driveLane(t, head, nil)) {
+			if err == nil && (session.DecideResume(seen) == session.Leave || !c.driveLane(t, head, nil)) {
 				return
 			}
 		}
@@ -134,27 +138,29 @@ func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.Bat
 // waitsForPeople reports whether a batch may rest.
 func (c *coordinator) waitsForPeople(t *task, key wire.BatchKey) (bool, error) {
 	known, err := t.truth().Calls(anytime, key)
-	for _, e := range known.Records {
-		if s := e.Record.State; s == wire.Parked || s == wire.Granted {
-			return true, err
-		}
-	}
-	return false, err
+	return err == nil && recall.WaitsForPeople(known), err
 }
 
 // rest ends the drive when the batch only waits for people, and reports whether it did.
 func (d *drive) rest() bool {
-	if _, rests := d.machine.Rest(); rests && !d.sure {
-		d.lookOnce()
+	for !d.broken {
+		until, waits := d.machine.Rest()
+		switch session.DecideSuspend(session.Quiet{Waits: waits, Until: until, Now: d.Now, Sure: d.sure}) {
+		case session.Ask:
+			d.lookOnce()
+			continue
+		case session.Continue:
+			return false
+		}
+		if d.nudged || len(d.heard) > 0 {
+			return false
+		}
+		d.resting = until
+		delete(d.coordinator.live, d.sub.Key)
+		d.tally["rests"]++
+		return true
 	}
-	until, rests := d.machine.Rest()
-	if !rests || !d.Now.Before(until) || d.nudged || len(d.heard) > 0 {
-		return false
-	}
-	d.resting = until
-	delete(d.coordinator.live, d.sub.Key)
-	d.tally["rests"]++
-	return true
+	return false
 }
 
 // lookOnce is a look that no other follows for minutes.
@@ -188,14 +194,5 @@ func (d *drive) look() {
 
 // recorded is the record of a call as an event.
 func recorded(index int, e entry) batch.Recorded {
-	event := batch.Recorded{Index: index, Record: e.record, Seq: e.seq}
-	if e.record.State == wire.Parked {
-		event.Expires = e.record.Approval.Expires
-	}
-	return event
-}
-
-// ended is the end of a call as an event.
-func ended(index int, e entry) batch.Ended {
-	return batch.Ended{Index: index, Result: *e.record.Result}
+	return recall.Recorded(index, e.record, e.seq, local)
 }

@@ -1,0 +1,120 @@
+// Package recall turns what the journal holds about a batch into events for its machine. A batch
+// that had a driver before goes on from these events, and a poll tells the machine what it has
+// missed.
+//
+// The package is pure. The driver and the simulation both call it.
+package recall
+
+import (
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Controls returns the controls of a session that mean one of its batches. ttl is how long after an
+// abort by id its batch may be stored.
+func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
+	var events []batch.Event
+	for _, e := range entries {
+		// The reply of that batch took the earlier steering along.
+		if by := e.Record.Taken; by != "" && by != a.Key.Batch {
+			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
+		}
+		stop := wire.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
+		if e.Record.Aborts(e.Stored, a.Key.Batch, a.Seq, a.Stored, ttl) {
+			events = append(events, batch.Aborted{Stop: stop})
+		}
+		if e.Record.UpTo < a.Seq {
+			continue
+		}
+		if w := e.Record.When; w == messages.SteerBetweenGroups || w == messages.SteerImmediate {
+			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})
+		}
+	}
+	return events
+}
+
+// Batch is what Calls has to know about a batch.
+type Batch struct {
+	Calls  int
+	Claims func(index int) bool // the call claims, as far as its machine knows
+	// IsOf reports whether a stored result names the call at an index.
+	IsOf func(index int, r messages.Result) bool
+	// Local returns a time of the server's clock by the clock that the machine is stepped with.
+	Local func(time.Time) time.Time
+}
+
+// Calls returns records and results as events. A call with a record is as its record says, any
+// other as its result says. What does not name the call belongs to another batch and is left out.
+func Calls(known journal.Known, b Batch) []batch.Event {
+	var events []batch.Event
+	for _, key := range known.Hands { // first, because records are newer
+		if key.Index < b.Calls {
+			events = append(events, batch.HandedBack{Index: key.Index})
+		}
+	}
+	recorded := map[int]bool{}
+	for _, e := range known.Records {
+		i := e.Key.Index
+		if i < b.Calls && (e.Record.Result == nil || b.IsOf(i, *e.Record.Result)) {
+			recorded[i] = true
+			events = append(events, Recorded(i, e.Record, e.Seq, b.Local))
+		}
+	}
+	for _, e := range known.Results {
+		if i := e.Key.Index; i < b.Calls && !recorded[i] && !b.Claims(i) && b.IsOf(i, e.Result) {
+			events = append(events, batch.Ended{Index: i, Result: e.Result})
+		}
+	}
+	return events
+}
+
+// Recorded returns the record of a call as an event.
+func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Time) time.Time) batch.Recorded {
+	event := batch.Recorded{Index: index, Record: record, Seq: seq}
+	if record.State == wire.Parked && record.Approval != nil {
+		event.Expires = local(record.Approval.Expires)
+	}
+	return event
+}
+
+// Ends returns the stored result of each call that has ended, by index, and the newest record of
+// each call that has one. The record of a call counts, then a plan record, then a result of its
+// own: a call with a record ends in that.
+func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages.Result, newest map[int]journal.CallEntry) {
+	ends, newest = map[int]messages.Result{}, map[int]journal.CallEntry{}
+	ended := func(i int, r messages.Result) {
+		if _, has := ends[i]; !has {
+			ends[i] = r
+		}
+	}
+	for _, e := range known.Records {
+		newest[e.Key.Index] = e
+		if e.Record.State == wire.Ended && e.Record.Result != nil {
+			ended(e.Key.Index, *e.Record.Result)
+		}
+	}
+	for _, plan := range plans {
+		for _, r := range plan.Record.Results {
+			ended(r.Index, r)
+		}
+	}
+	for _, e := range known.Results {
+		if _, recorded := newest[e.Key.Index]; !recorded {
+			ended(e.Key.Index, e.Result)
+		}
+	}
+	return ends, newest
+}
+
+// WaitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or
+// has a grant that no worker has followed.
+func WaitsForPeople(known journal.Known) bool {
+	return slices.ContainsFunc(known.Records, func(e journal.CallEntry) bool {
+		return e.Record.State == wire.Parked || e.Record.State == wire.Granted
+	})
+}
