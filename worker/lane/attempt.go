@@ -114,8 +114,17 @@ func (o *outbox) empty() {
 	}
 }
 
-// send queues what needs no answer.
+// send sends what needs no answer. A call that claims may have a lease to be watched, so its sends
+// are queued.
 func (r *running) send(send func()) {
+	if !r.machine.Claims() {
+		send()
+		return
+	}
+	r.queue(send)
+}
+
+func (r *running) queue(send func()) {
 	if r.outbox.add(send) {
 		r.work.Go(r.outbox.empty)
 	}
@@ -128,22 +137,31 @@ func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
 func (r *running) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.post(attempt.Draining{}) })
 	defer stop()
-	ctx = context.WithoutCancel(ctx)
 	defer r.work.Wait()
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
-	for r.machine.State() != attempt.Over {
+	var set time.Time // what the alarm is set to
+	for {
+		for mails := r.mailbox.take(); len(mails) > 0; mails = r.mailbox.take() {
+			for _, m := range mails {
+				r.open(ctx, m)
+			}
+		}
+		if r.machine.State() == attempt.Over {
+			return
+		}
 		var due <-chan time.Time
 		if wake := r.machine.Wake(); !wake.IsZero() {
-			alarm.Reset(time.Until(wake))
+			if !wake.Equal(set) {
+				alarm.Reset(time.Until(wake))
+				set = wake
+			}
 			due = alarm.C
 		}
 		select {
 		case <-r.mailbox.ready:
-			for _, m := range r.mailbox.take() {
-				r.open(ctx, m)
-			}
 		case <-due:
+			set = time.Time{}
 			r.step(ctx, attempt.Tick{})
 		}
 	}
@@ -161,6 +179,8 @@ func (r *running) open(ctx context.Context, m mail) {
 	r.step(ctx, m.event)
 }
 
+// step tells the machine one event. Only what is asked of the journal while the owner waits ends
+// with ctx, a while after it; see [running.ask].
 func (r *running) step(ctx context.Context, ev attempt.Event) {
 	for _, effect := range r.machine.Step(time.Now(), ev) {
 		r.perform(r.traced(ctx), effect)
@@ -210,7 +230,7 @@ func (r *running) perform(ctx context.Context, effect attempt.Effect) {
 
 // start runs the phases on a goroutine of their own.
 func (r *running) start(ctx context.Context, e attempt.Run) {
-	ctx, r.cancel = context.WithCancelCause(ctx)
+	ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	cancel := r.cancel
 	if e.Cause != nil {
 		cancel(e.Cause)
@@ -231,14 +251,29 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask asks the journal something. The answer comes as an event.
+// ask asks the journal something. The answer comes as an event. While nothing runs and no lease has
+// to be kept there is nothing else to do, and the owner waits for the answer itself.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
+	if s := r.machine.State(); s == attempt.Looking || s == attempt.LookingAgain || !r.machine.Claims() {
+		words, done := r.lastWords(ctx)
+		defer done()
+		r.post(answer(words, r.consumer.journal, r.key, question))
+		return
+	}
 	r.asked++
 	number := r.asked
-	ctx, r.questions[number] = context.WithCancel(ctx)
+	ctx, r.questions[number] = context.WithCancel(context.WithoutCancel(ctx))
 	r.work.Go(func() {
 		r.mailbox.post(mail{event: answer(ctx, r.consumer.journal, r.key, question), question: number})
 	})
+}
+
+// lastWords returns a context that outlives ctx by Config.LastWords, so that the end of a call can
+// still be stored.
+func (r *running) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
+	words, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(r.consumer.cfg.LastWords, cancel) })
+	return words, func() { stop(); cancel() }
 }
 
 // abort ends the questions to the journal soon. Each is still answered.

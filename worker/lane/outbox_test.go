@@ -13,17 +13,17 @@ func TestAStuckSendBlocksNobody(t *testing.T) {
 		var r running
 		var sent []int
 		stuck := make(chan struct{})
-		r.send(func() { <-stuck; sent = append(sent, 0) })
+		r.queue(func() { <-stuck; sent = append(sent, 0) })
 		synctest.Wait()
 		for i := 1; i < 10; i++ {
-			r.send(func() { sent = append(sent, i) })
+			r.queue(func() { sent = append(sent, i) })
 		}
 		close(stuck)
 		r.work.Wait()
 		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(sent, want) {
 			t.Errorf("sent %v, want %v", sent, want)
 		}
-		r.send(func() { sent = nil })
+		r.queue(func() { sent = nil })
 		r.work.Wait()
 		if sent != nil {
 			t.Error("nothing is sent after a pause")
