@@ -32,7 +32,7 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	}
 	p.until("the job is set aside", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "read.default") })
 
-	reply, err := p.client().Run(t.Context(), canonical("s", "after", call{"echo", `{"n":1}`}, call{"note", ""}), nil)
+	reply, err := p.client().Run(t.Context(), canonical("s", "after", call{"echo", `{"n":1}`}, call{"note", ""}))
 	if err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("a batch after them: %s, %v", reply.Status, err)
 	}
@@ -97,7 +97,7 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")
 		})
 	}
-	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""}), nil); err != nil || reply.Status != messages.ReplyCompleted {
+	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""})); err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("a batch on a server that is accepted: %s, %v", reply.Status, err)
 	}
 	out, _, _ := p.tell("status")
