@@ -54,13 +54,10 @@ type PolicyTest struct {
 // ParsePolicy reads a policy file (YAML). name appears in the error, which joins one [FileError]
 // for every mistake in the file.
 func ParsePolicy(name string, data []byte) (Policy, error) {
-	m := &mistakes{file: name}
-	root := parseYAML(data, m)
-	if len(m.all) > 0 {
-		return Policy{}, m.err()
-	}
-	p := m.policy(root)
-	if err := m.err(); err != nil {
+	var in policyInFile
+	f := readYAML(name, "policy-file", data, &in)
+	p := f.policy(in)
+	if err := f.Err(); err != nil {
 		return Policy{}, err
 	}
 	p.Version = p.Digest()

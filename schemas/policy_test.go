@@ -130,75 +130,105 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
 	hook := func(rest string) string { return "hooks:\n- {name: a, before: {command: [./a]}, " + rest + "}\n" }
 	for _, tt := range []mistakesCase{
-		{"empty", "", false, []string{"f: " + wantPolicy + ", got nothing"}},
-		{"a list", "- deny\n", false, []string{"f:1:1: " + wantPolicy + ", got a list"}},
-		{"unknown key", "denny: []\n", false, []string{`f:1:1: unknown key "denny"; ` + wantPolicy}},
+		{"empty", "", false, []string{
+			"f: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks and tests, got nothing"}},
+		{"a list", "- deny\n", false, []string{
+			"f:1:1: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks and tests, got a list"}},
+		{"unknown key", "denny: []\n", false, []string{`f:1:1: unknown key "denny"; did you mean deny?`}},
 		{"default", "default: no\n", false, []string{`f:1:10: default: "no" is not one of allow, ask, deny`}},
 		{"rules are text", "deny: Bash\n", false, []string{"f:1:7: deny: want a list, got text"}},
-		{"a rule is a number", "ask: [7]\n", false, []string{"f:1:7: ask: " + wantRule + ", got a number"}},
-		{"a rule is nothing", "ask:\n-\n", false, []string{"f:2:3: ask: " + wantRule + ", got nothing"}},
-		{"short form", "allow: [Bash(]\n", false, []string{`f:1:9: allow: "Bash(": want Tool or Tool(pattern)`}},
-		{"short form of nothing", `allow: ["Bash( )"]`, true, []string{`f:1:9: allow: "Bash( )": want Tool or Tool(pattern)`}},
+		{"a rule is a number", "ask: [7]\n", false, []string{
+			`f:1:7: ask[0]: want a short form such as "Bash(git push:*)", or {tool: refund, when: input.amount > 50, name: ..., reason: ...}, got a number`}},
+		{"a rule is nothing", "ask:\n-\n", false, []string{
+			`f:2:3: ask[0]: want a short form such as "Bash(git push:*)", or {tool: refund, when: input.amount > 50, name: ..., reason: ...}, got nothing`}},
+		{"short form", "allow: [Bash(]\n", false, []string{`f:1:9: allow[0]: "Bash(": want Tool or Tool(pattern)`}},
+		{"short form of nothing", `allow: ["Bash( )"]`, true, []string{`f:1:9: allow[0]: "Bash( )": want Tool or Tool(pattern)`}},
 		{"tool pattern", `deny: ["mcp__[", {tool: "a|b"}]`, true, []string{
-			`f:1:8: deny: "mcp__[" is no tool's name and no pattern such as mcp__*`, `f:1:25: tool: "a|b": want Tool or Tool(pattern)`}},
-		{"matches nothing", "deny: [{name: x}]\n", false, []string{"f:1:8: deny: the rule matches nothing; " + wantRule}},
+			`f:1:8: deny[0]: "mcp__[" is no tool's name and no pattern such as mcp__*`,
+			`f:1:25: deny[1].tool: "a|b": want Tool or Tool(pattern)`}},
+		{"matches nothing", "deny: [{name: x}]\n", false, []string{
+			`f:1:8: deny[0]: want a short form such as "Bash(git push:*)", or {tool: refund, when: input.amount > 50, name: ..., reason: ...}`}},
 		{"both patterns", `deny: [{tool: "Bash(rm:*)", when: "true"}]`, true, []string{
-			"f:1:8: deny: a pattern in parentheses or when, not both; write the pattern into when"}},
-		{"unknown key of a rule", "deny: [{tool: x, if: y}]\n", false, []string{`f:1:18: unknown key "if"; deny: ` + wantRule}},
-		{"when is a number", "deny: [{when: 1}]\n", false, []string{"f:1:15: when: want an expression such as input.amount > 50, got a number"}},
-		{"when is empty", "deny: [{when: ''}]\n", false, []string{"f:1:15: when: is empty"}},
-		{"when", "deny:\n- tool: refund\n  when: input.amount > 50 && inptu.x\n", true, []string{"f:3:30: when: 'inptu' is not known" + known}},
-		{"when in quotes", "deny: [{when: 'tool.name == \"it''s\" && session.user == 1'}]\n", true, []string{"f:1:47: when: 'session.user' is not known" + known}},
-		{"when in double quotes", `deny: [{when: "tool.name == \"x\" && nope"}]`, true, []string{"f:1:38: when: 'nope' is not known" + known}},
-		{"when as a block", "deny:\n- when: |\n    tool.name == \"é\" &&\n\n      nope(1)\n", true, []string{"f:5:7: when: there is no function nope"}},
-		{"when as a folded block", "deny:\n- when: >-\n    tool.name == \"x\" &&\n    nope &&\n    true\n", true, []string{"f:4:5: when: 'nope' is not known" + known}},
-		{"when over lines", "deny:\n- when: tool.name == \"x\"\n    && nope\n", true, []string{"f:3:8: when: 'nope' is not known" + known}},
+			"f:1:8: deny[0]: a pattern in parentheses or when, not both; write the pattern into when"}},
+		{"unknown key of a rule", "deny: [{tool: x, if: y}]\n", false, []string{`f:1:18: deny[0]: unknown key "if"; the keys here: name, reason, tool, when`}},
+		{"when is a number", "deny: [{when: 1}]\n", false, []string{
+			"f:1:15: deny[0].when: want an expression such as input.amount > 50, got a number"}},
+		{"when is empty", "deny: [{when: ''}]\n", false, []string{"f:1:15: deny[0].when: want an expression such as input.amount > 50"}},
+		{"when", "deny:\n- tool: refund\n  when: input.amount > 50 && inptu.x\n", true, []string{"f:3:30: deny[0].when: 'inptu' is not known" + known}},
+		{"when in quotes", "deny: [{when: 'tool.name == \"it''s\" && session.user == 1'}]\n", true, []string{"f:1:47: deny[0].when: 'session.user' is not known" + known}},
+		{"when in double quotes", `deny: [{when: "tool.name == \"x\" && nope"}]`, true, []string{"f:1:38: deny[0].when: 'nope' is not known" + known}},
+		{"when as a block", "deny:\n- when: |\n    tool.name == \"é\" &&\n\n      nope(1)\n", true, []string{"f:5:7: deny[0].when: there is no function nope"}},
+		{"when as a folded block", "deny:\n- when: >-\n    tool.name == \"x\" &&\n    nope &&\n    true\n", true, []string{"f:4:5: deny[0].when: 'nope' is not known" + known}},
+		{"when over lines", "deny:\n- when: tool.name == \"x\"\n    && nope\n", true, []string{"f:3:8: deny[0].when: 'nope' is not known" + known}},
 		{"when ends too soon", "deny:\n- when: input.amount >\n- when: true\n", true, []string{
-			"f:2:23: when: the expression ends too early", "f:3:9: when: want an expression such as input.amount > 50, got true or false"}},
+			"f:2:23: deny[0].when: the expression ends too early",
+			"f:3:9: deny[1].when: want an expression such as input.amount > 50, got true or false"}},
 		{"when with blanks behind it", "deny:\n- when: input.amount >   \n\n  # more\n  tool: x\n- {tool: y, when:   nope   }\n- when:\n    (nope   \n", true, []string{
-			"f:2:23: when: the expression ends too early", "f:6:21: when: 'nope' is not known" + known, "f:8:10: when: the expression ends too early: ')' is missing"}},
+			"f:2:23: deny[0].when: the expression ends too early",
+			"f:6:21: deny[1].when: 'nope' is not known" + known,
+			"f:8:10: deny[2].when: the expression ends too early: ')' is missing"}},
 		{"default with blanks behind it", "default:  no   \n", false, []string{`f:1:11: default: "no" is not one of allow, ask, deny`}},
-		{"a function that is none", "deny:\n- when: input.reason.contain(\"x\")  \n", true, []string{"f:2:22: when: there is no function contain; did you mean contains?"}},
-		{"when is no condition", "deny: [{when: input.amount + 1}]\n", true, []string{"f:1:15: when: results in int, want true or false"}},
+		{"a function that is none", "deny:\n- when: input.reason.contain(\"x\")  \n", true, []string{"f:2:22: deny[0].when: there is no function contain; did you mean contains?"}},
+		{"when is no condition", "deny: [{when: input.amount + 1}]\n", true, []string{"f:1:15: deny[0].when: results in int, want true or false"}},
 		{"names", "deny: [Bash, {name: b, tool: x}]\nask: [Bash]\nrisk: [{name: b, tier: low, tool: x}]\n", true, []string{
-			`f:2:7: a rule named "Bash" is there already, in line 1; give this one another name`,
-			`f:3:8: a rule named "b" is there already, in line 1; give this one another name`}},
+			`f:2:7: ask[0]: a rule named "Bash" is there already, in line 1; give this one another name`,
+			`f:3:8: risk[0]: a rule named "b" is there already, in line 1; give this one another name`}},
 		{"label", "deny: [{tool: x, name: \"a\\nb\"}, {tool: x, name: ' '}]\n", true, []string{
-			"f:1:24: name: want one line of at most 100 bytes that can be printed", "f:1:49: name: is empty"}},
-		{"tier", "risk: [{tier: huge, tool: x}]\n", false, []string{`f:1:15: tier: "huge" is not one of low, medium, high, critical`}},
+			"f:1:24: deny[0].name: want one line of at most 100 bytes that can be printed",
+			"f:1:49: deny[1].name: is empty"}},
+		{"tier", "risk: [{tier: huge, tool: x}]\n", false, []string{`f:1:15: risk[0].tier: "huge" is not one of low, medium, high, critical`}},
 		{"risk of nothing", "risk: [{tier: high}, {tool: x}, x]\n", false, []string{
-			"f:1:8: risk: tier and what it is about are needed; " + wantRisk, "f:1:22: risk: tier and what it is about are needed; " + wantRisk,
-			"f:1:33: risk: " + wantRisk + ", got text"}},
-		{"risk of an argument", "risk: [{tier: high, tool: Bash(rm:*)}]\n", false, []string{`f:1:27: tool: "Bash(rm:*)" is no tool's name and no pattern such as mcp__*`}},
+			"f:1:8: risk[0]: want {tier: high, tool: refund, when: input.amount > 50, name: ..., reason: ...}, with tool or when",
+			"f:1:22: risk[1]: tier is missing; want {tier: high, tool: refund, when: input.amount > 50, name: ..., reason: ...}, with tool or when",
+			"f:1:33: risk[2]: want {tier: high, tool: refund, when: input.amount > 50, name: ..., reason: ...}, with tool or when, got text"}},
+		{"risk of an argument", "risk: [{tier: high, tool: Bash(rm:*)}]\n", false, []string{
+			`f:1:27: risk[0].tool: "Bash(rm:*)": want a tool's name or a pattern such as mcp__*`}},
 		{"approver", "approvers: [{}, ana]\n", false, []string{
-			"f:1:13: name is missing; " + wantApprover, "f:1:13: key is missing; " + wantApprover, "f:1:17: " + wantApprover + ", got text"}},
-		{"approver's name", "approvers: [{name: a b, key: " + anasKey + "}]\n", false, []string{`f:1:20: name: "a b" is not 1 to 64 of [A-Za-z0-9_.@-]`}},
-		{"approver's key", "approvers: [{name: a, key: " + anasKey[:55] + "B}]\n", true, []string{"f:1:28: key: want the public key of a user: U and 55 characters"}},
+			"f:1:13: approvers[0]: name is missing; want {name: ana, key: U..., acts_as: [support]}",
+			"f:1:13: approvers[0]: key is missing; want {name: ana, key: U..., acts_as: [support]}",
+			"f:1:17: approvers[1]: want {name: ana, key: U..., acts_as: [support]}, got text"}},
+		{"approver's name", "approvers: [{name: a b, key: " + anasKey + "}]\n", false, []string{`f:1:20: approvers[0].name: "a b": want 1 to 64 of [A-Za-z0-9_.@-]`}},
+		{"approver's key", "approvers: [{name: a, key: " + anasKey[:55] + "B}]\n", true, []string{"f:1:28: approvers[0].key: want the public key of a user: U and 55 characters"}},
 		{"account's key", "approvers: [{name: a, key: AD7T64HSGHGFR3AISEERJA32SBDJLOQMGWL33BHY7M4PMQC647WBPU4P}]\n", false, []string{
-			"f:1:28: key: want the public key of a user: U and 55 characters"}},
+			"f:1:28: approvers[0].key: want the public key of a user: U and 55 characters; a key that begins with S is a seed, which is secret"}},
 		{"a seed", "approvers: [{name: a, key: SUAKYRHVIOREXV7EUZTBHUHL7NUMHPMAS7QMDU3GTIUWEI5LDNOXD43IZY}]\n", false, []string{
-			"f:1:28: key: this looks like a seed, which is secret; want the public key, U and 55 characters"}},
+			"f:1:28: approvers[0].key: want the public key of a user: U and 55 characters; a key that begins with S is a seed, which is secret"}},
 		{"approvers twice", "approvers:\n- {name: a, key: " + anasKey + "}\n- {name: a, key: " + bosKey + "}\n- {name: b, key: " + anasKey + "}\n", true, []string{
-			`f:3:10: an approver named "a" is there already, in line 2; give this one another name`,
-			`f:4:18: the key is there already, in line 2; two names of one key would be two people that are one`}},
+			`f:3:10: approvers[1].name: an approver named "a" is there already, in line 2; give this one another name`,
+			"f:4:18: approvers[2].key: the key is there already, in line 2; two names of one key would be two people that are one"}},
 		{"acts_as", "approvers: [{name: a, key: " + anasKey + ", acts_as: [a.b, 1]}]\n", false, []string{
-			`f:1:96: acts_as: "a.b" is no principal: 1 to 64 of [A-Za-z0-9_-]`, "f:1:101: acts_as: want text (put it into quotes), got a number"}},
-		{"hook of nothing", "hooks: [{}]\n", false, []string{"f:1:9: name is missing; " + wantHook, "f:1:9: before or after is missing; " + wantHook}},
-		{"hook is text", "hooks: [./a]\n", false, []string{"f:1:9: " + wantHook + ", got text"}},
+			`f:1:96: approvers[0].acts_as[0]: "a.b": want a principal: 1 to 64 of [A-Za-z0-9_-]`,
+			"f:1:101: approvers[0].acts_as[1]: want a principal: 1 to 64 of [A-Za-z0-9_-], got a number"}},
+		{"hook of nothing", "hooks: [{}]\n", false, []string{
+			"f:1:9: hooks[0]: name is missing; want {name: fraud, match: refund, class: gate, budget: 5s, priority: 0, before: {command: [./fraud]}}, with before or after",
+			"f:1:9: hooks[0]: want {name: fraud, match: refund, class: gate, budget: 5s, priority: 0, before: {command: [./fraud]}}, with before or after"}},
+		{"hook is text", "hooks: [./a]\n", false, []string{
+			"f:1:9: hooks[0]: want {name: fraud, match: refund, class: gate, budget: 5s, priority: 0, before: {command: [./fraud]}}, with before or after, got text"}},
 		{"hook twice", "hooks:\n- {name: a, after: {command: [./a]}}\n- {name: a, after: {command: [./a]}}\n", true, []string{
-			`f:3:10: a hook named "a" is there already, in line 2; give this one another name`}},
+			`f:3:10: hooks[1].name: a hook named "a" is there already, in line 2; give this one another name`}},
 		{"hook's keys", hook("class: soft, budget: 0s, priority: high, match: a b, env: [TOOLFLEET_X]"), false, []string{
-			`f:2:46: class: "soft" is not one of gate, observe`, "f:2:60: budget: want at least 1ms",
-			"f:2:74: priority: want a whole number from -2147483648 to 2147483647",
-			`f:2:87: match: "a b" is no tool's name and no pattern such as mcp__*`, "f:2:98: env: TOOLFLEET_X is set by toolfleet itself"}},
-		{"hook that matches nothing", hook("match: 'a||b'"), false, []string{`f:2:46: match: "" is no tool's name and no pattern such as mcp__*`}},
+			`f:2:46: hooks[0].class: "soft" is not one of gate, observe`,
+			"f:2:60: hooks[0].budget: want at least 1ms",
+			"f:2:74: hooks[0].priority: want a whole number from -2147483648 to 2147483647, got text",
+			`f:2:87: hooks[0].match: "a b": want tools such as Edit|Write|mcp__*`,
+			"f:2:98: hooks[0].env[0]: names that begin with TOOLFLEET_ are set by toolfleet itself"}},
+		{"priority with a point", hook("priority: 1.0"), true, []string{"f:2:49: hooks[0].priority: want a whole number, without a point"}},
+		{"hook that matches nothing", hook("match: 'a||b'"), false, []string{`f:2:46: hooks[0].match: "a||b": want tools such as Edit|Write|mcp__*`}},
 		{"hook's program", "hooks: [{name: a, before: ./a, after: {}}]\n", false, []string{
-			"f:1:27: before: " + wantProgram + ", got text", "f:1:39: command is missing; after: " + wantProgram}},
-		{"test of nothing", "tests: [{}]\n", false, []string{"f:1:9: tool is missing; " + wantTest, "f:1:9: expect is missing; " + wantTest}},
+			"f:1:27: hooks[0].before: want {command: [./program, argument]}, got text",
+			"f:1:39: hooks[0].after: command is missing; want {command: [./program, argument]}"}},
+		{"test of nothing", "tests: [{}]\n", false, []string{
+			"f:1:9: tests[0]: tool is missing; want {tool: refund, input: {...}, expect: {effect: ask, tier: high, rule: ...}}",
+			"f:1:9: tests[0]: expect is missing; want {tool: refund, input: {...}, expect: {effect: ask, tier: high, rule: ...}}"}},
 		{"test's keys", "tests: [{tool: a*, kind: w, hook: maybe, input: [], session: '', expect: {tier: x, rule: ''}}]\n", false, []string{
-			`f:1:16: tool: "a*" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:1:26: kind: "w" is not one of read, write, compute`,
-			`f:1:35: hook: "maybe" is not one of none, allow, ask, deny`, "f:1:49: input: want a mapping, got a list", "f:1:62: session: is empty",
-			"f:1:74: effect is missing; " + wantExpect, `f:1:81: tier: "x" is not one of low, medium, high, critical`, "f:1:90: rule: is empty"}},
+			`f:1:16: tests[0].tool: "a*": want 1 to 64 of [a-zA-Z0-9_-]`,
+			`f:1:26: tests[0].kind: "w" is not one of read, write, compute`,
+			`f:1:35: tests[0].hook: "maybe" is not one of none, allow, ask, deny`,
+			"f:1:49: tests[0].input: want a mapping, got a list",
+			"f:1:62: tests[0].session: want text that is not empty",
+			"f:1:74: tests[0].expect: effect is missing; want {effect: ask, tier: high, rule: ...}",
+			`f:1:81: tests[0].expect.tier: "x" is not one of low, medium, high, critical`,
+			"f:1:90: tests[0].expect.rule: want text that is not empty"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { checkPolicy(t, tt) })
 	}

@@ -1,189 +1,91 @@
 package schemas
 
 import (
+	"cmp"
 	"encoding/json"
-	"maps"
-	"math"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
+	"fmt"
 
 	"github.com/nats-io/nkeys"
 
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-const (
-	wantPolicy   = "want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks and tests"
-	wantApprover = "approvers: want {name: ana, key: U..., acts_as: [support]}"
-	wantHook     = "hooks: want {name: fraud, match: refund, class: gate, budget: 5s, priority: 0, before: {command: [./fraud]}}"
-	wantProgram  = "want {command: [./program, argument]}"
-	wantTest     = "tests: want {tool: refund, input: {...}, expect: {effect: ask, tier: high, rule: ...}}"
-	wantExpect   = "expect: want {effect: ask, tier: high, rule: ...}"
-)
-
-var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
-
-var effects = []string{"allow", "ask", "deny"}
-
-func (m *mistakes) policy(root yamlNode) (p Policy) {
-	readers := m.ruleReaders(&p.Rules)
-	maps.Copy(readers, map[string]func(yamlNode){
-		"default":   func(n yamlNode) { p.Default = oneOf(m, n, "default", effects...) },
-		"approvers": func(n yamlNode) { p.Approvers = m.approvers(n) },
-		"hooks":     func(n yamlNode) { p.Hooks = m.hooks(n) },
-		"tests":     func(n yamlNode) { p.Tests = m.tests(n) },
-	})
-	m.fields(root, wantPolicy, readers)
-	return p
+// policyInFile is a policy file as it is written. The fields of its parts go before those of the
+// types that they embed.
+type policyInFile struct {
+	Default string
+	rulesInFile
+	Approvers []messages.Approver
+	Hooks     []struct {
+		HookEntry
+		Budget   string
+		Priority json.Number
+	}
+	Tests []struct {
+		PolicyTest
+		Expect struct {
+			Effect string
+			Tier   messages.Tier
+			Rule   string
+		}
+	}
 }
 
-// approvers reads the approvers. Each has a name and a key of its own.
-func (m *mistakes) approvers(n yamlNode) (all []messages.Approver) {
+func (f *yamlFile) policy(in policyInFile) Policy {
+	return Policy{Default: in.Default, Rules: f.rules("", in.rulesInFile), Approvers: f.approvers(in), Hooks: f.hooks(in), Tests: f.tests(in)}
+}
+
+// approvers checks that each approver has a name and a key of its own. Errors never quote a key: it
+// may be a seed that was pasted by mistake.
+func (f *yamlFile) approvers(in policyInFile) (all []messages.Approver) {
 	names, keys := map[string]int{}, map[string]int{}
-	for _, item := range m.items(n, "approvers") {
-		var a messages.Approver
-		has := m.fields(item, wantApprover, map[string]func(yamlNode){
-			"name": func(n yamlNode) {
-				a.Name = m.matching(n, "name", approverName, "1 to 64 of [A-Za-z0-9_.@-]")
-				m.unique(n.position, names, a.Name, "an approver")
-			},
-			"key": func(n yamlNode) {
-				a.Key = m.publicKey(n)
-				if line, twice := keys[a.Key]; twice {
-					m.add(n.position, "the key is there already, in line %d; two names of one key would be two people that are one", line)
-				}
-				keys[a.Key] = n.line
-			},
-			"acts_as": func(n yamlNode) {
-				for _, principal := range m.texts(n, "acts_as", "a list of principals such as [support]") {
-					if text := principal.value.(string); messages.IsToken(text) {
-						a.ActsAs = append(a.ActsAs, text)
-					} else {
-						m.add(principal.position, "acts_as: %q is no principal: 1 to 64 of [A-Za-z0-9_-]", clip(text))
-					}
-				}
-			},
-		})
-		m.needs(item, has, wantApprover, "name", "key")
+	for i, a := range in.Approvers {
+		p := fmt.Sprintf("/approvers/%d", i)
+		f.unique(p+"/name", names, a.Name, "an approver")
+		if a.Key != "" && !nkeys.IsValidPublicUserKey(a.Key) {
+			f.add(p+"/key", "want the public key of a user: U and 55 characters")
+		}
+		if line, twice := keys[a.Key]; twice && a.Key != "" {
+			f.add(p+"/key", "the key is there already, in line %d; two names of one key would be two people that are one", line)
+		}
+		keys[a.Key] = f.line(p + "/key")
+		a.ActsAs = nonEmpty(a.ActsAs)
 		all = append(all, a)
 	}
 	return all
 }
 
-// publicKey reads a key. It never quotes a wrong one: it may be a seed that was pasted by mistake.
-func (m *mistakes) publicKey(n yamlNode) string {
-	key, ok := m.text(n, "key", "the public key of a user: U and 55 characters")
-	switch {
-	case ok && strings.HasPrefix(key, "S"):
-		m.add(n.position, "key: this looks like a seed, which is secret; want the public key, U and 55 characters")
-	case ok && !nkeys.IsValidPublicUserKey(key):
-		m.add(n.position, "key: want the public key of a user: U and 55 characters")
-	}
-	return key
-}
-
-// needs reports the missing keys of a mapping.
-func (m *mistakes) needs(n yamlNode, has map[string]bool, want string, keys ...string) {
-	for _, key := range keys {
-		if has != nil && !has[key] {
-			m.add(n.position, "%s is missing; "+want, key)
-		}
-	}
-}
-
-func (m *mistakes) hooks(n yamlNode) (all []HookEntry) {
+func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {
 	names := map[string]int{}
-	for _, item := range m.items(n, "hooks") {
-		h := HookEntry{Class: "gate", Line: item.line}
-		has := m.fields(item, wantHook, map[string]func(yamlNode){
-			"name": func(n yamlNode) {
-				h.Name = m.label(n, "name")
-				m.unique(n.position, names, h.Name, "a hook")
-			},
-			"match":    func(n yamlNode) { h.Match = m.match(n) },
-			"class":    func(n yamlNode) { h.Class = oneOf(m, n, "class", "gate", "observe") },
-			"budget":   func(n yamlNode) { h.Budget = m.duration(n, "budget") },
-			"priority": func(n yamlNode) { h.Priority = m.wholeNumber(n, "priority") },
-			"before":   func(n yamlNode) { h.Before = m.program(n, "before") },
-			"after":    func(n yamlNode) { h.After = m.program(n, "after") },
-			"env":      func(n yamlNode) { h.Env = m.env(n) },
-		})
-		m.needs(item, has, wantHook, "name")
-		if has != nil && !has["before"] && !has["after"] {
-			m.add(item.position, "before or after is missing; "+wantHook)
-		}
-		all = append(all, h)
+	for i, h := range in.Hooks {
+		p := fmt.Sprintf("/hooks/%d", i)
+		hook := h.HookEntry
+		f.label(p+"/name", hook.Name)
+		f.unique(p+"/name", names, hook.Name, "a hook")
+		// A pattern that can match nothing would let everything pass.
+		f.patterns(p+"/match", hook.Match)
+		hook.Class, hook.Env, hook.Line = cmp.Or(hook.Class, "gate"), nonEmpty(hook.Env), f.line(p)
+		hook.Budget = f.duration(p+"/budget", h.Budget)
+		hook.Priority = f.wholeNumber(p+"/priority", h.Priority)
+		all = append(all, hook)
 	}
 	return all
 }
 
-func (m *mistakes) program(n yamlNode, key string) *Exec {
-	var e Exec
-	has := m.fields(n, key+": "+wantProgram, map[string]func(yamlNode){
-		"command": func(n yamlNode) { e.Command = m.command(n) },
-	})
-	m.needs(n, has, key+": "+wantProgram, "command")
-	return &e
-}
-
-// match reads patterns separated by |. A pattern that can match nothing is a mistake: its hook
-// would let everything pass.
-func (m *mistakes) match(n yamlNode) string {
-	text, ok := m.text(n, "match", "tools such as Edit|Write|mcp__*")
-	if !ok || text == "" {
-		return text
-	}
-	for pattern := range strings.SplitSeq(text, "|") {
-		if err := checkToolPattern(pattern); err != nil {
-			m.add(n.position, "match: %v", err)
+func (f *yamlFile) tests(in policyInFile) (all []PolicyTest) {
+	for i, t := range in.Tests {
+		p := fmt.Sprintf("/tests/%d", i)
+		test := t.PolicyTest
+		f.label(p+"/name", test.Name)
+		f.words(p+"/session", test.Session)
+		f.words(p+"/principal", test.Principal)
+		f.words(p+"/expect/rule", t.Expect.Rule)
+		test.Effect, test.Tier, test.Rule, test.Line = t.Expect.Effect, t.Expect.Tier, t.Expect.Rule, f.line(p)
+		test.Name, test.Hook = cmp.Or(test.Name, test.Tool), cmp.Or(test.Hook, "none")
+		if test.Input == nil {
+			test.Input = json.RawMessage(`{}`)
 		}
-	}
-	return text
-}
-
-func (m *mistakes) wholeNumber(n yamlNode, key string) int {
-	digits, isNumber := n.value.(json.Number)
-	i, err := strconv.ParseInt(string(digits), 10, 32)
-	if !isNumber || err != nil {
-		m.add(n.position, "%s: want a whole number from %d to %d", key, math.MinInt32, math.MaxInt32)
-	}
-	return int(i)
-}
-
-func (m *mistakes) tests(n yamlNode) (all []PolicyTest) {
-	for _, item := range m.items(n, "tests") {
-		t := PolicyTest{Input: json.RawMessage(`{}`), Hook: "none", Line: item.line}
-		has := m.fields(item, wantTest, map[string]func(yamlNode){
-			"name": func(n yamlNode) { t.Name = m.label(n, "name") },
-			"tool": func(n yamlNode) { t.Tool = m.matching(n, "tool", toolName, "1 to 64 of [a-zA-Z0-9_-]") },
-			"kind": func(n yamlNode) {
-				t.Kind = oneOf(m, n, "kind", messages.KindRead, messages.KindWrite, messages.KindCompute)
-			},
-			"session":   func(n yamlNode) { t.Session = m.words(n, "session") },
-			"principal": func(n yamlNode) { t.Principal = m.words(n, "principal") },
-			"hook":      func(n yamlNode) { t.Hook = oneOf(m, n, "hook", slices.Insert(slices.Clone(effects), 0, "none")...) },
-			"input": func(n yamlNode) {
-				if _, isMapping := n.value.([]yamlMember); !isMapping {
-					m.add(n.position, "input: want a mapping, got %s", n.typeName())
-				}
-				t.Input = n.json()
-			},
-			"expect": func(n yamlNode) {
-				has := m.fields(n, wantExpect, map[string]func(yamlNode){
-					"effect": func(n yamlNode) { t.Effect = oneOf(m, n, "effect", effects...) },
-					"tier":   func(n yamlNode) { t.Tier = oneOf(m, n, "tier", messages.Tiers...) },
-					"rule":   func(n yamlNode) { t.Rule = m.words(n, "rule") },
-				})
-				m.needs(n, has, wantExpect, "effect")
-			},
-		})
-		m.needs(item, has, wantTest, "tool", "expect")
-		if t.Name == "" {
-			t.Name = t.Tool
-		}
-		all = append(all, t)
+		all = append(all, test)
 	}
 	return all
 }

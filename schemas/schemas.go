@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"strings"
 	"sync"
+
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
 // idBase starts the $id of every schema: its $id is idBase and the file's name.
@@ -44,7 +46,7 @@ func For(name string) (*Schema, error) {
 	}
 	body, ok := documents()[idBase+name+".json"]
 	if !ok {
-		return nil, fmt.Errorf("there is no schema %q; there are %s", clip(name), strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("there is no schema %q; there are %s", strictyaml.Clip(name), strings.Join(Names(), ", "))
 	}
 	s, err := compile([]byte(body), documents())
 	if err != nil {

@@ -1,14 +1,14 @@
 package schemas
 
 import (
-	"fmt"
+	"cmp"
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -34,153 +34,108 @@ type CheckHeader struct{ Name, Env string }
 // DefaultCheckTimeout bounds a probe that sets no timeout.
 const DefaultCheckTimeout = 10 * time.Second
 
-const (
-	wantCheck  = "check: want {command: [./probe]} or {http: {url: https://...}}"
-	wantHTTP   = "http: want {url: https://..., method: GET, headers: {Authorization: {env: TOKEN}}}"
-	wantHeader = "headers: want the name of a header and where its value is, as in Authorization: {env: TOKEN}"
-	wantRetry  = "retry: want {attempts: 3, backoff: 500ms, max_backoff: 10s}"
-)
+// ownHeaders matches the headers that toolfleet or the HTTP client sets.
+var ownHeaders = regexp.MustCompile(`(?i)^(toolfleet-.*|host|connection|content-length|content-type|transfer-encoding|trailer)$`)
 
-var (
-	headerName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	// ownHeaders matches the headers that toolfleet or the HTTP client sets.
-	ownHeaders = regexp.MustCompile(`(?i)^(toolfleet-.*|host|connection|content-length|content-type|transfer-encoding|trailer)$`)
-)
-
-func (r *entryReader) check(n yamlNode) {
-	check := &Check{Timeout: DefaultCheckTimeout}
-	has := r.fields(n, wantCheck, map[string]func(yamlNode){
-		"command": func(n yamlNode) { check.Command = r.command(n) },
-		"http":    func(n yamlNode) { check.HTTP = r.checkHTTP(n) },
-		"timeout": func(n yamlNode) { check.Timeout = r.duration(n, "timeout") },
-	})
-	switch {
-	case has["command"] && has["http"]:
-		r.add(n.position, "a check is a command or http, not both")
-	case has != nil && !has["command"] && !has["http"]:
-		r.add(n.position, "command is missing; "+wantCheck)
+func (f *yamlFile) check(p string, in *entryInFile) *Check {
+	if in.Check == nil {
+		return nil
 	}
-	r.entry.Check = check
+	check := &Check{Command: in.Check.Command, Timeout: DefaultCheckTimeout}
+	if d := f.duration(p+"/timeout", in.Check.Timeout); d > 0 {
+		check.Timeout = d
+	}
+	if request := in.Check.HTTP; request != nil {
+		f.url(p+"/http/url", request.URL)
+		check.HTTP = &CheckHTTP{URL: request.URL, Method: cmp.Or(request.Method, "GET")}
+		for name, value := range request.Headers {
+			check.HTTP.Headers = append(check.HTTP.Headers, CheckHeader{name, value.Env})
+		}
+		f.headers(p+"/http/headers", check.HTTP.Headers)
+	}
+	return check
 }
 
-func (r *entryReader) checkHTTP(n yamlNode) *CheckHTTP {
-	request := &CheckHTTP{Method: "GET"}
-	has := r.fields(n, wantHTTP, map[string]func(yamlNode){
-		"url":     func(n yamlNode) { request.URL = r.url(n) },
-		"method":  func(n yamlNode) { request.Method = oneOf(r.mistakes, n, "method", "GET", "POST") },
-		"headers": func(n yamlNode) { request.Headers = r.headers(n) },
-	})
-	if has != nil && !has["url"] {
-		r.add(n.position, "url is missing; "+wantHTTP)
-	}
-	return request
-}
-
-// url reads an address. Errors do not quote it: it may contain a secret that belongs in a header.
-func (r *entryReader) url(n yamlNode) string {
-	const want = "an address such as https://example.com/probe"
-	text, ok := r.text(n, "url", want)
-	if !ok {
-		return ""
-	}
+// url checks an address. Errors do not quote it: it may contain a secret that belongs in a header.
+func (f *yamlFile) url(p, text string) {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Hostname() == "" || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://"):
-		r.add(n.position, "url: want "+want)
+	case text == "": // missing, or faulty
+	case err != nil || u.Hostname() == "":
+		f.add(p, "want an address such as https://example.com/probe")
 	case u.User != nil:
-		r.add(n.position, "url: a password is not written here; name its variable under headers")
+		f.add(p, "a password is not written here; name its variable under headers")
 	}
-	return text
 }
 
-func (r *entryReader) headers(n yamlNode) []CheckHeader {
-	members, ok := n.value.([]yamlMember)
-	if !ok {
-		r.add(n.position, wantHeader+", got %s", n.typeName())
+// headers puts headers into the order of the file, and checks their names.
+func (f *yamlFile) headers(p string, headers []CheckHeader) {
+	at := func(h CheckHeader) strictyaml.Position {
+		key, _, _ := f.Root.Find(p + "/" + h.Name)
+		return key.KeyAt
 	}
-	var headers []CheckHeader
-	for _, member := range members {
-		same := func(h CheckHeader) bool { return strings.EqualFold(h.Name, member.key) }
-		switch {
-		case !headerName.MatchString(member.key):
-			r.add(member.position, "headers: %q is no name of a header", clip(member.key))
-		case ownHeaders.MatchString(member.key):
-			r.add(member.position, "headers: %s is set by toolfleet itself", clip(member.key))
-		case slices.ContainsFunc(headers, same):
-			r.add(member.position, "headers: %s is there twice", clip(member.key))
-		}
-		header := CheckHeader{Name: member.key}
-		has := r.fields(member.node, wantHeader, map[string]func(yamlNode){
-			"env": func(n yamlNode) {
-				header.Env = r.matching(n, "env", environmentName, "the name of an environment variable")
-			},
-		})
-		if has != nil && !has["env"] {
-			r.add(member.node.position, "env is missing; "+wantHeader)
-		}
-		headers = append(headers, header)
-	}
-	return headers
-}
-
-func (r *entryReader) retry(n yamlNode) {
-	before := len(r.all)
-	var retry Retry
-	has := r.fields(n, wantRetry, map[string]func(yamlNode){
-		"attempts":    func(n yamlNode) { retry.Attempts = r.attempts(n) },
-		"backoff":     func(n yamlNode) { retry.BackoffMS = r.backoff(n, "backoff") },
-		"max_backoff": func(n yamlNode) { retry.MaxBackoffMS = r.backoff(n, "max_backoff") },
+	slices.SortFunc(headers, func(a, b CheckHeader) int {
+		return cmp.Or(cmp.Compare(at(a).Line, at(b).Line), cmp.Compare(at(a).Column, at(b).Column))
 	})
-	switch {
-	case len(r.all) > before:
-		return
-	case !has["attempts"]:
-		r.add(n.position, "attempts is missing; "+wantRetry)
-		return
+	seen := map[string]bool{}
+	for _, h := range headers {
+		name := strings.ToLower(h.Name)
+		switch {
+		case ownHeaders.MatchString(name):
+			f.addKey(p+"/"+h.Name, "toolfleet sets this header itself")
+		case seen[name]:
+			f.addKey(p+"/"+h.Name, "this header is there twice")
+		}
+		seen[name] = true
 	}
-	// The rules for a write are checked in effects, once the whole entry is read.
+}
+
+func (f *yamlFile) retry(p string, in *entryInFile) Retry {
+	retry := Retry{
+		Attempts:     f.wholeNumber(p+"/attempts", in.Retry.Attempts),
+		BackoffMS:    f.backoff(p+"/backoff", in.Retry.Backoff),
+		MaxBackoffMS: f.backoff(p+"/max_backoff", in.Retry.MaxBackoff),
+	}
+	if f.faulty[p] || !f.has(p) {
+		return Retry{}
+	}
+	// The rules for a write are checked in effects.
 	if _, err := retry.withDefaults(messages.KindRead, ""); err != nil {
-		r.add(n.position, "retry: %v", err)
-		return
+		f.add(p, "%v", err)
+		return Retry{}
 	}
-	r.entry.Retry = retry
+	return retry
 }
 
-func (r *entryReader) attempts(n yamlNode) int {
-	attempts, err := strconv.Atoi(fmt.Sprint(n.value))
-	if _, isText := n.value.(string); isText || err != nil || attempts < 1 || attempts > maxAttempts {
-		r.add(n.position, "attempts: want a number from 1 to %d, the first run included", maxAttempts)
-	}
-	return attempts
-}
-
-func (r *entryReader) backoff(n yamlNode, key string) int64 {
-	d := r.duration(n, key)
+func (f *yamlFile) backoff(p, text string) int64 {
+	d := f.duration(p, text)
 	if d > longestBackoff {
-		r.add(n.position, "%s: want at most 1h", key)
+		f.add(p, "want at most 1h")
 	}
 	return d.Milliseconds()
 }
 
-// effects checks the keys about failed and lost runs against each other.
-func (r *entryReader) effects(has func(key string) bool) {
-	checkable := r.entry.OnCrash == messages.OnCrashCheckable
-	switch {
-	case has("check") && !checkable:
-		r.add(r.at["check"], "check is for on_crash: checkable; nothing else asks it")
-	case checkable && has("builtin") && !has("exec"):
-		r.add(r.at["on_crash"], "on_crash: checkable is for exec; of a builtin use idempotent or once")
-	case checkable && !has("check"):
-		r.add(r.at["on_crash"], "on_crash: checkable needs a probe to ask: write check: {command: [./probe]}")
+// effects checks the keys about failed and lost runs of the entry at p against each other.
+func (f *yamlFile) effects(p string, e Entry) {
+	if f.faulty[p+"/on_crash"] || f.faulty[p+"/kind"] {
+		return
 	}
-	if slices.Contains(FileBuiltins, r.entry.Builtin) {
+	checkable := e.OnCrash == messages.OnCrashCheckable
+	switch {
+	case f.has(p+"/check") && !checkable:
+		f.addKey(p+"/check", "this is for on_crash: checkable; nothing else asks it")
+	case checkable && f.has(p+"/builtin") && !f.has(p+"/exec"):
+		f.addKey(p+"/on_crash", "checkable is for exec; of a builtin use idempotent or once")
+	case checkable && !f.has(p+"/check"):
+		f.addKey(p+"/on_crash", "checkable needs a probe to ask: write check: {command: [./probe]}")
+	}
+	if f.has(p+"/on_crash") && (e.Kind == messages.KindRead || e.Kind == messages.KindCompute) {
+		f.addKey(p+"/on_crash", "this is for writes; a %s may always be run again", e.Kind)
+	}
+	if slices.Contains(FileBuiltins, e.Builtin) {
 		return // the worker knows the builtin's kind and on_crash
 	}
-	kind := r.entry.Kind
-	if kind == "" {
-		kind = messages.KindWrite
-	}
-	if _, err := r.entry.Retry.withDefaults(kind, r.entry.OnCrash); err != nil {
-		r.add(r.at["retry"], "retry: %v", err)
+	if _, err := e.Retry.withDefaults(cmp.Or(e.Kind, messages.KindWrite), e.OnCrash); err != nil {
+		f.addKey(p+"/retry", "%v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"regexp"
@@ -8,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
 // ToolsFile is what a worker serves besides its own builtins. Its schema is tools-file.json.
@@ -41,97 +42,74 @@ var (
 	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
 )
 
-// entryKeys lists every key of an entry in the order in which errors list them. A nil reader marks
-// a key that is not in this version.
-var entryKeys = []struct {
-	name    string
-	read    func(*entryReader, yamlNode)
-	instead string
-}{
-	{"name", (*entryReader).name, ""},
-	{"description", (*entryReader).description, ""},
-	{"kind", (*entryReader).kind, ""},
-	{"concurrency_safe", (*entryReader).concurrencySafe, ""},
-	{"input_schema", (*entryReader).inputSchema, ""},
-	{"timeout", (*entryReader).timeout, ""},
-	{"on_crash", (*entryReader).onCrash, ""},
-	{"check", (*entryReader).check, ""},
-	{"retry", (*entryReader).retry, ""},
-	{"semantic", (*entryReader).semantic, ""},
-	{"risk", (*entryReader).risk, ""},
-	{"pool", (*entryReader).pool, ""},
-	{"max_output", (*entryReader).maxOutput, ""},
-	{"truncate", (*entryReader).truncate, ""},
-	{"env", (*entryReader).env, ""},
-	{"exec", (*entryReader).exec, ""},
-	{"builtin", (*entryReader).builtin, ""},
-	{"http", nil, "; use exec with a program that makes the request"},
-	{"cwd", nil, "; let the program change its directory"},
-	{"limits", nil, "; put bounds into input_schema, and what that cannot say into semantic"},
+// instead says what to write in place of keys that are not in this version.
+var instead = map[string]string{
+	"http":   "; use exec with a program that makes the request",
+	"cwd":    "; let the program change its directory",
+	"limits": "; put bounds into input_schema, and what that cannot say into semantic",
 }
 
-var (
-	environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	byteSize        = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
-)
+// entryInFile is an entry as the file has it. Its own fields go before those of Entry.
+type entryInFile struct {
+	Entry
+	ConcurrencySafe any             `json:"concurrency_safe"` // a bool, or text
+	MaxOutput       json.RawMessage `json:"max_output"`       // a number, or text
+	Timeout         string          `json:"timeout"`
+	Retry           struct {
+		Attempts   json.Number
+		Backoff    string
+		MaxBackoff string `json:"max_backoff"`
+	} `json:"retry"`
+	Check *struct {
+		Command []string
+		HTTP    *struct {
+			URL, Method string
+			Headers     map[string]struct{ Env string }
+		}
+		Timeout string
+	}
+}
+
+var byteSize = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
 
 // ParseToolsFile reads a tools file (YAML). name appears in the error, which joins one [FileError]
 // for every mistake in the file.
 func ParseToolsFile(name string, data []byte) (ToolsFile, error) {
-	m := &mistakes{file: name}
-	root := parseYAML(data, m)
-	if len(m.all) > 0 {
-		return ToolsFile{}, m.err()
+	var in struct {
+		Tools       []entryInFile
+		Permissions rulesInFile
 	}
-	file := m.toolsFile(root)
-	if err := m.err(); err != nil {
+	f := readYAML(name, "tools-file", data, &in)
+	f.checkVersion("", "mcp_servers")
+	file := ToolsFile{f.entries(in.Tools), f.rules("/permissions", in.Permissions)}
+	if err := f.Err(); err != nil {
 		return ToolsFile{}, err
 	}
 	return file, nil
 }
 
-func (m *mistakes) toolsFile(root yamlNode) ToolsFile {
-	var file ToolsFile
-	members, ok := root.value.([]yamlMember)
-	if !ok {
-		m.add(root.position, "want a mapping with the key tools, got %s", root.typeName())
-		return file
-	}
-	found := false
-	for _, member := range members {
-		switch member.key {
-		case "tools":
-			found = true
-			file.Tools = m.entries(member.node)
-		case "permissions":
-			file.Rules = m.permissions(member.node)
-		case "mcp_servers":
-			m.add(member.position, "mcp_servers is not in this version")
-		default:
-			m.add(member.position, "unknown key %q; the keys of a tools file are tools and permissions", clip(member.key))
+// checkVersion reports those keys of the mapping at a pointer that are not in this version.
+func (f *yamlFile) checkVersion(pointer string, keys ...string) {
+	for _, key := range keys {
+		if f.has(pointer + "/" + key) {
+			f.addKey(pointer+"/"+key, "not in this version%s", instead[key])
 		}
 	}
-	if !found && len(m.all) == 0 {
-		m.add(root.position, "the key tools is missing")
-	}
-	return file
 }
 
-func (m *mistakes) entries(n yamlNode) []Entry {
-	items, ok := n.value.([]yamlNode)
-	if !ok {
-		m.add(n.position, "tools: want a list of tools, got %s", n.typeName())
-		return nil
-	}
-	var entries []Entry
+func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 	first := map[string]int{} // line of each name
-	for _, item := range items {
-		entry, ok := m.entry(item)
-		if !ok {
+	for i := range in {
+		p := fmt.Sprintf("/tools/%d", i)
+		at, _, _ := f.Root.Find(p)
+		if _, isMapping := at.Value.([]strictyaml.Member); !isMapping {
 			continue
 		}
+		entry := f.entry(p, &in[i])
+		entry.Line = at.Line
+		// A faulty entry takes its name all the same.
 		if line, twice := first[entry.Name]; twice && entry.Name != "" {
-			m.add(item.position, "a tool named %q is there already, in line %d", entry.Name, line)
+			f.add(p, "a tool named %q is there already, in line %d", entry.Name, line)
 		}
 		first[entry.Name] = entry.Line
 		entries = append(entries, entry)
@@ -139,140 +117,78 @@ func (m *mistakes) entries(n yamlNode) []Entry {
 	return entries
 }
 
-// entryReader reads one entry, key by key.
-type entryReader struct {
-	*mistakes
-	entry Entry
-	at    map[string]position // the keys of the entry
-}
-
-func (m *mistakes) entry(n yamlNode) (Entry, bool) {
-	members, ok := n.value.([]yamlMember)
-	if !ok {
-		m.add(n.position, "want a tool: a mapping with name, input_schema and exec or builtin, got %s", n.typeName())
-		return Entry{}, false
+// entry checks what the schema cannot say about the entry at p, and fills its defaults.
+func (f *yamlFile) entry(p string, in *entryInFile) Entry {
+	e := in.Entry
+	e.Env, e.Semantic = nonEmpty(e.Env), nonEmpty(e.Semantic)
+	e.TimeoutMS = f.duration(p+"/timeout", in.Timeout).Milliseconds()
+	f.checkVersion(p, "http", "cwd", "limits")
+	f.runner(p, e.Builtin)
+	f.concurrencySafe(p+"/concurrency_safe", in.ConcurrencySafe, &e.Tool)
+	for i, rule := range e.Semantic {
+		f.condition(fmt.Sprintf("%s/semantic/%d/require", p, i), rule.Require)
+		f.words(fmt.Sprintf("%s/semantic/%d/message", p, i), rule.Message)
 	}
-	before := len(m.all)
-	r := &entryReader{m, Entry{Line: n.line}, map[string]position{}}
-	for _, member := range members {
-		r.at[member.key] = member.position
-		r.read(member)
-	}
-	r.whole(n.position)
-	if len(m.all) > before {
-		return r.entry, true // a faulty entry still takes its name
-	}
-	if !slices.Contains(FileBuiltins, r.entry.Builtin) {
-		tool, err := r.entry.WithDefaults()
-		if err != nil { // all fields were checked, so this is about their combination
-			m.add(n.position, "%v", err)
-		}
-		r.entry.Tool = tool
-	}
-	return r.entry, true
-}
-
-func (r *entryReader) read(member yamlMember) {
-	var names []string
-	for _, key := range entryKeys {
-		switch {
-		case key.name != member.key:
-			if key.read != nil {
-				names = append(names, key.name)
-			}
-		case key.read == nil:
-			r.add(member.position, "%s is not in this version%s", key.name, key.instead)
-			return
-		default:
-			key.read(r, member.node)
-			return
+	if len(e.InputSchema) > 0 {
+		if _, err := Compile(e.InputSchema); err != nil {
+			f.add(p+"/input_schema", "%s", strings.TrimPrefix(err.Error(), "schema: "))
 		}
 	}
-	r.add(member.position, "unknown key %q; the keys of a tool are %s", clip(member.key), strings.Join(names, ", "))
+	e.MaxOutput = f.maxOutput(p+"/max_output", in.MaxOutput)
+	e.Check = f.check(p+"/check", in)
+	e.Retry = f.retry(p+"/retry", in)
+	f.effects(p, e)
+	if !f.faulty[p] && !slices.Contains(FileBuiltins, e.Builtin) {
+		tool, err := e.WithDefaults()
+		if err != nil { // every field was checked, so this is about their combination
+			f.add(p, "%v", err)
+		}
+		e.Tool = tool
+	}
+	return e
 }
 
-// whole checks what concerns several keys.
-func (r *entryReader) whole(at position) {
-	has := func(key string) bool { _, ok := r.at[key]; return ok }
-	if !has("name") {
-		r.add(at, "name is missing")
-	}
+// runner checks the keys that say how the tool at p is run.
+func (f *yamlFile) runner(p, builtin string) {
+	exec, lent := f.has(p+"/exec"), f.has(p+"/builtin")
 	switch {
-	case has("exec") && has("builtin"):
-		r.add(r.at["builtin"], "a tool is run by exec or by builtin, not by both")
-	case !has("exec") && !has("builtin") && !has("http"):
-		r.add(at, `how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of %s`, strings.Join(builtins(), ", "))
+	case exec && lent:
+		f.addKey(p+"/builtin", "a tool is run by exec or by builtin, not by both")
+	case !exec && !lent && !f.has(p+"/http"):
+		f.add(p, `how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of %s`,
+			strings.Join(slices.Concat(FileBuiltins, DemoBuiltins), ", "))
 	}
-	if has("exec") && !has("input_schema") {
-		r.add(at, "input_schema is missing: write the JSON Schema of the arguments, at least {type: object}")
+	if exec && !f.has(p+"/input_schema") {
+		f.add(p, "input_schema is missing: write the JSON Schema of the arguments, at least {type: object}")
 	}
-	if has("on_crash") && (r.entry.Kind == messages.KindRead || r.entry.Kind == messages.KindCompute) {
-		r.add(r.at["on_crash"], "on_crash is for writes; a %s may always be run again", r.entry.Kind)
-	}
-	if has("env") && !has("exec") {
-		r.add(r.at["env"], "env is for exec; a builtin reads no environment variables")
-	}
-	r.effects(has)
-}
-
-func (r *entryReader) name(n yamlNode) {
-	r.entry.Name = r.matching(n, "name", toolName, "1 to 64 of [a-zA-Z0-9_-]")
-}
-
-func (r *entryReader) pool(n yamlNode) {
-	r.entry.Pool = r.matching(n, "pool", poolName, "1 to 32 of [a-zA-Z0-9_-]")
-}
-
-func (r *entryReader) description(n yamlNode) {
-	r.entry.Description, _ = r.text(n, "description", "text for the model")
-}
-
-func (r *entryReader) kind(n yamlNode) {
-	r.entry.Kind = oneOf(r.mistakes, n, "kind", messages.KindRead, messages.KindWrite, messages.KindCompute)
-}
-
-func (r *entryReader) truncate(n yamlNode) {
-	r.entry.Truncate = oneOf(r.mistakes, n, "truncate", TruncateHead, TruncateMiddle, TruncateTail)
-}
-
-func (r *entryReader) onCrash(n yamlNode) {
-	r.entry.OnCrash = oneOf(r.mistakes, n, "on_crash", messages.OnCrashIdempotent, messages.OnCrashCheckable, messages.OnCrashOnce)
-}
-
-func (r *entryReader) builtin(n yamlNode) {
-	r.entry.Builtin = oneOf(r.mistakes, n, "builtin", builtins()...)
-}
-
-func builtins() []string { return slices.Concat(FileBuiltins, DemoBuiltins) }
-
-func (r *entryReader) inputSchema(n yamlNode) {
-	members, ok := n.value.([]yamlMember)
-	if !ok {
-		r.add(n.position, "input_schema: want a JSON Schema such as {type: object, properties: {...}}, got %s", n.typeName())
-		return
-	}
-	isObject := slices.ContainsFunc(members, func(m yamlMember) bool { return m.key == "type" && m.node.value == "object" })
-	if !isObject {
-		r.add(n.position, "input_schema: its root must have type: object, because the arguments of a call are one")
-		return
-	}
-	r.entry.InputSchema = n.json()
-	if _, err := Compile(r.entry.InputSchema); err != nil {
-		r.add(n.position, "input_%v", err)
+	if f.has(p+"/env") && !exec {
+		f.addKey(p+"/env", "this is for exec; a builtin reads no environment variables")
 	}
 }
 
-func (r *entryReader) timeout(n yamlNode) {
-	r.entry.TimeoutMS = r.duration(n, "timeout").Milliseconds()
+// concurrencySafe reads true or false for all calls, or a condition for each call.
+func (f *yamlFile) concurrencySafe(p string, value any, tool *Tool) {
+	switch v := value.(type) {
+	case bool:
+		tool.ConcurrencySafe = &v
+	case string:
+		tool.SafeWhen = v
+		if program := f.condition(p, v); program != nil && asksWho(program) {
+			f.add(p, "%v", errAsksWho)
+		}
+	}
 }
 
 // maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024, MB and MiB both 1,024
 // KB. The cut later counts a text in characters.
-func (r *entryReader) maxOutput(n yamlNode) {
-	parts := byteSize.FindStringSubmatch(fmt.Sprint(n.value))
+func (f *yamlFile) maxOutput(p string, value json.RawMessage) int {
+	if len(value) == 0 {
+		return 0
+	}
+	parts := byteSize.FindStringSubmatch(strings.Trim(string(value), `"`))
 	if parts == nil {
-		r.add(n.position, "max_output: want a number of bytes such as 10000 or 256KB, got %s", n.typeName())
-		return
+		f.add(p, "want a number of bytes such as 10000 or 256KB")
+		return 0
 	}
 	size, _ := strconv.ParseInt(parts[1], 10, 64) // at most 12 digits
 	switch parts[2] {
@@ -282,21 +198,7 @@ func (r *entryReader) maxOutput(n yamlNode) {
 		size <<= 20
 	}
 	if size < 1 || size > math.MaxInt32 {
-		r.add(n.position, "max_output: want 1 byte to 2047MB")
-		return
+		f.add(p, "want 1 byte to 2047MB")
 	}
-	r.entry.MaxOutput = int(size)
-}
-
-func (r *entryReader) env(n yamlNode) { r.entry.Env = r.mistakes.env(n) }
-
-func (r *entryReader) exec(n yamlNode) {
-	const want = "exec: want {command: [./program, argument]}"
-	r.entry.Exec = &Exec{}
-	has := r.fields(n, want, map[string]func(yamlNode){
-		"command": func(n yamlNode) { r.entry.Exec.Command = r.command(n) },
-	})
-	if has != nil && !has["command"] {
-		r.add(n.position, "command is missing; "+want)
-	}
+	return int(size)
 }

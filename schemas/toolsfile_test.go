@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -24,12 +27,11 @@ func parseFile(t testing.TB, name string) ToolsFile {
 // asJSON is a YAML file as JSON, for its schema.
 func asJSON(t testing.TB, data []byte) []byte {
 	t.Helper()
-	m := &mistakes{file: "file.yaml"}
-	root := parseYAML(data, m)
-	if err := m.err(); err != nil {
+	f := strictyaml.Parse("file.yaml", data, 0)
+	if err := f.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return root.json()
+	return rawjson.MustMarshal(f.Root.JSON())
 }
 
 func TestParseToolsFileFillsDefaults(t *testing.T) {
@@ -148,80 +150,107 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},
 		{"a list", "- name: x\n", false, []string{"f:1:1: want a mapping with the key tools, got a list"}},
-		{"no tools", "{}\n", false, []string{"f:1:1: the key tools is missing"}},
+		{"no tools", "{}\n", false, []string{"f:1:1: tools is missing; want a mapping with the key tools"}},
 		{"tools is a mapping", "tools:\n  x: {}\n", false, []string{"f:2:3: tools: want a list of tools, got a mapping"}},
 		{"no YAML", "tools: [\n", true, []string{"f:1:8: not valid YAML: sequence end token ']' not found"}},
 		{"two documents", "tools: []\n---\ntools: []\n", true, []string{"f:3:1: a second document starts here; put everything into one"}},
-		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; the keys of a tools file are tools and permissions`}},
-		{"mcp_servers", "tools: []\nmcp_servers: {}\n", true, []string{"f:2:1: mcp_servers is not in this version"}},
-		{"entry is text", "tools: [Read]\n", false, []string{"f:1:9: want a tool: a mapping with name, input_schema and exec or builtin, got text"}},
+		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; did you mean tools?`}},
+		{"mcp_servers", "tools: []\nmcp_servers: {}\n", true, []string{"f:2:1: mcp_servers: not in this version"}},
+		{"entry is text", "tools: [Read]\n", false, []string{
+			"f:1:9: tools[0]: want a tool: a mapping with name, input_schema and exec or builtin, got text"}},
 		{"nothing but a name", "tools:\n- name: x\n", false, []string{
-			"f:2:3: how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of " + run}},
-		{"no name", "tools:\n- builtin: noop\n", false, []string{"f:2:3: name is missing"}},
+			"f:2:3: tools[0]: how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of " + run}},
+		{"no name", "tools:\n- builtin: noop\n", false, []string{
+			"f:2:3: tools[0]: name is missing; want a tool: a mapping with name, input_schema and exec or builtin"}},
 		{"no schema", "tools:\n- name: x\n  exec: {command: [./x]}\n", false, []string{
-			"f:2:3: input_schema is missing: write the JSON Schema of the arguments, at least {type: object}"}},
-		{"unknown key", toolWith("timeuot: 5s"), false, []string{`f:5:3: unknown key "timeuot"; the keys of a tool are ` + keys}},
+			"f:2:3: tools[0]: input_schema is missing: write the JSON Schema of the arguments, at least {type: object}"}},
+		{"unknown key", toolWith("timeuot: 5s"), false, []string{`f:5:3: tools[0]: unknown key "timeuot"; did you mean timeout?`}},
 		{"duplicate key", toolWith("pool: a", "pool: b"), true, []string{`f:6:3: key "pool" is there twice, first in line 5`}},
-		{"duplicate tool", "tools:\n- {name: x, builtin: noop}\n- {name: x, builtin: fail}\n", true, []string{`f:3:3: a tool named "x" is there already, in line 2`}},
-		{"name", "tools:\n- name: a b\n  builtin: noop\n", false, []string{`f:2:9: name: "a b" is not 1 to 64 of [a-zA-Z0-9_-]`}},
-		{"name is a number", "tools:\n- name: 7\n  builtin: noop\n", false, []string{"f:2:9: name: want 1 to 64 of [a-zA-Z0-9_-], got a number"}},
-		{"kind", toolWith("kind: Read"), false, []string{`f:5:9: kind: "Read" is not one of read, write, compute`}},
-		{"kind is empty", toolWith("kind:"), false, []string{"f:5:9: kind: want one of read, write, compute, got nothing"}},
+		{"duplicate tool", "tools:\n- {name: x, builtin: noop}\n- {name: x, builtin: fail}\n", true, []string{`f:3:3: tools[1]: a tool named "x" is there already, in line 2`}},
+		{"name", "tools:\n- name: a b\n  builtin: noop\n", false, []string{`f:2:9: tools[0].name: "a b": want 1 to 64 of [a-zA-Z0-9_-]`}},
+		{"name is a number", "tools:\n- name: 7\n  builtin: noop\n", false, []string{"f:2:9: tools[0].name: want 1 to 64 of [a-zA-Z0-9_-], got a number"}},
+		{"kind", toolWith("kind: Read"), false, []string{`f:5:9: tools[0].kind: "Read" is not one of read, write, compute`}},
+		{"kind is empty", toolWith("kind:"), false, []string{"f:5:9: tools[0].kind: want one of read, write, compute, got nothing"}},
 		{"concurrency_safe is a number", toolWith("concurrency_safe: 1"), false, []string{
-			"f:5:21: concurrency_safe: want true, false or an expression such as input.dry_run, got a number"}},
-		{"timeout without unit", toolWith("timeout: 5"), false, []string{`f:5:12: timeout: want a duration such as "5s", "500ms" or "2m", got a number`}},
-		{"timeout", toolWith("timeout: 5 seconds"), false, []string{`f:5:12: timeout: "5 seconds" is no duration; want one such as "5s", "500ms" or "2m"`}},
-		{"timeout is negative", toolWith("timeout: -5s"), false, []string{"f:5:12: timeout: want at least 1ms"}},
-		{"on_crash", toolWith("on_crash: retry"), false, []string{`f:5:13: on_crash: "retry" is not one of idempotent, checkable, once`}},
-		{"on_crash of a read", toolWith("on_crash: once", "kind: read"), true, []string{"f:5:3: on_crash is for writes; a read may always be run again"}},
-		{"pool", toolWith("pool: a.b"), false, []string{`f:5:9: pool: "a.b" is not 1 to 32 of [a-zA-Z0-9_-]`}},
-		{"max_output", toolWith("max_output: lots"), false, []string{"f:5:15: max_output: want a number of bytes such as 10000 or 256KB, got text"}},
-		{"max_output of nothing", toolWith("max_output: 0"), false, []string{"f:5:15: max_output: want 1 byte to 2047MB"}},
-		{"max_output over the limit", toolWith("max_output: 2048MB"), true, []string{"f:5:15: max_output: want 1 byte to 2047MB"}},
-		{"truncate", toolWith("truncate: start"), false, []string{`f:5:13: truncate: "start" is not one of head, middle, tail`}},
-		{"env with values", toolWith("env: {A: b}"), false, []string{"f:5:8: env: want a list of names such as [DB_URL], got a mapping"}},
+			"f:5:21: tools[0].concurrency_safe: want true, false or an expression such as input.dry_run, got a number"}},
+		{"timeout without unit", toolWith("timeout: 5"), false, []string{
+			`f:5:12: tools[0].timeout: want a duration of at least 1ms, such as "5s", "500ms" or "2m", got a number`}},
+		{"timeout", toolWith("timeout: 5 seconds"), false, []string{
+			`f:5:12: tools[0].timeout: "5 seconds": want a duration of at least 1ms, such as "5s", "500ms" or "2m"`}},
+		{"timeout is negative", toolWith("timeout: -5s"), false, []string{
+			`f:5:12: tools[0].timeout: "-5s": want a duration of at least 1ms, such as "5s", "500ms" or "2m"`}},
+		{"on_crash", toolWith("on_crash: retry"), false, []string{`f:5:13: tools[0].on_crash: "retry" is not one of idempotent, checkable, once`}},
+		{"on_crash of a read", toolWith("on_crash: once", "kind: read"), true, []string{"f:5:3: tools[0].on_crash: this is for writes; a read may always be run again"}},
+		{"pool", toolWith("pool: a.b"), false, []string{`f:5:9: tools[0].pool: "a.b": want 1 to 32 of [a-zA-Z0-9_-]`}},
+		{"max_output", toolWith("max_output: lots"), false, []string{
+			`f:5:15: tools[0].max_output: "lots": want a number of bytes such as 10000 or 256KB, from 1 byte to 2047MB`}},
+		{"max_output of nothing", toolWith("max_output: 0"), false, []string{
+			"f:5:15: tools[0].max_output: want a number of bytes such as 10000 or 256KB, from 1 byte to 2047MB"}},
+		{"max_output with an exponent", toolWith("max_output: 1e3"), true, []string{"f:5:15: tools[0].max_output: want a number of bytes such as 10000 or 256KB"}},
+		{"max_output over the limit", toolWith("max_output: 2048MB"), true, []string{"f:5:15: tools[0].max_output: want 1 byte to 2047MB"}},
+		{"truncate", toolWith("truncate: start"), false, []string{`f:5:13: tools[0].truncate: "start" is not one of head, middle, tail`}},
+		{"env with values", toolWith("env: {A: b}"), false, []string{"f:5:8: tools[0].env: want a list of names such as [DB_URL], got a mapping"}},
 		{"env names", toolWith("env: [A=b, TOOLFLEET_FENCE, 1]"), false, []string{
-			`f:5:9: env: "A=b" is no name of an environment variable; values are not written here`,
-			"f:5:14: env: TOOLFLEET_FENCE is set by toolfleet itself",
-			"f:5:31: env: want text (put it into quotes), got a number"}},
-		{"env of a builtin", "tools:\n- {name: x, builtin: Bash, env: [A]}\n", false, []string{"f:2:28: env is for exec; a builtin reads no environment variables"}},
-		{"exec is text", "tools:\n- {name: x, input_schema: {type: object}, exec: ./x}\n", false, []string{"f:2:49: exec: want {command: [./program, argument]}, got text"}},
+			"f:5:9: tools[0].env[0]: want the name of an environment variable; its value is not written here",
+			"f:5:14: tools[0].env[1]: names that begin with TOOLFLEET_ are set by toolfleet itself",
+			"f:5:31: tools[0].env[2]: want the name of an environment variable; its value is not written here, got a number"}},
+		{"env of a builtin", "tools:\n- {name: x, builtin: Bash, env: [A]}\n", false, []string{
+			"f:2:28: tools[0].env: this is for exec; a builtin reads no environment variables"}},
+		{"exec is text", "tools:\n- {name: x, input_schema: {type: object}, exec: ./x}\n", false, []string{"f:2:49: tools[0].exec: want {command: [./program, argument]}, got text"}},
 		{"command is text", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: ./x}}\n", false, []string{
-			`f:2:59: command: want a list such as [./program, argument] or [sh, -c, "a | b"], got text`}},
-		{"command is empty", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: []}}\n", false, []string{"f:2:59: command: the program is missing"}},
+			`f:2:59: tools[0].exec.command: want a list that begins with the program, such as [./program, argument] or [sh, -c, "a | b"], got text`}},
+		{"command is empty", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: []}}\n", false, []string{
+			`f:2:59: tools[0].exec.command: want a list that begins with the program, such as [./program, argument] or [sh, -c, "a | b"]`}},
 		{"no command", "tools:\n- {name: x, input_schema: {type: object}, exec: {cmd: [a]}}\n", false, []string{
-			"f:2:49: command is missing; exec: want {command: [./program, argument]}",
-			`f:2:50: unknown key "cmd"; exec: want {command: [./program, argument]}`}},
-		{"command with a number", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: [head, -3]}}\n", false, []string{
-			"f:2:66: command: want text (put it into quotes), got a number"}},
-		{"builtin", "tools:\n- {name: x, builtin: bash}\n", false, []string{`f:2:22: builtin: "bash" is not one of ` + run}},
-		{"two runners", toolWith("builtin: noop"), false, []string{"f:5:3: a tool is run by exec or by builtin, not by both"}},
+			"f:2:49: tools[0].exec: command is missing; want {command: [./program, argument]}",
+			`f:2:50: tools[0].exec: unknown key "cmd"; the keys here: command`}},
+		{"command with a number", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: [head, -3]}}\n", false, []string{"f:2:66: tools[0].exec.command[1]: want text (put it into quotes), got a number"}},
+		{"builtin", "tools:\n- {name: x, builtin: bash}\n", false, []string{`f:2:22: tools[0].builtin: "bash" is not one of ` + run}},
+		{"two runners", toolWith("builtin: noop"), false, []string{"f:5:3: tools[0].builtin: a tool is run by exec or by builtin, not by both"}},
 		{"http", "tools:\n- name: x\n  input_schema: {type: object}\n  http: {url: https://example.com}\n", true, []string{
-			"f:4:3: http is not in this version; use exec with a program that makes the request"}},
+			"f:4:3: tools[0].http: not in this version; use exec with a program that makes the request"}},
 		{"not yet", toolWith("cwd: /", "limits: {}"), true, []string{
-			"f:5:3: cwd is not in this version; let the program change its directory",
-			"f:6:3: limits is not in this version; put bounds into input_schema, and what that cannot say into semantic"}},
+			"f:5:3: tools[0].cwd: not in this version; let the program change its directory",
+			"f:6:3: tools[0].limits: not in this version; put bounds into input_schema, and what that cannot say into semantic"}},
 		{"schema is text", "tools:\n- {name: x, builtin: noop, input_schema: object}\n", false, []string{
-			"f:2:42: input_schema: want a JSON Schema such as {type: object, properties: {...}}, got text"}},
+			"f:2:42: tools[0].input_schema: want a JSON Schema such as {type: object, properties: {...}}, got text"}},
 		{"schema of text", "tools:\n- {name: x, builtin: noop, input_schema: {type: string}}\n", false, []string{
-			"f:2:42: input_schema: its root must have type: object, because the arguments of a call are one"}},
-		{"schema is broken", "tools:\n- name: x\n  builtin: noop\n  input_schema:\n    type: object\n    required: a\n", true, []string{
-			"f:5:5: input_schema: /required: expected array, but got string"}},
+			`f:2:49: tools[0].input_schema.type: "string": the root of input_schema must have type: object, because the arguments of a call are one`}},
+		{"schema is broken", "tools:\n- name: x\n  builtin: noop\n  input_schema:\n    type: object\n    required: a\n", true, []string{"f:5:5: tools[0].input_schema: /required: expected array, but got string"}},
 		{"schema loads", "tools:\n- {name: x, builtin: noop, input_schema: {type: object, $ref: 'file:///etc/passwd'}}\n", true, []string{
-			`f:2:42: input_schema: "file:///etc/passwd" is outside of this schema, and nothing is loaded`}},
+			`f:2:42: tools[0].input_schema: "file:///etc/passwd" is outside of this schema, and nothing is loaded`}},
 		{"anchors", "tools:\n- &a {name: x, builtin: noop}\n- *a\n- {<<: *a, name: y}\n", true, []string{
-			"f:2:3: anchors and aliases are not read; write the value out", "f:3:3: anchors and aliases are not read; write the value out",
+			"f:2:3: anchors and aliases are not read; write the value out",
+			"f:3:3: anchors and aliases are not read; write the value out",
 			"f:4:4: want text as the key (anchors, aliases and << are not read)"}},
 		{"tags and infinities", "tools:\n- name: !!str x\n  timeout: .inf\n", true, []string{
-			"f:2:9: tags are not read; write the value without it", "f:3:12: want a JSON value: text, number, true, false, null, a list or a mapping"}},
+			"f:2:9: tags are not read; write the value without it",
+			"f:3:12: want a JSON value: text, number, true, false, null, a list or a mapping"}},
 		{"nesting", "tools: " + strings.Repeat("[", 5000), true, []string{"f:1:136: nested more than 128 deep"}},
 		{"nesting of mappings", "tools: " + strings.Repeat("{a: ", 5000), true, []string{"f:1:520: nested more than 128 deep"}},
 		{"size", strings.Repeat("#", MaxFileBytes+1), true, []string{"f: 1048577 bytes long (limit 1048576)"}},
 		{"all at once", "tools:\n- {name: x y, builtin: noop, kind: z}\n- {name: b, timeout: 1, builtin: fail}\nx: 1\n", false, []string{
-			`f:2:10: name: "x y" is not 1 to 64 of [a-zA-Z0-9_-]`, `f:2:36: kind: "z" is not one of read, write, compute`,
-			`f:3:22: timeout: want a duration such as "5s", "500ms" or "2m", got a number`, `f:4:1: unknown key "x"; the keys of a tools file are tools and permissions`}},
+			`f:2:10: tools[0].name: "x y": want 1 to 64 of [a-zA-Z0-9_-]`,
+			`f:2:36: tools[0].kind: "z" is not one of read, write, compute`,
+			`f:3:22: tools[1].timeout: want a duration of at least 1ms, such as "5s", "500ms" or "2m", got a number`,
+			`f:4:1: unknown key "x"; the keys here: permissions, tools`}},
 	} {
 		t.Run(tt.name, tt.check)
+	}
+}
+
+// TestLongFiles: a file may hold more than the bounds on the schemas and values of others allow.
+func TestLongFiles(t *testing.T) {
+	tools := "tools:\n" + strings.Repeat("- {name: x, builtin: noop, kind: read}\n", 5)
+	for i := range 15_000 {
+		tools += fmt.Sprintf("- {name: x%d, builtin: noop, kind: read, pool: a}\n", i)
+	}
+	if _, err := ParseToolsFile("f", []byte(tools)); err == nil || strings.Count(err.Error(), "\n") != 3 {
+		t.Errorf("got %.300v, want four mistakes", err)
+	}
+	input := "tests: [{tool: x, expect: {effect: deny}, input: {a: [" + strings.Repeat("1,", 200_000) + "1]}}]"
+	if p, err := ParsePolicy("f", []byte(input)); err != nil || len(p.Tests[0].Input) < 400_000 {
+		t.Errorf("got %.300v", err)
 	}
 }
 

@@ -36,22 +36,29 @@ func TestParseConditionsAndRules(t *testing.T) {
 func TestConditionsNameEveryMistake(t *testing.T) {
 	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
 	for _, tt := range []mistakesCase{
-		{"concurrency_safe", toolWith("concurrency_safe: inptu.n > 1"), true, []string{"f:5:21: concurrency_safe: 'inptu' is not known" + known}},
-		{"concurrency_safe is another's word", toolWith("concurrency_safe: 'yes'"), true, []string{"f:5:22: concurrency_safe: 'yes' is not known" + known}},
+		{"concurrency_safe", toolWith("concurrency_safe: inptu.n > 1"), true, []string{"f:5:21: tools[0].concurrency_safe: 'inptu' is not known" + known}},
+		{"concurrency_safe is another's word", toolWith("concurrency_safe: 'yes'"), true, []string{"f:5:22: tools[0].concurrency_safe: 'yes' is not known" + known}},
 		{"concurrency_safe asks who", toolWith(`concurrency_safe: session.id == "a"`), true, []string{
-			"f:5:21: concurrency_safe: only tool and input are known here, neither session nor principal"}},
-		{"semantic is text", toolWith("semantic: input.n > 1"), false, []string{"f:5:13: " + wantRequire + ", got text"}},
+			"f:5:21: tools[0].concurrency_safe: only tool and input are known here, neither session nor principal"}},
+		{"semantic is text", toolWith("semantic: input.n > 1"), false, []string{
+			`f:5:13: tools[0].semantic: want a list of {require: input.amount > 0, message: "the amount has to be positive", code: bad_amount}, got text`}},
 		{"semantic of nothing", toolWith("semantic: [{}, x]"), false, []string{
-			"f:5:14: require is missing; " + wantRequire, "f:5:14: message is missing; " + wantRequire, "f:5:18: " + wantRequire + ", got text"}},
+			`f:5:14: tools[0].semantic[0]: require is missing; want {require: input.amount > 0, message: "the amount has to be positive", code: bad_amount}`,
+			`f:5:14: tools[0].semantic[0]: message is missing; want {require: input.amount > 0, message: "the amount has to be positive", code: bad_amount}`,
+			`f:5:18: tools[0].semantic[1]: want {require: input.amount > 0, message: "the amount has to be positive", code: bad_amount}, got text`}},
 		{"semantic's keys", toolWith("semantic:", `- {require: input.n, message: "", code: Bad, why: x}`, `- {require: "1", message: a}`), false, []string{
-			"f:6:33: message: is empty", `f:6:43: code: "Bad" is not a code such as bad_amount`, `f:6:48: unknown key "why"; ` + wantRequire,
-			"f:7:16: require: results in int, want true or false"}},
-		{"risk", toolWith("risk: extreme"), false, []string{`f:5:9: risk: "extreme" is not one of low, medium, high, critical`}},
-		{"permissions are a list", toolWith() + "permissions: []\n", false, []string{"f:6:14: permissions: " + wantRules + ", got a list"}},
+			"f:6:33: tools[0].semantic[0].message: want text that is not empty",
+			`f:6:43: tools[0].semantic[0].code: "Bad": want a code such as bad_amount`,
+			`f:6:48: tools[0].semantic[0]: unknown key "why"; the keys here: code, message, require`,
+			"f:7:16: tools[0].semantic[1].require: results in int, want true or false"}},
+		{"risk", toolWith("risk: extreme"), false, []string{`f:5:9: tools[0].risk: "extreme" is not one of low, medium, high, critical`}},
+		{"permissions are a list", toolWith() + "permissions: []\n", false, []string{
+			"f:6:14: permissions: want {deny: [...], ask: [...], allow: [...], risk: [...]}, got a list"}},
 		{"permissions' keys", toolWith() + "permissions: {default: deny, deny: [{when: x}]}\n", false, []string{
-			`f:6:15: unknown key "default"; permissions: ` + wantRules, "f:6:44: when: 'x' is not known" + known}},
+			`f:6:15: permissions: unknown key "default"; the keys here: allow, ask, deny, risk`,
+			"f:6:44: permissions.deny[0].when: 'x' is not known" + known}},
 		{"permissions' names", toolWith() + "permissions: {deny: [x], ask: [x]}\n", true, []string{
-			`f:6:32: a rule named "x" is there already, in line 6; give this one another name`}},
+			`f:6:32: permissions.ask[0]: a rule named "x" is there already, in line 6; give this one another name`}},
 	} {
 		t.Run(tt.name, tt.check)
 	}

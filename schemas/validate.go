@@ -169,12 +169,7 @@ func (s *Schema) Validate(value json.RawMessage) error {
 	if n := countNodes(v, func(any) bool { return true }); n > MaxValueNodes {
 		return refuseValue("holds %d values (limit %d)", n, MaxValueNodes)
 	}
-	e, err := s.take()
-	if err != nil {
-		return refuseValue("cannot be checked: %v", err)
-	}
-	err = e.validate(v)
-	s.put(e)
+	err := s.check(v, MaxChecks)
 	var invalid *jsonschema.ValidationError
 	switch {
 	case err == nil:
@@ -183,6 +178,16 @@ func (s *Schema) Validate(value json.RawMessage) error {
 		return s.explain(invalid, v)
 	}
 	return refuseValue("cannot be checked: %v", err)
+}
+
+// check applies the schema to a decoded value, in at most so many steps.
+func (s *Schema) check(v any, steps int) error {
+	e, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.put(e)
+	return e.validate(v, steps)
 }
 
 func refuseValue(format string, args ...any) error {
@@ -210,7 +215,7 @@ func (s *Schema) put(e *engine) {
 
 // validate contains the validator's panics: a value that makes it panic is refused like any other.
 // The panic's text is dropped, because it may quote the value.
-func (e *engine) validate(v any) (err error) {
+func (e *engine) validate(v any, steps int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if tooMany, ok := p.(tollError); ok {
@@ -220,7 +225,7 @@ func (e *engine) validate(v any) (err error) {
 			}
 		}
 	}()
-	e.toll.left = MaxChecks
+	e.toll.left = steps
 	return e.root.Validate(v)
 }
 

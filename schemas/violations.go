@@ -47,7 +47,7 @@ func (e *ValidationError) Error() string {
 
 // explain turns the validator's tree of errors into violations.
 func (s *Schema) explain(err *jsonschema.ValidationError, value any) error {
-	found := explainer{s, value}.leaves(err)
+	found := explainer{s, value, map[string]any{}}.leaves(err)
 	slices.SortStableFunc(found, func(a, b leaf) int {
 		return cmp.Or(
 			-cmp.Compare(strings.Count(a.Pointer, "/"), strings.Count(b.Pointer, "/")),
@@ -71,6 +71,7 @@ type leaf struct {
 type explainer struct {
 	schema *Schema
 	value  any
+	more   map[string]any // documents that were decoded on the way, by URL
 }
 
 // leaves returns the violations at the ends of the tree. Those below anyOf and oneOf are
@@ -258,7 +259,10 @@ func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]an
 	if doc == x.schema.url {
 		owner, _ = lookup(x.schema.doc, tokens[:last]).(map[string]any)
 	} else if text, ok := x.schema.more[doc]; ok {
-		owner, _ = lookup(decode([]byte(text)), tokens[:last]).(map[string]any)
+		if x.more[doc] == nil {
+			x.more[doc] = decode([]byte(text))
+		}
+		owner, _ = lookup(x.more[doc], tokens[:last]).(map[string]any)
 	}
 	if tokens[last] == "minContains" && owner["minContains"] == nil {
 		return owner, "contains", detail

@@ -46,9 +46,10 @@ var rooms = []room{
 	{path: "internal/rawjson", pure: true},
 	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
 	{path: "fleet", pure: true},
+	{path: "internal/strictyaml", pure: true},
 	{path: "internal/wire", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas/expression", may: []string{"messages", "internal/rawjson"}, pure: true},
-	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "schemas/expression"}},
+	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/strictyaml", "schemas/expression"}},
 	{path: "schemas/safety", may: []string{"messages", "internal/rawjson", "schemas", "schemas/expression"}},
 
 	{path: "coordinator/provider/dialect", may: words, pure: true},

@@ -1,0 +1,202 @@
+// Package strictyaml reads the part of YAML that JSON can express: one document with text keys, no
+// duplicate keys, anchors, aliases, merge keys or tags. A [File] collects everything that is wrong
+// with a file, so that all of it is reported at once, each mistake with its line and column.
+package strictyaml
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Bounds of a file.
+const (
+	MaxBytes = 1 << 20
+	MaxDepth = 128 // nested brackets
+)
+
+// File is a YAML file: its value, and the mistakes in it.
+type File struct {
+	Name string // in error texts
+	// Root is complete only when Parse found no mistakes. The root of an empty file is null, without
+	// a position.
+	Root   Node
+	Errors []*Error
+
+	source string
+}
+
+// Error is one mistake in a file; its message says what to write instead.
+type Error struct {
+	File         string
+	Line, Column int // from 1; 0: the whole file
+	Message      string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.File + ": " + e.Message
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
+}
+
+// Add reports a mistake.
+func (f *File) Add(at Position, format string, args ...any) {
+	f.Errors = append(f.Errors, &Error{f.Name, at.Line, at.Column, fmt.Sprintf(format, args...)})
+}
+
+// Err joins the mistakes in the order of the file; nil when there are none.
+func (f *File) Err() error {
+	slices.SortStableFunc(f.Errors, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	var errs []error
+	for _, e := range f.Errors {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// Position is a place in a file. Lines and columns count from 1.
+type Position struct{ Line, Column int }
+
+// Node is a YAML value in JSON's types, with the place where a reader sees it start.
+type Node struct {
+	Position
+	Value any // nil, bool, json.Number, string, []Node or []Member
+	// Text is a scalar as it is written, without quotes; "" for null.
+	Text string
+	// IsText is true for a scalar that is text for YAML. Value is a number all the same where JSON
+	// reads the plain scalar as one, as in 1e3.
+	IsText bool
+}
+
+// Member is one key of a mapping with its value.
+type Member struct {
+	Key   string
+	KeyAt Position
+	Node
+}
+
+// JSON returns the value in the types of encoding/json, with the digits of numbers kept.
+func (n Node) JSON() any {
+	switch v := n.Value.(type) {
+	case []Node:
+		items := make([]any, 0, len(v))
+		for _, item := range v {
+			items = append(items, item.JSON())
+		}
+		return items
+	case []Member:
+		object := make(map[string]any, len(v))
+		for _, member := range v {
+			object[member.Key] = member.JSON()
+		}
+		return object
+	}
+	return n.Value
+}
+
+// Find returns the value at a JSON pointer, and its path as error texts show it, for example
+// tools[0].name. Of a pointer that leads nowhere it follows the part that exists; found is false.
+// The key of a list's item stands where the item does.
+func (n Node) Find(pointer string) (at Member, path string, found bool) {
+	at = Member{KeyAt: n.Position, Node: n}
+	_, rest, more := strings.Cut(pointer, "/")
+	for more {
+		var token string
+		token, rest, more = strings.Cut(rest, "/")
+		switch v := at.Value.(type) {
+		case []Node:
+			i, err := strconv.Atoi(token)
+			if err != nil || i < 0 || i >= len(v) {
+				return at, path, false
+			}
+			at, path = Member{KeyAt: v[i].Position, Node: v[i]}, fmt.Sprintf("%s[%d]", path, i)
+		case []Member:
+			key := unescape.Replace(token)
+			i := slices.IndexFunc(v, func(m Member) bool { return m.Key == key })
+			if i < 0 {
+				return at, path, false
+			}
+			if key = Clip(key); !plainKey(key) {
+				key = strconv.Quote(key)
+			}
+			at, path = v[i], strings.TrimPrefix(path+"."+key, ".")
+		default:
+			return at, path, false
+		}
+	}
+	return at, path, true
+}
+
+func plainKey(key string) bool {
+	odd := func(c rune) bool { return c == ' ' || c == '"' || !unicode.IsPrint(c) }
+	return key != "" && !strings.ContainsFunc(key, odd)
+}
+
+// unescape turns a token of a JSON pointer into a key.
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
+// TypeName names the type of the value in YAML's terms.
+func (n Node) TypeName() string {
+	switch n.Value.(type) {
+	case nil:
+		return "nothing"
+	case bool:
+		return "true or false"
+	case json.Number:
+		return "a number"
+	case string:
+		return "text"
+	case []Node:
+		return "a list"
+	}
+	return "a mapping"
+}
+
+// Clip bounds what a file adds to an error text.
+func Clip(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "..."
+	}
+	return s
+}
+
+// Nearest returns the name that was probably meant by a misspelt one; "" if none is close.
+func Nearest(misspelt string, names []string) string {
+	best, least := "", 2+len(misspelt)/4
+	for _, name := range names {
+		if d := distance(misspelt, name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance is the edit distance of two texts, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			next := min(row[j], row[j+1]) + 1
+			if a[i] == b[j] {
+				next = min(next, diagonal)
+			} else {
+				next = min(next, diagonal+1)
+			}
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}
