@@ -241,12 +241,12 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 
 // TestLongFiles: a file may hold more than the bounds on the schemas and values of others allow.
 func TestLongFiles(t *testing.T) {
-	tools := "tools:\n" + strings.Repeat("- {name: x, builtin: noop, kind: read}\n", 5)
-	for i := range 15_000 {
-		tools += fmt.Sprintf("- {name: x%d, builtin: noop, kind: read, pool: a}\n", i)
+	tools := []byte("tools:\n")
+	for i := range 12_000 {
+		tools = fmt.Appendf(tools, "- {name: x%d, builtin: noop, kind: read, risk: low, pool: a}\n", i)
 	}
-	if _, err := ParseToolsFile("f", []byte(tools)); err == nil || strings.Count(err.Error(), "\n") != 3 {
-		t.Errorf("got %.300v, want four mistakes", err)
+	if file, err := ParseToolsFile("f", tools); err != nil || len(file.Tools) != 12_000 {
+		t.Errorf("%d tools, %.300v", len(file.Tools), err)
 	}
 	input := "tests: [{tool: x, expect: {effect: deny}, input: {a: [" + strings.Repeat("1,", 200_000) + "1]}}]"
 	if p, err := ParsePolicy("f", []byte(input)); err != nil || len(p.Tests[0].Input) < 400_000 {

@@ -8,10 +8,10 @@
 // that `init` writes come from that table, so they cannot disagree.
 //
 // The file is strict. An unknown key and a value of the wrong kind are errors with file, line and
-// column, and all of them are reported at once. A file that cannot be parsed, for example because
-// it has a key twice, yields one error. Paths in a file are relative to it. The file is the one
-// given, else toolfleet.yaml in the current folder if it exists, as with `make` and `docker
-// compose`.
+// column, and all of them are reported at once. A file that is no YAML that [strictyaml] reads, for
+// example because it has a key twice, is not looked at further. Paths in a file are relative to it.
+// The file is the one given, else toolfleet.yaml in the current folder if it exists, as with `make`
+// and `docker compose`.
 //
 // The packages that own the settings decide what they mean.
 package config
@@ -216,7 +216,10 @@ func (c *Config) loadFile(s Sources, env map[string]string) []error {
 		return []error{fmt.Errorf("read the settings: %w; `toolfleet init` writes a file to start from, --config names another", err)}
 	}
 	c.file = name
-	return c.readFile(name, body)
+	if err := c.readFile(name, body); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // loadEnv reads the settings in the environment, and notes the variables that look like settings

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
 // readText reads a setting from text: a flag, an environment variable, or a scalar of the file.
@@ -31,14 +34,12 @@ func (s setting) readText(c *Config, text string) (err error) {
 	case *Size:
 		*field, err = size(text)
 	default:
-		root, err := parse(text)
-		if err != nil {
-			return fmt.Errorf("want %s: %w", s.shape(), err)
+		r := fileReader{strictyaml.Parse("", []byte(text), maxBrackets), c}
+		if len(r.Errors) > 0 {
+			return fmt.Errorf("want %s: %s", s.shape(), r.Errors[0].Message)
 		}
-		m := mistakes{}
-		m.readNode(s, c, root)
-		if len(m) > 0 {
-			return fmt.Errorf("%s", m[0].Message)
+		if r.value(s, r.Root); len(r.Errors) > 0 {
+			return errors.New(r.Errors[0].Message)
 		}
 	}
 	return err
