@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/coordinator/metrics"
+	"github.com/toolfleet/toolfleet/coordinator/tuning"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -55,29 +56,30 @@ const (
 )
 
 func (c Config) withDefaults() Config {
+	standard := tuning.Default()
 	def := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
 			*d = to
 		}
 	}
 	if c.Slots == 0 {
-		c.Slots = 1024
+		c.Slots = standard.Slots
 	}
 	if c.Window == 0 {
-		c.Window = 8
+		c.Window = standard.Window
 	}
-	def(&c.AckWait, 10*time.Second)
-	def(&c.Poll, c.AckWait/3)
-	def(&c.QueueTimeout, time.Minute)
-	def(&c.BatchTTL, time.Hour)
-	def(&c.Grace, 2*time.Second)
-	def(&c.StartWait, 30*time.Second)
-	def(&c.Drain, 5*time.Second)
+	def(&c.AckWait, standard.AckWait)
+	def(&c.Poll, tuning.DefaultPoll(c.AckWait))
+	def(&c.QueueTimeout, standard.QueueTimeout)
+	def(&c.BatchTTL, standard.BatchTTL)
+	def(&c.Grace, standard.Grace)
+	def(&c.StartWait, standard.StartWait)
+	def(&c.Drain, standard.Drain)
 	if c.Poison == 0 {
-		c.Poison = 5
+		c.Poison = standard.Poison
 	}
 	if c.AfterUnknown == "" {
-		c.AfterUnknown = Stop
+		c.AfterUnknown = AfterUnknown(standard.AfterUnknown)
 	}
 	if c.Provision.BatchTTL == 0 {
 		c.Provision.BatchTTL = c.BatchTTL

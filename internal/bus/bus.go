@@ -60,9 +60,12 @@ type Options struct {
 	// prefix of its own. "" = _INBOX.
 	InboxPrefix string
 	Logger      *slog.Logger // nil = silent
-	// Timeout bounds Connect, beside the deadline of its context. 0 = 10 s.
+	// Timeout bounds Connect, beside the deadline of its context. 0 = DefaultTimeout.
 	Timeout time.Duration
 }
+
+// DefaultTimeout bounds Connect where Options.Timeout is 0.
+const DefaultTimeout = 10 * time.Second
 
 // To returns the Options that connect to a fleet. name is the connection's name when the fleet's
 // options have none.
@@ -107,7 +110,7 @@ type Conn struct {
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	timeout := o.Timeout
 	if timeout == 0 {
-		timeout = 10 * time.Second
+		timeout = DefaultTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -22,6 +22,10 @@ const CoordinatorsConsumer = "coordinators"
 // the fleet.
 const maxWaiting = 4096
 
+// DefaultAckWait is how long a delivery may go without a sign of life before the server delivers it
+// again.
+const DefaultAckWait = 10 * time.Second
+
 // Consumer is a durable that many processes pull from. Each message is acknowledged on its own, and
 // the server never gives up on a message: the process that pulls recognizes poison by the journal,
 // and ends it there.
@@ -30,7 +34,7 @@ type Consumer struct {
 	Name    string   // of the durable
 	Filters []string // none = everything in the stream
 	// AckWait is how long a delivery may go without a sign of life before the server delivers it
-	// again. 0 = 10 s.
+	// again. 0 = DefaultAckWait.
 	AckWait time.Duration
 	// MaxInFlight bounds the unsettled deliveries of the whole fleet. 0 = no bound.
 	MaxInFlight int
@@ -106,7 +110,7 @@ func (w Consumer) config() jetstream.ConsumerConfig {
 		MemoryStorage:  w.InMemory,
 	}
 	if config.AckWait == 0 {
-		config.AckWait = 10 * time.Second
+		config.AckWait = DefaultAckWait
 	}
 	if config.MaxAckPending == 0 {
 		config.MaxAckPending = -1

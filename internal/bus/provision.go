@@ -48,7 +48,8 @@ type Provision struct {
 	MaxBytes map[string]int64
 }
 
-func (p Provision) withDefaults() Provision {
+// WithDefaults fills the fields that are zero.
+func (p Provision) WithDefaults() Provision {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -80,7 +81,7 @@ func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer
 	if err := Patiently(ctx, c.Lost); err != nil {
 		return err
 	}
-	for _, want := range c.streams(p.withDefaults()) {
+	for _, want := range c.streams(p.WithDefaults()) {
 		if err := Patiently(ctx, func(ctx context.Context) error { return c.ensureStream(ctx, want) }); err != nil {
 			return err
 		}

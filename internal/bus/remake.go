@@ -36,7 +36,7 @@ func (c *Conn) remake(ctx context.Context, p Provision, consumers []Consumer) er
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var errs []error
-	for _, want := range c.streams(p.withDefaults()) {
+	for _, want := range c.streams(p.WithDefaults()) {
 		if want.PersistMode == jetstream.AsyncPersistMode {
 			errs = append(errs, Patiently(ctx, func(ctx context.Context) error { return c.ensureStream(ctx, want) }))
 		}

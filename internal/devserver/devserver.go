@@ -42,7 +42,7 @@ type Options struct {
 	// SyncInterval is the time between two syncs to the disk: a power failure may lose messages
 	// that were acknowledged in that time. 0 = sync before every acknowledgement.
 	SyncInterval time.Duration
-	// MaxPayload is the largest message in bytes, headers included. 0 = 1 MiB.
+	// MaxPayload is the largest message in bytes, headers included. 0 = DefaultMaxPayload.
 	MaxPayload int32
 	// Config is a nats-server configuration file, for its accounts and users. The options here
 	// replace what it says about the same settings: see ReadConfig. Its monitoring port is not
@@ -51,6 +51,9 @@ type Options struct {
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
 }
+
+// DefaultMaxPayload is the largest message in bytes where Options.MaxPayload is 0.
+const DefaultMaxPayload = server.MAX_PAYLOAD_SIZE
 
 // readyIn bounds how long a start may take, including the recovery of the stored streams.
 const readyIn = 2 * time.Minute
@@ -235,7 +238,7 @@ func fill(opts *server.Options, o Options) {
 	opts.SyncAlways, opts.SyncInterval = o.SyncInterval == 0, o.SyncInterval
 	opts.MaxPayload, opts.MaxControlLine = o.MaxPayload, server.MAX_CONTROL_LINE_SIZE
 	if opts.MaxPayload == 0 {
-		opts.MaxPayload = server.MAX_PAYLOAD_SIZE
+		opts.MaxPayload = DefaultMaxPayload
 	}
 	opts.HTTPHost, opts.HTTPPort, opts.HTTPSPort = "", 0, 0
 	opts.NoSigs = true

@@ -102,6 +102,7 @@ var rooms = []room{
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
 	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
+	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/journal"}},
 	{path: "coordinator/peers", may: []string{"messages", "internal/rawjson", "internal/bus", "internal/wire"}},
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},

@@ -80,7 +80,18 @@ type Config struct {
 	TraceContent bool
 }
 
+// DefaultConfig returns the values that stand for fields that are zero. The default of Grace
+// follows from Lease.
+func DefaultConfig() Config {
+	calls := lane.DefaultConfig()
+	return Config{
+		Slots: calls.Slots, AckWait: calls.AckWait, Lease: calls.Lease, Drain: calls.Drain, Poison: calls.Poison,
+		ApprovalTTL: calls.ApprovalTTL, Announce: 10 * time.Second,
+	}
+}
+
 func (c Config) withDefaults() Config {
+	standard := DefaultConfig()
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -89,13 +100,13 @@ func (c Config) withDefaults() Config {
 		c.Name = host + "-" + rand.Text()[:6]
 	}
 	if c.Slots == 0 {
-		c.Slots = 10
+		c.Slots = standard.Slots
 	}
 	if c.AckWait == 0 {
-		c.AckWait = 10 * time.Second
+		c.AckWait = standard.AckWait
 	}
 	if c.Announce == 0 {
-		c.Announce = 10 * time.Second
+		c.Announce = standard.Announce
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -105,23 +105,33 @@ type Config struct {
 	Tracer trace.Tracer
 }
 
+// DefaultConfig returns the values that stand for fields that are zero. The default of Grace
+// follows from Lease: see [journal.DefaultGrace].
+func DefaultConfig() Config {
+	return Config{
+		AckWait: bus.DefaultAckWait, Lease: journal.DefaultLease, ApprovalTTL: 15 * time.Minute,
+		Drain: 30 * time.Second, LastWords: 5 * time.Second, Poison: journal.DefaultPoison, Slots: 10,
+	}
+}
+
 func (c Config) withDefaults() Config {
+	standard := DefaultConfig()
 	def := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {
 			*d = to
 		}
 	}
-	def(&c.AckWait, 10*time.Second)
-	def(&c.Lease, 10*time.Second)
-	def(&c.Grace, min(2*time.Second, c.Lease/5))
-	def(&c.ApprovalTTL, 15*time.Minute)
-	def(&c.Drain, 30*time.Second)
-	def(&c.LastWords, 5*time.Second)
+	def(&c.AckWait, standard.AckWait)
+	def(&c.Lease, standard.Lease)
+	def(&c.Grace, journal.DefaultGrace(c.Lease))
+	def(&c.ApprovalTTL, standard.ApprovalTTL)
+	def(&c.Drain, standard.Drain)
+	def(&c.LastWords, standard.LastWords)
 	if c.Poison <= 0 {
-		c.Poison = 5
+		c.Poison = standard.Poison
 	}
 	if c.Slots <= 0 {
-		c.Slots = 10
+		c.Slots = standard.Slots
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

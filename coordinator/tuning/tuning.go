@@ -1,0 +1,34 @@
+// Package tuning has the numbers and durations of a coordinator, with their defaults. It is apart
+// from the coordinator, so that a program can read the settings of a fleet without linking one.
+package tuning
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+)
+
+// Config holds the tunables of a coordinator that are plain values. The fields of the same names in
+// coordinator.Config say what they mean.
+type Config struct {
+	Slots, Window           int
+	AckWait, Poll           time.Duration
+	QueueTimeout, StartWait time.Duration
+	BatchTTL, Grace, Drain  time.Duration
+	Poison                  int
+	AfterUnknown            string // stop or continue
+}
+
+// Default returns the values that stand for fields that are zero. Poll is zero: its default follows
+// from AckWait, see [DefaultPoll].
+func Default() Config {
+	return Config{
+		Slots: 1024, Window: 8, AckWait: bus.DefaultAckWait, QueueTimeout: time.Minute,
+		BatchTTL: bus.Provision{}.WithDefaults().BatchTTL, Grace: journal.DefaultGrace(journal.DefaultLease),
+		StartWait: 30 * time.Second, Drain: 5 * time.Second, Poison: journal.DefaultPoison, AfterUnknown: "stop",
+	}
+}
+
+// DefaultPoll returns the time between two reads of the journal while a batch waits.
+func DefaultPoll(ackWait time.Duration) time.Duration { return ackWait / 3 }
