@@ -282,7 +282,7 @@ func TestOptionsWinOverSettings(t *testing.T) {
 	}
 	t.Setenv("TOOLFLEET_LEASE", "40s") // is not read
 	cfg, err := Options{Settings: file, Slots: 5}.settings()
-	if err != nil || cfg.Slots != 5 || cfg.Lease != 20*time.Second || cfg.Drain != time.Minute {
+	if err != nil || cfg.Workers.Slots != 5 || cfg.Workers.Lease != 20*time.Second || cfg.Workers.Drain != time.Minute {
 		t.Errorf("got %+v, %v", cfg, err)
 	}
 }

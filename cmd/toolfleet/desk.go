@@ -118,8 +118,8 @@ func approveCommand(program string, cfg *config.Config, id string) string {
 	if url := userinfo.ReplaceAllString(cfg.NATS.URL, "//"); url != "" && url != daemon.AnyServer {
 		words = append(words, "--nats", url)
 	}
-	if cfg.Prefix != wire.DefaultPrefix {
-		words = append(words, "--prefix", cfg.Prefix)
+	if cfg.NATS.Prefix != wire.DefaultPrefix {
+		words = append(words, "--prefix", cfg.NATS.Prefix)
 	}
 	if cfg.Tenant != messages.OneTenant {
 		words = append(words, "--tenant", cfg.Tenant)

@@ -122,5 +122,5 @@ toolfleet is ready at %s, with %s on %s.
   Answer questions: %s
 
 Data is in %s. Ctrl-C ends it.
-`, url, count(len(f.serving.registry.Promises()), "tool"), f.serving.roots[0], url, f.cfg.Prefix, f.cfg.Prefix, url, f.howToDecide(), f.server.DataDir())
+`, url, count(len(f.serving.registry.Promises()), "tool"), f.serving.roots[0], url, f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, url, f.howToDecide(), f.server.DataDir())
 }

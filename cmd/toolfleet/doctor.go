@@ -399,7 +399,7 @@ const stuckSessions = 50
 // sessions names the sessions that stand still although nothing explains it.
 func (e *examination) sessions() {
 	tools, err := readBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
-	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.QueueTimeout, tools))
+	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, tools))
 	for done := false; !done && err == nil; {
 		done, err = sweep.Step(e.ctx)
 	}

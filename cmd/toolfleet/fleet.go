@@ -56,7 +56,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 		return f, err
 	}
 	// The settings' URL and credentials are for another server. Do not use them here.
-	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.Prefix, Logger: shown.log, Timeout: cfg.NATS.Timeout}
+	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.NATS.Prefix, Logger: shown.log, Timeout: cfg.NATS.Timeout}
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
 	}

@@ -19,10 +19,11 @@ func coordinatorConfig(c *config.Config, p *config.Policy, log *slog.Logger, met
 	if err != nil {
 		return coordinator.Config{}, err
 	}
+	own := c.Coordinators
 	return coordinator.Config{
-		Slots: c.CoordinatorSlots, Window: c.Window, AckWait: c.AckWait, Poll: c.Poll, QueueTimeout: c.QueueTimeout,
-		BatchTTL: c.BatchTTL, Grace: c.Grace, StartWait: c.StartWait, Drain: c.CoordinatorDrain,
-		Poison: c.Poison, AfterUnknown: coordinator.AfterUnknown(c.AfterUnknown),
+		Slots: own.Slots, Window: own.Window, AckWait: own.AckWait, Poll: own.Poll, QueueTimeout: own.QueueTimeout,
+		BatchTTL: own.BatchTTL, Grace: own.Grace, StartWait: own.StartWait, Drain: own.Drain,
+		Poison: own.Poison, AfterUnknown: coordinator.AfterUnknown(own.AfterUnknown),
 		Approvers: approvers, Audit: c.AuditLog(), Policy: wire.PlatformPolicy(p.Version()),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}, nil

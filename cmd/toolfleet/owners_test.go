@@ -12,6 +12,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
+// The largest message by default is the same in the settings and in the server.
+func TestDefaultsOfTheNATSServer(t *testing.T) {
+	cfg, err := config.Load(config.Sources{File: config.NoFile, Environ: func() []string { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := devserverOptions(cfg, nil).MaxPayload; got != devserver.DefaultMaxPayload {
+		t.Errorf("server.max_payload is %d by default, and that of the server %d", got, devserver.DefaultMaxPayload)
+	}
+}
+
 // A given setting wins over the NATS server's own configuration file, and that wins over the
 // defaults.
 func TestSettingsOfTheNATSServer(t *testing.T) {

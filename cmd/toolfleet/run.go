@@ -114,7 +114,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	sending := &noting{Tracer: tracing.OrSilent(shown.tracer)}
 	defer func() { traceID = sending.traceID }()
 	if cfg.NATS.URL == "" {
-		cfg.Drain, cfg.CoordinatorDrain = min(cfg.Drain, quick), min(cfg.CoordinatorDrain, quick)
+		cfg.Workers.Drain, cfg.Coordinators.Drain = min(cfg.Workers.Drain, quick), min(cfg.Coordinators.Drain, quick)
 		asks := &asker{app: a, person: a.person(), display: d}
 		if r.Events {
 			asks.person = nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/coordinator/tuning"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -63,7 +64,7 @@ func TestDoctorNamesSessionsThatStandStill(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		e := &examination{ctx: t.Context(), conn: conn, cfg: &config.Config{QueueTimeout: time.Minute}}
+		e := &examination{ctx: t.Context(), conn: conn, cfg: &config.Config{Coordinators: tuning.Config{QueueTimeout: time.Minute}}}
 		want := func(when string, want ...string) {
 			t.Helper()
 			e.findings = nil

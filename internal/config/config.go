@@ -3,9 +3,11 @@
 //
 //	flag  >  TOOLFLEET_<KEY>  >  toolfleet.yaml  >  default
 //
-// One table (settings.go) holds every setting: its key, environment names, default, bounds and
-// description. The file's reader, its JSON Schema, the help of flags, `config print` and the file
-// that `init` writes come from that table, so they cannot disagree.
+// One table (settings.go) holds every setting: its key, environment names, bounds and description.
+// The file's reader, its JSON Schema, the help of flags, `config print` and the file that `init`
+// writes come from that table, so they cannot disagree. Defaults come from the packages that own
+// the settings; only those of logs, of the audit record's hashes and of the NATS server of dev and
+// nats are here.
 //
 // The file is strict. An unknown key and a value of the wrong kind are errors with file, line and
 // column, and all of them are reported at once. A file that is no YAML that [strictyaml] reads, for
@@ -28,7 +30,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/tuning"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
 // FileName is the settings file that is read from the current folder if no file is named.
@@ -51,51 +59,26 @@ type (
 	Interval time.Duration
 )
 
-// Pool holds the settings of one worker pool.
-type Pool struct {
-	MaxInFlight int // calls in flight at once, fleet-wide
-}
-
-// Config holds every setting with its value in effect. The table in settings.go says what each
-// means.
+// Config holds every setting with its value in effect, most of them in the types of the packages
+// that they configure. The table in settings.go says what each means. What coordinators and workers
+// have in common is in Coordinators only.
 type Config struct {
-	NATS struct {
-		URL             string
-		Creds, NKey     Path
-		User            string
-		Password, Token Secret
-		TLSCA, TLSCert  Path
-		TLSKey          Path
-		InboxPrefix     string
-		Timeout         time.Duration
-	}
-	Prefix, Tenant string
+	NATS         bus.Options
+	Streams      bus.Provision
+	Coordinators tuning.Config
+	Workers      worker.Config
+	MaxBatches   int // of Streams
+	UnsafeSync   bool
+	Tenant       string
 
-	AckWait, Lease, Grace, Poll  time.Duration
-	QueueTimeout, StartWait      time.Duration
-	BatchTTL, ReplyTTL, AuditTTL time.Duration
-	DeadTTL, WorkerTTL           time.Duration
-	ApprovalTTL                  time.Duration
-	Audit                        struct {
+	Audit struct {
 		Hash    string
 		Key     Secret
 		Include []string
 	}
-	Window, CoordinatorSlots int
-	CoordinatorDrain         time.Duration
-	Replicas, MaxBatches     int
-	MaxBytes                 map[string]Size
-	UnsafeSync               bool
-	Poison                   int
-	AfterUnknown             string
-
-	Name            string
-	Slots           int
-	Announce, Drain time.Duration
-	Tools, Root     Path
-	Pools           map[string]Pool
-	Policy          Path
-	Permissions     struct {
+	Tools, Root Path
+	Policy      Path
+	Permissions struct {
 		Default          string
 		Deny, Ask, Allow []string
 	}
@@ -104,12 +87,10 @@ type Config struct {
 		Name string
 	}
 
-	TraceContent bool
-	TraceURL     string
-
-	Log    struct{ Level, Format string }
-	HTTP   string
-	Server struct {
+	TraceURL string
+	Log      struct{ Level, Format string }
+	HTTP     string
+	Server   struct {
 		Listen     string
 		Data       Path
 		Sync       Interval
@@ -152,9 +133,8 @@ func Load(s Sources) (*Config, error) {
 		name, value, _ := strings.Cut(pair, "=")
 		env[name] = value
 	}
-	c := &Config{origins: map[string]string{}}
-	errs := c.setDefaults()
-	errs = append(errs, c.loadFile(s, env)...)
+	c := defaults()
+	errs := c.loadFile(s, env)
 	errs = append(errs, c.loadEnv(env)...)
 	for _, f := range s.Flags {
 		if err := c.set(f.Key, f.Text, f.Name); err != nil {
@@ -163,7 +143,7 @@ func Load(s Sources) (*Config, error) {
 	}
 	// Other values of this variable belong to conventions of other tools and are not an error here.
 	if !c.Given("trace_content") && strings.EqualFold(env[captureContent], "true") {
-		c.TraceContent, c.origins["trace_content"] = true, captureContent
+		c.Workers.TraceContent, c.origins["trace_content"] = true, captureContent
 	}
 	if len(errs) == 0 {
 		c.derive()
@@ -185,16 +165,22 @@ func (c *Config) Given(key string) bool { return c.origins[key] != "" }
 // Strange lists environment variables that begin with TOOLFLEET_ but name no setting.
 func (c *Config) Strange() []string { return c.strange }
 
-func (c *Config) setDefaults() (errs []error) {
-	for _, s := range settings {
-		if s.standard == "" {
-			continue
-		}
-		if err := s.readText(c, s.standard); err != nil {
-			errs = append(errs, fmt.Errorf("default of %s: %w", s.key, err))
-		}
+// defaults returns the settings where nothing is said, with the defaults of the packages that own
+// them. Those that follow from other settings are zero: derive fills them.
+func defaults() *Config {
+	c := &Config{
+		NATS:         bus.Options{Prefix: wire.DefaultPrefix, Timeout: bus.DefaultTimeout},
+		Streams:      bus.Provision{}.WithDefaults(),
+		Coordinators: tuning.Default(),
+		Workers:      worker.DefaultConfig(),
+		Tenant:       messages.OneTenant,
+		origins:      map[string]string{},
 	}
-	return errs
+	c.Coordinators.Grace, c.Workers.ApprovalTTL = 0, 0
+	c.Audit.Hash, c.Permissions.Default = "keyed", string(permission.Allow)
+	c.Log.Level, c.Log.Format = "info", "auto"
+	c.Server.Listen, c.Server.MaxPayload = "127.0.0.1:4222", 1<<20
+	return c
 }
 
 func (c *Config) loadFile(s Sources, env map[string]string) []error {
@@ -271,24 +257,25 @@ func (c *Config) set(key, text, from string) error {
 
 // derive fills the settings whose default follows from another setting.
 func (c *Config) derive() {
-	if c.Poll == 0 {
-		c.Poll = c.AckWait / 3
+	common := &c.Coordinators
+	if common.Poll == 0 {
+		common.Poll = tuning.DefaultPoll(common.AckWait)
 	}
-	if c.Grace == 0 {
-		c.Grace = min(2*time.Second, c.Lease/5)
+	if common.Grace == 0 {
+		common.Grace = journal.DefaultGrace(c.Workers.Lease)
 	}
-	if c.ApprovalTTL == 0 {
-		c.ApprovalTTL = min(15*time.Minute, c.BatchTTL)
+	if c.Workers.ApprovalTTL == 0 {
+		c.Workers.ApprovalTTL = min(worker.DefaultConfig().ApprovalTTL, common.BatchTTL)
 	}
 }
 
 // validate checks settings against each other, and those whose bounds the table cannot express.
 func (c *Config) validate() (errs []error) {
-	if c.Grace > c.Lease/3 {
-		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", c.Grace, c.Lease))
+	if grace, lease := c.Coordinators.Grace, c.Workers.Lease; grace > lease/3 {
+		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", grace, lease))
 	}
-	if c.ApprovalTTL > c.BatchTTL {
-		errs = append(errs, fmt.Errorf("approval_ttl is %v and batch_ttl is %v: nobody is asked for longer than a batch lives", c.ApprovalTTL, c.BatchTTL))
+	if ask, batch := c.Workers.ApprovalTTL, c.Coordinators.BatchTTL; ask > batch {
+		errs = append(errs, fmt.Errorf("approval_ttl is %v and batch_ttl is %v: nobody is asked for longer than a batch lives", ask, batch))
 	}
 	if c.Approver.Name != "" && !approverName.MatchString(c.Approver.Name) {
 		errs = append(errs, fmt.Errorf("approver.name %.80q: want 1 to 64 of [A-Za-z0-9_.@-]", c.Approver.Name))
@@ -308,7 +295,7 @@ func (c *Config) validate() (errs []error) {
 	if c.Server.MaxPayload < 1<<10 || c.Server.MaxPayload > 64<<20 {
 		errs = append(errs, fmt.Errorf("server.max_payload is %v: want 1KB to 64MB", c.Server.MaxPayload))
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
+	for _, name := range slices.Sorted(maps.Keys(c.Workers.Pools)) {
 		if !messages.IsToken(name) {
 			errs = append(errs, fmt.Errorf("pools: %.80q is no name of a pool; want 1 to 64 of [A-Za-z0-9_-]", name))
 		}

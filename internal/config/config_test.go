@@ -165,8 +165,8 @@ func TestValuesOfEveryKind(t *testing.T) {
 
 func TestDefaultsThatFollow(t *testing.T) {
 	c := load(t, sources("ack_wait: 1500ms\nlease: 1s\n", nil))
-	if c.Poll != 500*time.Millisecond || c.Grace != 200*time.Millisecond {
-		t.Errorf("poll %v, grace %v", c.Poll, c.Grace)
+	if c.Coordinators.Poll != 500*time.Millisecond || c.Coordinators.Grace != 200*time.Millisecond {
+		t.Errorf("poll %v, grace %v", c.Coordinators.Poll, c.Coordinators.Grace)
 	}
 }
 

@@ -68,9 +68,9 @@ func (r fileReader) value(s setting, n strictyaml.Node) {
 	switch field := s.field(r.c).(type) {
 	case *[]string:
 		r.texts(s, field, n)
-	case *map[string]Pool:
+	case *map[string]int:
 		r.pools(s, field, n)
-	case *map[string]Size:
+	case *map[string]int64:
 		r.sizes(s, field, n)
 	default:
 		if !fits(field, n) {
@@ -113,8 +113,8 @@ func (r fileReader) texts(s setting, field *[]string, n strictyaml.Node) {
 	*field = texts
 }
 
-func (r fileReader) pools(s setting, field *map[string]Pool, n strictyaml.Node) {
-	pools := map[string]Pool{}
+func (r fileReader) pools(s setting, field *map[string]int, n strictyaml.Node) {
+	pools := map[string]int{}
 	for _, pool := range r.members(n, s.key, s.shape()) {
 		name := s.key + "." + strictyaml.Clip(pool.Key)
 		for _, member := range r.members(pool.Node, name, "{max_in_flight: 50}") {
@@ -126,20 +126,20 @@ func (r fileReader) pools(s setting, field *map[string]Pool, n strictyaml.Node) 
 			if err != nil || member.IsText {
 				r.Add(member.Position, "%s.max_in_flight: want a whole number from 1, got %s", name, member.TypeName())
 			}
-			pools[pool.Key] = Pool{MaxInFlight: bound}
+			pools[pool.Key] = bound
 		}
 	}
 	*field = pools
 }
 
-func (r fileReader) sizes(s setting, field *map[string]Size, n strictyaml.Node) {
-	sizes := map[string]Size{}
+func (r fileReader) sizes(s setting, field *map[string]int64, n strictyaml.Node) {
+	sizes := map[string]int64{}
 	for _, member := range r.members(n, s.key, s.shape()) {
 		bound, err := size(member.Text)
 		if err != nil {
 			r.Add(member.Position, "%s.%s: want a size such as 64KB, 10MB or 2GiB, got %s", s.key, strictyaml.Clip(member.Key), member.TypeName())
 		}
-		sizes[member.Key] = bound
+		sizes[member.Key] = int64(bound)
 	}
 	*field = sizes
 }

@@ -12,24 +12,15 @@ import (
 
 // Bus returns the options to connect with. name appears in the server's list of connections.
 func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
-	n := c.NATS
-	return bus.Options{
-		URL: n.URL, Name: name,
-		Creds: string(n.Creds), NKey: string(n.NKey), User: n.User, Password: string(n.Password), Token: string(n.Token),
-		TLSCA: string(n.TLSCA), TLSCert: string(n.TLSCert), TLSKey: string(n.TLSKey),
-		Prefix: c.Prefix, InboxPrefix: n.InboxPrefix, Logger: log, Timeout: n.Timeout,
-	}
+	o := c.NATS
+	o.Name, o.Logger = name, log
+	return o
 }
 
 // Provision returns the options with which streams and buckets are created.
 func (c *Config) Provision() bus.Provision {
-	p := bus.Provision{
-		Replicas: c.Replicas, BatchTTL: c.BatchTTL, ReplyTTL: c.ReplyTTL, AuditTTL: c.AuditTTL, DeadTTL: c.DeadTTL,
-		WorkerTTL: c.WorkerTTL, MaxBatches: int64(c.MaxBatches), MaxBytes: map[string]int64{},
-	}
-	for stream, bound := range c.MaxBytes {
-		p.MaxBytes[stream] = int64(bound)
-	}
+	p := c.Streams
+	p.BatchTTL, p.MaxBatches = c.Coordinators.BatchTTL, int64(c.MaxBatches)
 	return p
 }
 
@@ -61,12 +52,9 @@ func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, ro
 	if err != nil {
 		return worker.Config{}, err
 	}
-	w := worker.Config{
-		Name: c.Name, Slots: c.Slots, AckWait: c.AckWait, Lease: c.Lease, Grace: c.Grace, Drain: c.Drain, Announce: c.Announce,
-		Poison: c.Poison, Rules: rules, Hooks: hooks, Approvals: approvers, Audit: c.AuditLog(), ApprovalTTL: c.ApprovalTTL, TraceContent: c.TraceContent, Pools: map[string]int{}, Provision: c.Provision(), Logger: log, Metrics: metrics,
-	}
-	for name, pool := range c.Pools {
-		w.Pools[name] = pool.MaxInFlight
-	}
+	w, common := c.Workers, c.Coordinators
+	w.AckWait, w.Grace, w.Poison = common.AckWait, common.Grace, common.Poison
+	w.Rules, w.Hooks, w.Approvals, w.Audit = rules, hooks, approvers, c.AuditLog()
+	w.Provision, w.Logger, w.Metrics = c.Provision(), log, metrics
 	return w, nil
 }

@@ -108,8 +108,8 @@ func TestDefaultOfAPolicy(t *testing.T) {
 }
 
 func TestApprovalTTL(t *testing.T) {
-	if c := load(t, sources("batch_ttl: 10s\n", nil)); c.ApprovalTTL != c.BatchTTL {
-		t.Errorf("approval_ttl is %v by itself, and batch_ttl %v", c.ApprovalTTL, c.BatchTTL)
+	if c := load(t, sources("batch_ttl: 10s\n", nil)); c.Workers.ApprovalTTL != c.Coordinators.BatchTTL {
+		t.Errorf("approval_ttl is %v by itself, and batch_ttl %v", c.Workers.ApprovalTTL, c.Coordinators.BatchTTL)
 	}
 	if _, err := Load(sources("batch_ttl: 10s\napproval_ttl: 11s\n", nil)); err == nil {
 		t.Error("an approval_ttl beyond batch_ttl is taken")

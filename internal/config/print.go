@@ -37,7 +37,7 @@ func (c *Config) Print(w io.Writer) error {
 		s, _ := lookup(e.Key)
 		line := header(&out, &section, e.Key) + ": " + e.Value
 		note := e.From
-		if note == "default" && s.standard == "" && s.derived != "" {
+		if note == "default" && s.derived != "" {
 			note += ": " + s.derived
 		}
 		fmt.Fprintf(&out, "%-42s # %s\n", line, note)
@@ -71,8 +71,9 @@ func Starter(set map[string]string) []byte {
 	for _, s := range settings {
 		first, rest, nested := strings.Cut(s.key, ".")
 		indent, name, mark := "", s.key, "# "
-		if value, ok := set[s.key]; ok {
-			s.standard, mark = value, ""
+		value, given := set[s.key]
+		if given {
+			mark = ""
 		}
 		if nested {
 			indent, name = "  ", rest
@@ -85,7 +86,7 @@ func Starter(set map[string]string) []byte {
 			out.WriteByte('\n')
 		}
 		fmt.Fprintf(&out, "%s# %s.%s\n", indent, strings.TrimSuffix(s.about, "."), defaultNote(s))
-		fmt.Fprintf(&out, "%s%s%s: %s\n", indent, mark, name, s.example())
+		fmt.Fprintf(&out, "%s%s%s: %s\n", indent, mark, name, s.example(value))
 	}
 	return []byte(out.String())
 }
@@ -97,13 +98,12 @@ func defaultNote(s setting) string {
 	return " Default: " + s.derived + "."
 }
 
-// example returns the value that the starter file shows for a setting.
-func (s setting) example() string {
-	c := &Config{}
-	c.setDefaults()
+// example returns what the starter file shows for a setting: a value, or if that is "" the default.
+func (s setting) example(value string) string {
+	c := defaults()
 	c.derive()
-	if s.standard != "" {
-		_ = s.readText(c, s.standard) // a value from our own code, which tests read back
+	if value != "" {
+		_ = s.readText(c, value) // a value from our own code, which tests read back
 	}
 	return s.show(c)
 }
@@ -157,12 +157,12 @@ func (s setting) schema() map[string]any {
 		v["anyOf"] = sizeSchema()
 	case *[]string:
 		v["type"], v["items"] = "array", map[string]any{"type": "string"}
-	case *map[string]Pool:
+	case *map[string]int:
 		pool := object("")
 		pool["type"] = "object"
 		pool["properties"] = map[string]any{"max_in_flight": map[string]any{"type": "integer", "minimum": 1}}
 		v["type"], v["additionalProperties"] = "object", pool
-	case *map[string]Size:
+	case *map[string]int64:
 		v["type"], v["additionalProperties"] = "object", map[string]any{"anyOf": sizeSchema()}
 	default:
 		v["type"] = "string"
@@ -170,22 +170,15 @@ func (s setting) schema() map[string]any {
 			v["enum"] = s.enum
 		}
 	}
-	if s.standard != "" {
-		v["default"] = s.standardValue()
+	if standard := s.fallback(); standard != s.derived {
+		v["default"] = standard
+		if n, ok := s.field(defaults()).(*int); ok {
+			v["default"] = *n
+		}
 	}
 	return v
 }
 
 func sizeSchema() []any {
 	return []any{map[string]any{"type": "string", "pattern": sizePattern.String()}, map[string]any{"type": "integer", "minimum": 0, "maximum": 999999999}}
-}
-
-// standardValue returns the default as the schema states it: a number for whole numbers, else text.
-func (s setting) standardValue() any {
-	c := &Config{}
-	_ = s.readText(c, s.standard)
-	if n, ok := s.field(c).(*int); ok {
-		return *n
-	}
-	return s.standard
 }

@@ -24,8 +24,8 @@ func TestTraceContent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := load(t, sources(tc.file, tc.env))
-			if got := from(t, c, "trace_content"); c.TraceContent != tc.want || got.From != tc.from {
-				t.Errorf("%v from %s, want %v from %s", c.TraceContent, got.From, tc.want, tc.from)
+			if got := from(t, c, "trace_content"); c.Workers.TraceContent != tc.want || got.From != tc.from {
+				t.Errorf("%v from %s, want %v from %s", c.Workers.TraceContent, got.From, tc.want, tc.from)
 			}
 		})
 	}

@@ -68,9 +68,9 @@ func (s setting) shape() string {
 		return "a size such as 64KB, 10MB or 2GiB"
 	case *[]string:
 		return "a list of texts such as [one, two]"
-	case *map[string]Pool:
+	case *map[string]int:
 		return "a mapping such as {default: {max_in_flight: 50}}"
-	case *map[string]Size:
+	case *map[string]int64:
 		return "a mapping such as {CALLS: 10GB}"
 	}
 	if len(s.enum) > 0 {
@@ -167,13 +167,13 @@ func (s setting) show(c *Config) string {
 		return field.String()
 	case *[]string:
 		return flow(*field, quoteYAML, "[", "]")
-	case *map[string]Pool:
+	case *map[string]int:
 		return flow(slices.Sorted(maps.Keys(*field)), func(name string) string {
-			return fmt.Sprintf("%s: {max_in_flight: %d}", name, (*field)[name].MaxInFlight)
+			return fmt.Sprintf("%s: {max_in_flight: %d}", name, (*field)[name])
 		}, "{", "}")
-	case *map[string]Size:
+	case *map[string]int64:
 		return flow(slices.Sorted(maps.Keys(*field)), func(name string) string {
-			return fmt.Sprintf("%s: %v", name, (*field)[name])
+			return fmt.Sprintf("%s: %v", name, Size((*field)[name]))
 		}, "{", "}")
 	}
 	panic("config: setting " + s.key + " has a type that nobody reads")

@@ -113,7 +113,7 @@ var rooms = []room{
 	{path: "internal/sim", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
-	{path: "internal/config", may: plus(foundations, "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
+	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	// The API of Go programs that bring tools.
 	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "worker/hook", "worker/tool/...")},
