@@ -16,6 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
@@ -30,7 +31,7 @@ func recorded() (*sdktrace.TracerProvider, *tracetest.SpanRecorder) {
 // fleetDoor answers every batch, and returns the headers of the requests.
 func fleetDoor(ctx context.Context, t *testing.T, conn *bus.Conn) <-chan bus.Header {
 	t.Helper()
-	if err := conn.Provision(ctx, bus.Provision{}); err != nil {
+	if err := provision.Ensure(ctx, conn, provision.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	headers := make(chan bus.Header, 10)

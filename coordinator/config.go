@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/tuning"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
-	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
@@ -40,7 +40,7 @@ type Config struct {
 	// Policy is the version of the platform's policy. Every job has it, and a worker without a
 	// policy does not take such a job. Default: none.
 	Policy    string
-	Provision bus.Provision    // the streams that Run makes if they are missing
+	Provision provision.Config // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent
 	Tracer    trace.Tracer     // nil: silent; the trace context of an agent still reaches the workers
 	Metrics   *metrics.Metrics // nil: silent

@@ -33,6 +33,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -90,7 +93,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 // back the rest. It makes the streams that are missing, and refuses to start on ones that would
 // break a promise.
 func (c *Coordinator) Run(ctx context.Context) error {
-	if err := c.conn.Provision(ctx, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)); err != nil {
+	if err := provision.Ensure(ctx, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
 			return nil // ended before it began
 		}
@@ -116,7 +119,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer stopWatching()
 	watched := make(chan error, 1)
 	watching.Go(func() { watched <- c.catalog.Run(watch) })
-	watching.Go(func() { c.conn.KeepRemade(watch, c.cfg.Provision, c.conn.BatchesConsumer(c.cfg.AckWait)) })
+	watching.Go(func() {
+		provision.KeepRemade(watch, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait))
+	})
 	select {
 	case <-c.catalog.Ready():
 	case err := <-watched:
@@ -139,8 +144,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
 	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.Current().Tools()))
 
-	slots := bus.NewSlots(c.cfg.Slots)
-	err = c.conn.Puller(c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
+	slots := pull.NewSlots(c.cfg.Slots)
+	err = pull.New(c.conn, c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
 		c.intake(work, d)
 	})
 	if err != nil { // the server does not let this user in any more: begin the drain
@@ -171,7 +176,7 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	h := handlers.New(c.conn, c.resumer, c.catalog, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
 	})
-	return c.conn.Serve(ctx, bus.Service{
+	return service.Serve(ctx, c.conn, service.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
 		Metadata:  map[string]string{"policy": c.cfg.Policy},
 		Endpoints: append(h.Endpoints(work), c.questions.Endpoints(work)...),

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -101,11 +103,11 @@ func TestGaugesOfPools(t *testing.T) {
 		o.present("w1", 10, "default")
 		o.present("w2", 5, "default", "b*d.pool")
 		conn := o.connect("worker")
-		pool, err := conn.PoolConsumer(schemas.DefaultPool, time.Minute, 0)
+		pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, time.Minute, 0)
 		o.must(err)
-		o.must(conn.EnsureConsumer(t.Context(), pool))
+		o.must(provision.EnsureConsumer(t.Context(), conn, pool))
 		o.run(conn, func(ctx context.Context) error {
-			return conn.Puller(pool.Stream, pool.Name).Run(ctx, bus.NewSlots(2), func(d *bus.Delivery) { <-ctx.Done() })
+			return pull.New(conn, pool.Stream, pool.Name).Run(ctx, pull.NewSlots(2), func(d *pull.Delivery) { <-ctx.Done() })
 		})
 		time.Sleep(10 * time.Second)
 		want("two are in hand", 1, 2, 40, 15, 2)
@@ -114,7 +116,7 @@ func TestGaugesOfPools(t *testing.T) {
 
 func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
-		c, _ := o.coordinator(Config{Provision: bus.Provision{MaxBytes: map[string]int64{bus.Audit: 1 << 30}}})
+		c, _ := o.coordinator(Config{Provision: provision.Config{MaxBytes: map[string]int64{bus.Audit: 1 << 30}}})
 		o.worker()
 		gauges := c.Gauges()
 		if got := some(scraped(t, gauges), "approvals_pending")["approvals_pending{high}"]; got != 0 {
@@ -206,7 +208,7 @@ func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
 		conn := o.connect("a consumer that keeps what it is given")
 		kept := make(chan struct{})
 		o.run(conn, func(ctx context.Context) error {
-			return conn.Puller(o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, bus.NewSlots(1), func(d *bus.Delivery) {
+			return pull.New(conn, o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, pull.NewSlots(1), func(d *pull.Delivery) {
 				close(kept)
 				for ctx.Err() == nil {
 					_ = d.InProgress()

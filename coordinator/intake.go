@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -24,7 +25,7 @@ import (
 // intake takes one delivery from the log. Only the head of a session's log is driven. Any other
 // batch goes back to the broker, and is driven when the driver of its predecessor looks for the
 // next head.
-func (c *Coordinator) intake(ctx context.Context, d *bus.Delivery) {
+func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
 		c.deadLetter(ctx, d, err)
@@ -82,7 +83,7 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 // clearHead handles a batch that an earlier one of its session holds up. After a server restart
 // that head may have its reply already: its message came back into the log, and the consumer, which
 // counts it as settled, never delivers it. Such a head is removed, and the batch has its turn.
-func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *bus.Delivery) {
+func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
 	case err != nil || !found:
@@ -105,7 +106,7 @@ func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal
 // driveSession drives a batch that is the head of its session, and then the next head, until there
 // is none. done reports whether the rest of the session is in other hands: those of another run
 // here, of people, or of the broker. A run that gives up leaves its batch to the next driver.
-func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *bus.Delivery) (done bool) {
+func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *pull.Delivery) (done bool) {
 	for {
 		d := c.newRun(accepted, delivery)
 		if live := c.runs.enter(d); live != nil {
@@ -241,7 +242,7 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 }
 
 // deadLetter keeps a message that is no batch at all, with the reason, and takes it out of the log.
-func (c *Coordinator) deadLetter(ctx context.Context, d *bus.Delivery, reason error) {
+func (c *Coordinator) deadLetter(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a message in the log is no batch and becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
 		c.log.Error("the dead letter was not stored; the broker delivers the message again", "err", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
@@ -22,10 +23,10 @@ type lease struct {
 	accepted journal.Accepted
 
 	mu       sync.Mutex
-	log      *slog.Logger  // guarded by mu
-	delivery *bus.Delivery // of the batch; nil: it did not come by one; guarded by mu
-	ended    bool          // the batch is not driven here any more; guarded by mu
-	told     bool          // peers were told that the batch is driven here; guarded by mu
+	log      *slog.Logger   // guarded by mu
+	delivery *pull.Delivery // of the batch; nil: it did not come by one; guarded by mu
+	ended    bool           // the batch is not driven here any more; guarded by mu
+	told     bool           // peers were told that the batch is driven here; guarded by mu
 }
 
 func (l *lease) setLog(log *slog.Logger) {
@@ -35,7 +36,7 @@ func (l *lease) setLog(log *slog.Logger) {
 }
 
 // current returns the newest delivery of the batch; nil: it did not come by one.
-func (l *lease) current() *bus.Delivery {
+func (l *lease) current() *pull.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.delivery
@@ -45,7 +46,7 @@ func (l *lease) current() *bus.Delivery {
 // the one that keeps the broker from delivering the batch once more; settling any of them takes the
 // batch out of the log. A delivery with another sequence is a later batch with the same id, whose
 // first was finished elsewhere: it waits.
-func (l *lease) adopt(delivery *bus.Delivery) {
+func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || delivery.Seq != l.accepted.Seq {

@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -62,7 +63,7 @@ type batchRun struct {
 	fatal     error     // why the batch cannot be driven on here
 }
 
-func (c *Coordinator) newRun(a journal.Accepted, delivery *bus.Delivery) *batchRun {
+func (c *Coordinator) newRun(a journal.Accepted, delivery *pull.Delivery) *batchRun {
 	log := logfields.Batch(context.Background(), c.log, a.Key)
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,

@@ -20,6 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -118,19 +120,19 @@ func (o *office) helper(shun func(wire.Job, int) bool) *helper {
 	o.t.Helper()
 	h := &helper{shun: shun, headers: map[int][]string{}}
 	conn := o.connect("worker")
-	pool, err := conn.PoolConsumer(schemas.DefaultPool, 10*time.Second, 0)
+	pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
 	o.must(err)
-	o.must(conn.EnsureConsumer(o.t.Context(), pool))
+	o.must(provision.EnsureConsumer(o.t.Context(), conn, pool))
 	o.run(conn, func(ctx context.Context) error {
-		slots := bus.NewSlots(10)
-		err := conn.Puller(pool.Stream, pool.Name).Run(ctx, slots, func(d *bus.Delivery) { h.work(conn, d) })
+		slots := pull.NewSlots(10)
+		err := pull.New(conn, pool.Stream, pool.Name).Run(ctx, slots, func(d *pull.Delivery) { h.work(conn, d) })
 		_ = slots.Wait(context.Background())
 		return err
 	})
 	return h
 }
 
-func (h *helper) work(conn *bus.Conn, d *bus.Delivery) {
+func (h *helper) work(conn *bus.Conn, d *pull.Delivery) {
 	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
 	h.mu.Lock()
@@ -258,7 +260,7 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.helper(nil)
 		log := o.logs()
-		o.coordinator(Config{Tracer: r.Tracer, Provision: bus.Provision{MaxBytes: map[string]int64{bus.Replies: 4000}}})
+		o.coordinator(Config{Tracer: r.Tracer, Provision: provision.Config{MaxBytes: map[string]int64{bus.Replies: 4000}}})
 		full, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbFinal, wire.KeyOf(messages.OneTenant, "s", "other")), nil, make([]byte, 3800))
 		o.must(err)
 		key := o.submitWith("s", "b", 1, nil)

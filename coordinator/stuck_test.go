@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -15,11 +17,11 @@ import (
 func (o *office) withhold() {
 	o.t.Helper()
 	conn := o.connect("withholder")
-	o.must(conn.EnsureConsumer(o.t.Context(), conn.BatchesConsumer(10*time.Second)))
+	o.must(provision.EnsureConsumer(o.t.Context(), conn, provision.BatchesConsumer(conn.Names(), 10*time.Second)))
 	taken := make(chan struct{})
 	o.run(conn, func(ctx context.Context) error {
-		slots := bus.NewSlots(1)
-		err := conn.Puller(o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *bus.Delivery) {
+		slots := pull.NewSlots(1)
+		err := pull.New(conn, o.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
 			close(taken)
 			for ctx.Err() == nil {
 				_ = d.InProgress()

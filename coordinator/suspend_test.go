@@ -17,6 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -64,7 +66,7 @@ func newOffice(t *testing.T, srv *devserver.Server, kind messages.Kind) *office 
 	}
 	o.conn = o.connect("test")
 	o.journal, o.names = journal.New(o.conn), o.conn.Names()
-	o.must(o.conn.Provision(t.Context(), bus.Provision{}))
+	o.must(provision.Ensure(t.Context(), o.conn, provision.Config{}))
 	tool := schemas.Tool{
 		Name: "refund", Kind: kind, InputSchema: []byte(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"],"additionalProperties":false}`),
 	}
@@ -133,19 +135,19 @@ func (o *office) coordinator(cfg Config) (*Coordinator, func()) {
 func (o *office) worker() (stop func()) {
 	o.t.Helper()
 	conn := o.connect("worker")
-	pool, err := conn.PoolConsumer(schemas.DefaultPool, 10*time.Second, 0)
+	pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
 	o.must(err)
-	o.must(conn.EnsureConsumer(o.t.Context(), pool))
+	o.must(provision.EnsureConsumer(o.t.Context(), conn, pool))
 	return o.run(conn, func(ctx context.Context) error {
-		slots := bus.NewSlots(100)
-		err := conn.Puller(pool.Stream, pool.Name).Run(ctx, slots, func(d *bus.Delivery) { o.work(conn, d) })
+		slots := pull.NewSlots(100)
+		err := pull.New(conn, pool.Stream, pool.Name).Run(ctx, slots, func(d *pull.Delivery) { o.work(conn, d) })
 		_ = slots.Wait(context.Background())
 		return err
 	})
 }
 
 // work parks a call, or runs it once somebody has granted it.
-func (o *office) work(conn *bus.Conn, d *bus.Delivery) {
+func (o *office) work(conn *bus.Conn, d *pull.Delivery) {
 	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
 	key := wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index)
@@ -772,12 +774,12 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		o.must(err)
 		defer unsubscribe()
 		o.must(other.conn.Flush(t.Context())) // what is said over another connection may be faster than the subscription
-		consumer := o.conn.BatchesConsumer(one.cfg.AckWait)
-		o.must(o.conn.EnsureConsumer(t.Context(), consumer))
-		came := make(chan *bus.Delivery, 1)
+		consumer := provision.BatchesConsumer(o.conn.Names(), one.cfg.AckWait)
+		o.must(provision.EnsureConsumer(t.Context(), o.conn, consumer))
+		came := make(chan *pull.Delivery, 1)
 		conn := o.connect("pull")
 		o.run(conn, func(ctx context.Context) error {
-			return conn.Puller(consumer.Stream, consumer.Name).Run(ctx, bus.NewSlots(1), func(d *bus.Delivery) { came <- d })
+			return pull.New(conn, consumer.Stream, consumer.Name).Run(ctx, pull.NewSlots(1), func(d *pull.Delivery) { came <- d })
 		})
 		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
 		o.must(err)

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -141,7 +144,7 @@ func (e *examination) approvers() {
 // server looks at the server itself, and compares clocks: ours is used for deadlines, its for lifetimes.
 func (e *examination) server() {
 	asked := time.Now()
-	server, err := e.conn.AboutServer(e.ctx)
+	server, err := inspect.Server(e.ctx, e.conn)
 	if err != nil {
 		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not say what it is: %v", err)
 		return
@@ -206,7 +209,7 @@ func (e *examination) streams() bool {
 		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketKeys), "KV_" + names.Stream(bus.BucketWorkers),
 		"KV_" + names.Stream(bus.BucketApprovals), "OBJ_" + names.Stream(bus.Objects),
 	} {
-		switch _, err := e.conn.AboutStream(e.ctx, name); {
+		switch _, err := inspect.Stream(e.ctx, e.conn, name); {
 		case errors.Is(err, bus.ErrNoStream):
 			missing = append(missing, name)
 		case err != nil:
@@ -214,8 +217,8 @@ func (e *examination) streams() bool {
 			return false
 		}
 	}
-	var lost *bus.LostStream
-	if err := e.conn.Lost(e.ctx); errors.As(err, &lost) {
+	var lost *provision.LostStream
+	if err := provision.Lost(e.ctx, e.conn); errors.As(err, &lost) {
 		e.fail("streams", "", "%v", err)
 		return false
 	}
@@ -224,7 +227,7 @@ func (e *examination) streams() bool {
 		return false
 	}
 	// Nothing is missing, so this makes nothing: it checks, as every daemon does when it starts.
-	if err := e.conn.Provision(e.ctx, e.cfg.Provision()); err != nil {
+	if err := provision.Ensure(e.ctx, e.conn, e.cfg.Provision()); err != nil {
 		e.fail("streams", "", "%v", err)
 		return false
 	}
@@ -233,14 +236,14 @@ func (e *examination) streams() bool {
 }
 
 func (e *examination) consumers() {
-	info, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Batches), bus.CoordinatorsConsumer)
+	info, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches), bus.CoordinatorsConsumer)
 	if err == nil && info.Waiting > 0 {
 		e.ok("coordinators", "taking batches")
 		return
 	}
-	var held bus.StreamState
+	var held inspect.StreamState
 	if err == nil || errors.Is(err, bus.ErrNotFound) { // the latter where the server has started anew, and no coordinator since
-		held, err = e.conn.AboutStream(e.ctx, e.conn.Names().Stream(bus.Batches))
+		held, err = inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches))
 	}
 	if err != nil {
 		e.fail("coordinators", "", "%v", err)
@@ -285,12 +288,12 @@ func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
 // pool looks for calls that nobody will take. What is in flight counts: without workers it waits to be delivered again.
 func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
 	if p.Workers > 0 {
-		if _, err := e.conn.AboutConsumer(e.ctx, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
+		if _, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
 			e.fail("workers", "Restart a worker of the pool.", "%v", err)
 		}
 		return
 	}
-	queue, err := e.conn.AboutPool(e.ctx, p.Pool)
+	queue, err := inspect.Pool(e.ctx, e.conn, p.Pool)
 	waiting := int(queue.Pending + queue.InFlight)
 	switch {
 	case err != nil:
@@ -305,13 +308,13 @@ func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
 const answerTime = 500 * time.Millisecond
 
 // coordinatorsOf is the coordinators of this fleet that answer.
-func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]bus.Service, error) {
+func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]service.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	all, err := conn.Services(ctx, "toolfleet")
+	all, err := service.Find(ctx, conn, "toolfleet")
 	door := conn.Names().EverySession(wire.VerbControl)
-	return slices.DeleteFunc(all, func(s bus.Service) bool { // of a fleet with another prefix
-		return !slices.ContainsFunc(s.Endpoints, func(at bus.Endpoint) bool { return at.Subject == door })
+	return slices.DeleteFunc(all, func(s service.Service) bool { // of a fleet with another prefix
+		return !slices.ContainsFunc(s.Endpoints, func(at service.Endpoint) bool { return at.Subject == door })
 	}), err
 }
 
@@ -375,7 +378,7 @@ func (e *examination) writable() {
 func (e *examination) room() {
 	names := e.conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies} {
-		info, err := e.conn.AboutStream(e.ctx, names.Stream(stream))
+		info, err := inspect.Stream(e.ctx, e.conn, names.Stream(stream))
 		if err != nil {
 			e.fail("room", "", "%v", err)
 			continue
@@ -434,7 +437,7 @@ func (e *examination) sessions() {
 const newestDead = 3
 
 func (e *examination) dead() {
-	info, err := e.conn.AboutStream(e.ctx, e.conn.Names().Stream(bus.Dead))
+	info, err := inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Dead))
 	var newest []journal.DeadEntry
 	if err == nil {
 		newest, err = journal.New(e.conn).Dead(e.ctx, newestDead)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -39,9 +41,9 @@ func TestDoctorComparesPolicies(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				stop, err := conn.Serve(t.Context(), bus.Service{
+				stop, err := service.Serve(t.Context(), conn, service.Service{
 					Name: "toolfleet", Version: "1.0.0", Metadata: map[string]string{"policy": policy},
-					Endpoints: []bus.Endpoint{{Name: "control", Subject: conn.Names().EverySession(wire.VerbControl), Handle: func(bus.Msg) {}}},
+					Endpoints: []service.Endpoint{{Name: "control", Subject: conn.Names().EverySession(wire.VerbControl), Handle: func(bus.Msg) {}}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -105,7 +107,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 		}
 		want(e.workers, "fail workers: bucket workers: no such stream, or it is not ready; no fleet has run on this server yet")
 		want(e.dead, "fail set aside: ask about stream TOOLFLEET_DEAD: no such stream")
-		if err := conn.Provision(t.Context(), bus.Provision{MaxBytes: map[string]int64{bus.Dead: 1000}}); err != nil {
+		if err := provision.Ensure(t.Context(), conn, provision.Config{MaxBytes: map[string]int64{bus.Dead: 1000}}); err != nil {
 			t.Fatal(err)
 		}
 		want(e.server, "ok server: ", "ok jetstream: ", "ok clock: ")

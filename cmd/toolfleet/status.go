@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -78,7 +79,7 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	}
 	names := conn.Names()
 	for stream, into := range map[string]*uint64{bus.Batches: &s.Batches, bus.Dead: &s.Dead} {
-		held, err := conn.AboutStream(ctx, names.Stream(stream))
+		held, err := inspect.Stream(ctx, conn, names.Stream(stream))
 		if err != nil {
 			return s, err
 		}
@@ -88,7 +89,7 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	s.Differences = toolsetDifferences(s.Workers, s.Tools)
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		queue, err := conn.AboutPool(ctx, p.Pool) // as the gauges of coordinators count
+		queue, err := inspect.Pool(ctx, conn, p.Pool) // as the gauges of coordinators count
 		if err != nil {
 			return s, err
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -91,10 +92,10 @@ func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Met
 	}
 }
 
-// Endpoints returns the endpoints, for [bus.Conn.Serve]. A request that is being answered may go on
+// Endpoints returns the endpoints, for [service.Serve]. A request that is being answered may go on
 // until ctx ends.
-func (s *Service) Endpoints(ctx context.Context) []bus.Endpoint {
-	return []bus.Endpoint{
+func (s *Service) Endpoints(ctx context.Context) []service.Endpoint {
+	return []service.Endpoint{
 		{Name: "decide", Subject: s.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { s.decide(ctx, m) }},
 		{Name: "show", Subject: s.names.EveryCall(wire.VerbShow), Handle: func(m bus.Msg) { s.show(ctx, m) }},
 		{Name: "list", Subject: s.names.OfTenant(wire.VerbList, "*"), Handle: func(m bus.Msg) { s.list(ctx, m) }},

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -69,10 +70,10 @@ func New(conn *bus.Conn, driver Driver, tools Tools, cfg Config) *Handlers {
 	}
 }
 
-// Endpoints returns the endpoints, for [bus.Conn.Serve]. A request that is being answered may go on
+// Endpoints returns the endpoints, for [service.Serve]. A request that is being answered may go on
 // until ctx ends.
-func (h *Handlers) Endpoints(ctx context.Context) []bus.Endpoint {
-	return []bus.Endpoint{
+func (h *Handlers) Endpoints(ctx context.Context) []service.Endpoint {
+	return []service.Endpoint{
 		{Name: "run", Subject: h.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { h.run(ctx, m) }},
 		{Name: "get", Subject: h.names.EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) { h.get(ctx, m) }},
 		{Name: "control", Subject: h.names.EverySession(wire.VerbControl), Handle: func(m bus.Msg) { h.control(ctx, m) }},

@@ -5,7 +5,7 @@ package tuning
 import (
 	"time"
 
-	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/journal"
 )
 
@@ -24,8 +24,8 @@ type Config struct {
 // from AckWait, see [DefaultPoll].
 func Default() Config {
 	return Config{
-		Slots: 1024, Window: 8, AckWait: bus.DefaultAckWait, QueueTimeout: time.Minute,
-		BatchTTL: bus.Provision{}.WithDefaults().BatchTTL, Grace: journal.DefaultGrace(journal.DefaultLease),
+		Slots: 1024, Window: 8, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,
+		BatchTTL: provision.Config{}.WithDefaults().BatchTTL, Grace: journal.DefaultGrace(journal.DefaultLease),
 		StartWait: 30 * time.Second, Drain: 5 * time.Second, Poison: journal.DefaultPoison, AfterUnknown: "stop",
 	}
 }

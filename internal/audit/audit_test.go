@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -30,7 +31,7 @@ func connect(t *testing.T, srv *devserver.Server) *bus.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	if err := conn.Provision(t.Context(), bus.Provision{}); err != nil {
+	if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -3,6 +3,8 @@ package bus
 import (
 	"fmt"
 
+	"github.com/nats-io/nats.go/micro"
+
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -45,3 +47,10 @@ func (c *Conn) AnswerInChunks(to Msg, body []byte) {
 func (c *Conn) AnswerError(to Msg, text, code string, body []byte) {
 	c.Answer(to, Header{ServiceErrorHeader: {text}, ServiceErrorCodeHeader: {code}}, body)
 }
+
+// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, as NATS micro services
+// do.
+const (
+	ServiceErrorHeader     = micro.ErrorHeader
+	ServiceErrorCodeHeader = micro.ErrorCodeHeader
+)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -107,7 +108,7 @@ func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte),
 		select {
 		case <-ctx.Done():
 		case <-lost:
-		case <-time.After(jitter(backoff)):
+		case <-time.After(Jitter(backoff)):
 		}
 	}
 	return nil
@@ -120,7 +121,7 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 		return nil
 	}
 	if err != nil {
-		return sendError(err)
+		return ClientError(err)
 	}
 	defer func() { _ = watcher.Stop() }()
 	w.begin()
@@ -186,6 +187,23 @@ func (w *watch) complete() {
 		w.ready()
 		w.ready = nil
 	}
+}
+
+// Values returns what a bucket holds, by key, as seen by the replica that answers, which may be
+// behind. It makes no consumer.
+func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
+	prefix := "$KV." + bucket + "."
+	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string][]byte, len(found))
+	for _, m := range found {
+		if m.Header.Get("KV-Operation") == "" && m.Header.Get("Nats-Marker-Reason") == "" {
+			values[strings.TrimPrefix(m.Subject, prefix)] = m.Data
+		}
+	}
+	return values, nil
 }
 
 func (b *Bucket) failed(what, key string, err error) error {

@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
@@ -24,11 +28,11 @@ func openBucket(t *testing.T, c *bus.Conn, name string) *bus.Bucket {
 }
 
 func TestBucket(t *testing.T) {
-	c := connect(t, natstest.Server(t))
+	c := bustest.Connect(t, natstest.Server(t))
 	if _, err := c.Bucket(t.Context(), c.Names().Stream(bus.BucketTools)); !errors.Is(err, bus.ErrNoStream) {
 		t.Errorf("before Provision: %v", err)
 	}
-	provision(t, c)
+	bustest.Provision(t, c)
 	b := openBucket(t, c, bus.BucketTools)
 	gets := map[string]func(context.Context, string) ([]byte, bool, error){"get": b.Get, "get from leader": b.GetFromLeader}
 	check := func(key, want string, there bool) {
@@ -101,21 +105,21 @@ func watch(t *testing.T, b *bus.Bucket) *news {
 	go func() { done <- b.Watch(ctx, n.add, func() { ready <- struct{}{} }) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := receive(t, done); err != nil {
+		if err := bustest.Receive(t, done); err != nil {
 			t.Error(err)
 		}
 		if len(ready) != 0 {
 			t.Errorf("ready was called %d times more", len(ready))
 		}
 	})
-	receive(t, ready)
+	bustest.Receive(t, ready)
 	return n
 }
 
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
-		provision(t, c)
+		c := bustest.Connect(t, srv)
+		bustest.Provision(t, c)
 		b := openBucket(t, c, bus.BucketTools)
 		put := func(b *bus.Bucket, key, value string) {
 			t.Helper()
@@ -153,7 +157,7 @@ func TestWatch(t *testing.T) {
 		if err := srv.Restart(); err != nil {
 			t.Fatal(err)
 		}
-		other := connect(t, srv)
+		other := bustest.Connect(t, srv)
 		b2 := openBucket(t, other, bus.BucketTools)
 		remove(b2, "a")
 		put(b2, "d", "1")
@@ -169,8 +173,8 @@ func TestWatch(t *testing.T) {
 // Watchers are told that a worker is gone when it stops announcing itself.
 func TestPresenceAgesOut(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
-		if err := c.Provision(t.Context(), bus.Provision{WorkerTTL: 30 * time.Second}); err != nil {
+		c := bustest.Connect(t, srv)
+		if err := provision.Ensure(t.Context(), c, provision.Config{WorkerTTL: 30 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		b := openBucket(t, c, bus.BucketWorkers)
@@ -207,29 +211,37 @@ func TestPresenceAgesOut(t *testing.T) {
 	})
 }
 
-// An object that is put again lives on from that moment.
-func TestObjectsOutliveWhatRefersToThem(t *testing.T) {
+func TestValues(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
-		provision(t, c) // replies are kept for 24 h
-		body := []byte("a large result")
-		for range 3 {
-			ref, err := c.PutObject(t.Context(), body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(24*time.Hour - time.Second)
-			if got, err := c.GetObject(t.Context(), ref); err != nil || string(got) != string(body) {
-				t.Fatalf("%q, %v", got, err)
-			}
+		c := bustest.Connect(t, srv)
+		if err := provision.Ensure(t.Context(), c, provision.Config{WorkerTTL: 10 * time.Second}); err != nil {
+			t.Fatal(err)
 		}
-		ref, err := c.PutObject(t.Context(), []byte("another"))
+		name := c.Names().Stream(bus.BucketWorkers)
+		bucket, err := c.Bucket(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(49 * time.Hour)
-		if _, err := c.GetObject(t.Context(), ref); !errors.Is(err, bus.ErrNotFound) {
-			t.Errorf("after two days: %v", err)
+		put := func(key string) {
+			t.Helper()
+			if err := bucket.Put(t.Context(), key, []byte("value of "+key)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	})
+		put("aged")
+		bustest.Until(t, "the old value has aged", time.Minute, func() bool {
+			_, found, err := bucket.Get(t.Context(), "aged")
+			return err == nil && !found
+		})
+		put("a")
+		put("b")
+		put("gone")
+		if err := bucket.Delete(t.Context(), "gone"); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Values(t.Context(), name)
+		if want := map[string][]byte{"a": []byte("value of a"), "b": []byte("value of b")}; err != nil || !cmp.Equal(got, want) {
+			t.Errorf("%s, %v", got, err)
+		}
+	}, natstest.Fast)
 }

@@ -1,11 +1,19 @@
-// Package bus is the only package that speaks to NATS. The rest of the code says what it wants
-// stored, read, pulled or requested in terms of this package, and gets errors it can branch on.
+// Package bus, with the packages below it, is the only one that speaks to NATS. The rest of the code
+// says what it wants stored, read, pulled or requested in terms of these packages, and gets errors
+// it can branch on.
 //
-//	core       Publish, Respond, Subscribe, Request, Stream, Serve   may be lost; nothing rests on it
-//	streams    Append, CompareAndSet, Send, Delete                    what the fleet remembers
-//	reading    Last, First, All, LastOfEach, Glance                   without a consumer, from the store
-//	work       EnsureConsumer, Puller, Slots, Delivery                pull what can be worked on
-//	buckets    Bucket, PutObject, GetObject                           definitions, presence, large bodies
+//	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing rests on it
+//	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers
+//	reading    Last, First, All, LastOfEach, Glance             without a consumer, from the store
+//	buckets    Bucket                                           definitions, presence
+//
+// The packages below this one build on it:
+//
+//	provision  makes and checks streams, buckets and consumers
+//	pull       pulls from a consumer what can be worked on
+//	objects    stores large bodies
+//	service    answers requests
+//	inspect    tells how servers, streams and pools are doing
 //
 // Its promises:
 //
@@ -13,7 +21,7 @@
 //     [ErrUnknown], never nil and never "failed": read before you decide.
 //   - A write while disconnected fails at once. It is never stored later behind the caller's back.
 //   - A read sees every write that was acknowledged before it, however many servers hold the
-//     stream. Only At, Glance, Scan, Values, AboutPool, Bucket.Get and Bucket.Watch may show what
+//     stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may show what
 //     a replica has that is behind.
 //   - Connections come back by themselves, for ever; pullers and watchers come back with them.
 //
@@ -77,9 +85,9 @@ func To(o fleet.Options, name string) Options {
 	}
 }
 
-// callTimeout bounds a call to the server, however late the caller's deadline is. An answer that
+// CallTimeout bounds a call to the server, however late the caller's deadline is. An answer that
 // takes longer was lost with a connection or a leader, and will not come.
-const callTimeout = 5 * time.Second
+const CallTimeout = 5 * time.Second
 
 // closeTimeout bounds how long Close waits for messages still to be sent and handled.
 const closeTimeout = 10 * time.Second
@@ -97,8 +105,7 @@ type Conn struct {
 	drops  atomic.Uint64 // how often a slow handler made a subscription drop messages
 	// connectedAt is when the present connection was made, in Unix nanoseconds of our clock.
 	connectedAt atomic.Int64
-	// missing tells KeepRemade that a puller found no consumer or stream to pull from.
-	missing chan struct{}
+	missing     chan struct{} // see Missing
 
 	mu          sync.Mutex
 	onReconnect map[int]func() // guarded by mu
@@ -143,7 +150,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 		return nil, c.connectError(err)
 	}
 	c.connectedAt.Store(time.Now().UnixNano())
-	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(callTimeout)); err != nil {
+	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(CallTimeout)); err != nil {
 		c.nc.Close()
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
@@ -252,6 +259,17 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 // Names returns the subjects, streams and buckets of this fleet.
 func (c *Conn) Names() wire.Names { return c.names }
 
+// Logger is where this package and those below it log.
+func (c *Conn) Logger() *slog.Logger { return c.log }
+
+// JetStream is the NATS client's own view of the connection, for the packages below this one. All
+// others use what this package offers.
+func (c *Conn) JetStream() jetstream.JetStream { return c.js }
+
+// Missing passes on that a puller found no consumer or stream to pull from. It holds one such
+// message: a puller sends without waiting, and the loop that makes again what is missing receives.
+func (c *Conn) Missing() chan struct{} { return c.missing }
+
 // MaxPayload is the largest message the server takes, in bytes, headers included.
 func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }
 
@@ -321,7 +339,7 @@ func (c *Conn) reconnected() {
 
 // bounded adds the deadline of a call to the server.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, callTimeout)
+	return context.WithTimeout(ctx, CallTimeout)
 }
 
 // ended adds that deadline to a request that another process answers, unless the caller has set
@@ -345,9 +363,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// jitter returns a random wait between d/2 and d, so that the processes of a fleet do not retry in
+// Jitter returns a random wait between d/2 and d, so that the processes of a fleet do not retry in
 // step.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // api is the subject of a JetStream request.
 func api(parts ...string) string { return "$JS.API." + strings.Join(parts, ".") }

@@ -10,75 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
-	"github.com/toolfleet/toolfleet/messages"
 )
 
-// connect opens a connection that closes with the test.
-func connect(tb testing.TB, srv *devserver.Server) *bus.Conn {
-	tb.Helper()
-	c, err := bus.Connect(tb.Context(), bus.Options{InProcess: srv, Name: tb.Name()})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(c.Close)
-	return c
-}
-
-// fleet is a connection to a new server with all streams.
-func fleet(tb testing.TB, options ...natstest.Option) *bus.Conn {
-	tb.Helper()
-	c := connect(tb, natstest.Server(tb, options...))
-	provision(tb, c)
-	return c
-}
-
-func provision(tb testing.TB, c *bus.Conn) {
-	tb.Helper()
-	if err := c.Provision(tb.Context(), bus.Provision{}); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// raw is a NATS client without this package in between: it shows what an operator's tool sees.
-func raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
-	tb.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(srv))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return js
-}
-
-// key is the address of a batch of one tenant.
-func key(session, batch string) wire.BatchKey {
-	return wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
-}
-
-func receive[T any](tb testing.TB, ch <-chan T) T {
-	tb.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		tb.Fatal("nothing came")
-		panic("unreachable")
-	}
-}
-
 func TestHeadersKeepTheirCaseAndAreFoundInAny(t *testing.T) {
-	c := connect(t, natstest.Server(t))
+	c := bustest.Connect(t, natstest.Server(t))
 	got := make(chan bus.Msg, 1)
 	stop, err := c.Subscribe("a.*", "", func(m bus.Msg) { got <- m })
 	if err != nil {
@@ -91,7 +31,7 @@ func TestHeadersKeepTheirCaseAndAreFoundInAny(t *testing.T) {
 	if err := c.Publish("a.b", h, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	m := receive(t, got)
+	m := bustest.Receive(t, got)
 	for name, want := range map[string]string{"traceparent": "00-1", "Traceparent": "00-1", "TRACEPARENT": "00-1", "toolfleet-event": "start", "other": ""} {
 		if v := m.Header.Get(name); v != want {
 			t.Errorf("Get(%q) = %q, want %q", name, v, want)
@@ -106,7 +46,7 @@ func TestHeadersKeepTheirCaseAndAreFoundInAny(t *testing.T) {
 }
 
 func TestRequest(t *testing.T) {
-	c := connect(t, natstest.Server(t))
+	c := bustest.Connect(t, natstest.Server(t))
 	stop, err := c.Subscribe("echo", "q", func(m bus.Msg) {
 		if err := c.Respond(m, bus.Header{"Seen": {"yes"}}, m.Data); err != nil {
 			t.Error(err)
@@ -135,7 +75,7 @@ func TestRequest(t *testing.T) {
 }
 
 func TestStreamOfAnswers(t *testing.T) {
-	c := connect(t, natstest.Server(t))
+	c := bustest.Connect(t, natstest.Server(t))
 	stop, err := c.Subscribe("count", "", func(m bus.Msg) {
 		for _, n := range []string{"1", "2", "3", "4"} {
 			_ = c.Respond(m, nil, []byte(n))
@@ -192,11 +132,11 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 
 func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
-		provision(t, c)
+		c := bustest.Connect(t, srv)
+		bustest.Provision(t, c)
 		back := make(chan struct{}, 10)
 		remove := c.OnReconnect(func() { back <- struct{}{} })
-		subject := c.Names().Of(wire.VerbFinal, key("s", "b"))
+		subject := c.Names().Of(wire.VerbFinal, bustest.Key("s", "b"))
 
 		srv.Stop()
 		for c.Connected() {
@@ -216,7 +156,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 		if err := srv.Restart(); err != nil {
 			t.Fatal(err)
 		}
-		receive(t, back)
+		bustest.Receive(t, back)
 		if _, err := c.Last(t.Context(), c.Names().Stream(bus.Replies), subject); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("stored after all: %v", err)
 		}
@@ -234,7 +174,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 // A slow handler makes the client drop messages, and Losses tells.
 func TestDroppedMessagesAreLosses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c, other := connect(t, srv), connect(t, srv)
+		c, other := bustest.Connect(t, srv), bustest.Connect(t, srv)
 		open := make(chan struct{})
 		stop, err := c.Subscribe("flood", "", func(bus.Msg) { <-open })
 		if err != nil {
@@ -260,7 +200,7 @@ func TestDroppedMessagesAreLosses(t *testing.T) {
 
 func TestAnUnansweredWriteIsUnknown(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
+		c := bustest.Connect(t, srv)
 		stop, err := c.Subscribe("silent", "", func(bus.Msg) {})
 		if err != nil {
 			t.Fatal(err)
@@ -279,7 +219,7 @@ func TestAnUnansweredWriteIsUnknown(t *testing.T) {
 
 func TestCloseLetsHandlersFinish(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
+		c := bustest.Connect(t, srv)
 		var finished atomic.Bool
 		started := make(chan struct{})
 		if _, err := c.Subscribe("slow", "", func(bus.Msg) {
@@ -292,7 +232,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 		if err := c.Publish("slow", nil, nil); err != nil {
 			t.Fatal(err)
 		}
-		receive(t, started)
+		bustest.Receive(t, started)
 		c.Close()
 		c.Close()
 		if !finished.Load() {
@@ -316,7 +256,7 @@ func TestRefusedPublishesAreLogged(t *testing.T) {
 	if err := c.Publish("forbidden", nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if line := receive(t, log); !strings.Contains(line, "forbidden") {
+	if line := bustest.Receive(t, log); !strings.Contains(line, "forbidden") {
 		t.Errorf("logged %q", line)
 	}
 	_, err = bus.Connect(t.Context(), bus.Options{URL: srv, User: "agent", Password: "wrong"})
@@ -340,7 +280,7 @@ func TestSyncMode(t *testing.T) {
 		bus.SyncInterval: natstest.Fast,
 	} {
 		srv := natstest.Server(t, option, natstest.Listening)
-		if got := connect(t, srv).SyncMode(t.Context()); got != want {
+		if got := bustest.Connect(t, srv).SyncMode(t.Context()); got != want {
 			t.Errorf("in the process: %s, want %s", got, want)
 		}
 		c, err := bus.Connect(t.Context(), bus.Options{URL: srv.URL()})

@@ -57,7 +57,7 @@ func (c *Conn) readClock(ctx context.Context) {
 	var info struct {
 		Time time.Time `json:"ts"`
 	}
-	err := c.call(ctx, api("STREAM", "INFO", c.names.Stream(Batches)), struct{}{}, &info)
+	err := c.Call(ctx, api("STREAM", "INFO", c.names.Stream(Batches)), struct{}{}, &info)
 	if err == nil && !info.Time.IsZero() {
 		c.clock.reading.Store(&reading{said: info.Time, at: time.Now()})
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
@@ -12,9 +14,9 @@ import (
 // A message has its age by the server's clock, whatever date our clock shows.
 func TestTheServersClock(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		conn := connect(t, srv)
+		conn := bustest.Connect(t, srv)
 		defer conn.Close()
-		if err := conn.Provision(t.Context(), bus.Provision{}); err != nil {
+		if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		subject := "toolfleet.batch._.s.b"

@@ -1,8 +1,6 @@
 package bus_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,45 +11,22 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
-
-// replicated is a new cluster with all streams on all of its nodes.
-func replicated(t *testing.T) *natstest.Cluster {
-	t.Helper()
-	cl := natstest.StartCluster(t, natstest.Fast)
-	c := dial(t, cl.URL())
-	// Each of the streams elects a leader.
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	if err := c.Provision(ctx, bus.Provision{Replicas: natstest.Nodes}); err != nil {
-		t.Fatal(err)
-	}
-	return cl
-}
-
-func dial(t *testing.T, url string) *bus.Conn {
-	t.Helper()
-	c, err := bus.Connect(t.Context(), bus.Options{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
 
 // On three servers a write that meets another undecided write is refused with code 10164. It has
 // not lost yet: the other write may be an earlier one of its own. A writer that waits for the
 // decision wins or loses like any other.
 func TestReplicated(t *testing.T) {
 	t.Parallel()
-	c := dial(t, replicated(t).URL())
-	if err := c.Provision(t.Context(), bus.Provision{}); err != nil {
+	c := bustest.Dial(t, bustest.Replicated(t).URL())
+	if err := provision.Ensure(t.Context(), c, provision.Config{}); err != nil {
 		t.Errorf("more replicas than asked for: %v", err)
 	}
 	for round := range 30 {
-		subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(round))
+		subject := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(round))
 		var winners atomic.Int32
 		var writers sync.WaitGroup
 		for n := range 8 {
@@ -66,7 +41,7 @@ func TestReplicated(t *testing.T) {
 			t.Fatalf("%d writers won", n)
 		}
 	}
-	subject, last := c.Names().OfCall(wire.VerbCall, key("s", "alone").Call(0)), uint64(0)
+	subject, last := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "alone").Call(0)), uint64(0)
 	for n := range 500 {
 		seq, won := decide(t, c, subject, fmt.Sprint(n), last)
 		if !won {
@@ -108,9 +83,9 @@ func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq u
 // it yet.
 func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	t.Parallel()
-	cl := replicated(t)
+	cl := bustest.Replicated(t)
 	const stream = "TOOLFLEET_CALLS"
-	writer, reader := dial(t, cl.URLOf(cl.Leader(stream))), dial(t, cl.URLOf(cl.Follower(stream)))
+	writer, reader := bustest.Dial(t, cl.URLOf(cl.Leader(stream))), bustest.Dial(t, cl.URLOf(cl.Follower(stream)))
 	stale, err := nats.Connect(cl.URLOf(cl.Follower(stream)))
 	if err != nil {
 		t.Fatal(err)
@@ -121,10 +96,10 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	behind, rounds := 0, 0
 	for ; behind < 20 && rounds < 10_000; rounds++ {
 		n := rounds
-		batch := key("s", fmt.Sprint("b", n))
+		batch := bustest.Key("s", fmt.Sprint("b", n))
 		subject := writer.Names().Of(wire.VerbPlan, batch)
 		for range 20 { // so that a follower still has writes to apply
-			if err := writer.Send(writer.Names().OfCall(wire.VerbCall, key("s", "crowd").Call(n)), nil, make([]byte, 1<<10)); err != nil {
+			if err := writer.Send(writer.Names().OfCall(wire.VerbCall, bustest.Key("s", "crowd").Call(n)), nil, make([]byte, 1<<10)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -155,22 +130,5 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	t.Logf("a direct get through the follower was behind after %d of %d writes", behind, rounds)
 	if behind == 0 {
 		t.Skip("no follower lagged on this machine, so it is not shown that reads are current beside one that does")
-	}
-}
-
-func TestObjectsOnACluster(t *testing.T) {
-	t.Parallel()
-	cl := replicated(t)
-	const stream = "OBJ_TOOLFLEET_OBJECTS"
-	writer, reader := dial(t, cl.URLOf(cl.Leader(stream))), dial(t, cl.URLOf(cl.Follower(stream)))
-	for n := range 20 {
-		body := bytes.Repeat([]byte{byte(n)}, 3<<20)
-		ref, err := writer.PutObject(t.Context(), body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := reader.GetObject(t.Context(), ref); err != nil || !bytes.Equal(got, body) {
-			t.Fatalf("object %d: %d bytes, %v", n, len(got), err)
-		}
 	}
 }

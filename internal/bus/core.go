@@ -3,12 +3,13 @@ package bus
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
 // Header holds a message's headers, spelt as on the wire.
@@ -65,7 +66,7 @@ func (h Header) with(name, value string) Header {
 // Publish sends a message that may have no listener.
 func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
-		return fmt.Errorf("publish %s: %w", subject, sendError(err))
+		return fmt.Errorf("publish %s: %w", subject, ClientError(err))
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
 	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to %s: %w", subject, sendError(err))
+		return nil, fmt.Errorf("subscribe to %s: %w", subject, ClientError(err))
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
 }
@@ -106,7 +107,7 @@ func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscrib
 		sub, err := c.nc.ChanSubscribe(subject, news)
 		if err != nil {
 			unsubscribe()
-			return nil, fmt.Errorf("subscribe to %s: %w", subject, sendError(err))
+			return nil, fmt.Errorf("subscribe to %s: %w", subject, ClientError(err))
 		}
 		subs = append(subs, sub)
 	}
@@ -130,7 +131,7 @@ func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byt
 	defer cancel()
 	m, err := c.nc.RequestMsgWithContext(ctx, outgoing(subject, h, data))
 	if err != nil {
-		return Msg{}, fmt.Errorf("request %s: %w", subject, sendError(err))
+		return Msg{}, fmt.Errorf("request %s: %w", subject, ClientError(err))
 	}
 	return received(m), nil
 }
@@ -142,20 +143,20 @@ func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)
 	if err != nil {
-		return fmt.Errorf("request %s: %w", subject, sendError(err))
+		return fmt.Errorf("request %s: %w", subject, ClientError(err))
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	ask := outgoing(subject, h, data)
 	ask.Reply = inbox
 	if err := c.nc.PublishMsg(ask); err != nil {
-		return fmt.Errorf("request %s: %w", subject, sendError(err))
+		return fmt.Errorf("request %s: %w", subject, ClientError(err))
 	}
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return fmt.Errorf("request %s: %w", subject, sendError(err))
+			return fmt.Errorf("request %s: %w", subject, ClientError(err))
 		}
-		if status(m) == statusNoResponders {
+		if status.Of(m) == status.NoResponders {
 			return fmt.Errorf("request %s: %w", subject, ErrNoResponders)
 		}
 		if !each(received(m)) {
@@ -169,33 +170,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	if err := c.nc.FlushWithContext(ctx); err != nil {
-		return fmt.Errorf("flush: %w", sendError(err))
+		return fmt.Errorf("flush: %w", ClientError(err))
 	}
 	return nil
 }
-
-// Statuses that the server itself answers with, in place of a message.
-const (
-	statusHeartbeat    = 100
-	statusEnd          = 204
-	statusNotFound     = 404
-	statusExpired      = 408
-	statusConflict     = 409
-	statusTooMany      = 413
-	statusNoResponders = 503
-)
-
-// status is the server's status in m; 0 for a message that another client sent.
-func status(m *nats.Msg) int {
-	if len(m.Data) > 0 {
-		return 0
-	}
-	code, err := strconv.Atoi(m.Header.Get("Status"))
-	if err != nil {
-		return 0
-	}
-	return code
-}
-
-// description is the server's text beside a status.
-func description(m *nats.Msg) string { return m.Header.Get("Description") }

@@ -35,7 +35,7 @@ var (
 	ErrUndecided = errors.New("another write of the subject is on its way")
 	// ErrNotFound: the message, key or object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrNoStream: the stream or bucket does not exist. Provision makes it.
+	// ErrNoStream: the stream or bucket does not exist. Package provision makes it.
 	ErrNoStream = errors.New("no such stream")
 	// ErrCorrupt: the bytes of an object do not have its digest.
 	ErrCorrupt = errors.New("stored object is damaged")
@@ -66,6 +66,16 @@ var terminal = []error{
 func IsTerminal(err error) bool {
 	var mismatch *Mismatch
 	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
+}
+
+// NotReady reports whether err shows a server or a cluster that is still starting.
+func NotReady(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
+	}
+	err = ClientError(err)
+	return errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // The server's error codes that this package understands. Some codes mean several things, told
@@ -120,8 +130,9 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// sendError translates an error of the client from before anything was sent.
-func sendError(err error) error {
+// ClientError translates an error of the NATS client from before anything was sent, for the packages
+// below this one.
+func ClientError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
@@ -133,10 +144,10 @@ func sendError(err error) error {
 	return err
 }
 
-// writeError translates the error of a write: like sendError, but a missing answer is ErrUnknown.
+// writeError translates the error of a write: like ClientError, but a missing answer is ErrUnknown.
 func writeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	return sendError(err)
+	return ClientError(err)
 }

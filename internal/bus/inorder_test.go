@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
@@ -14,7 +15,7 @@ import (
 // unsubscribe.
 func TestSubscribeInOrder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c, speaker := connect(t, srv), connect(t, srv)
+		c, speaker := bustest.Connect(t, srv), bustest.Connect(t, srv)
 		var heard []string
 		unsubscribe, err := c.SubscribeInOrder([]string{"a", "b", "c"}, func(m bus.Msg) { heard = append(heard, m.Subject+string(m.Data)) })
 		if err != nil {

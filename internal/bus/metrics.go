@@ -14,7 +14,7 @@ func (c *Conn) Collectors() []prometheus.Collector {
 		}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "toolfleet_nats_reconnects_total", Help: "How often a lost connection to NATS came back."}, func() float64 {
-			return float64(c.Reconnects())
+			return float64(c.nc.Stats().Reconnects)
 		}),
 	}
 }

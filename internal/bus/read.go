@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
 // A read of many messages asks for this much at a time, so that neither the server's nor the
@@ -148,7 +149,7 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 			Name string `json:"name"`
 		} `json:"cluster"`
 	}
-	if err := c.call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
+	if err := c.Call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
 		return false // whatever is wrong, asking the leader is always correct
 	}
 	c.holder.Store(&holder{toldBy: server, alone: info.Cluster.Name == ""})
@@ -182,7 +183,7 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	err := Retry(ctx, Backoff{First: minBackoff, Most: minBackoff, Jitter: true, Again: leaderless}, func() error {
 		try, done := context.WithTimeout(ctx, askAgain)
 		defer done()
-		return c.call(try, api("STREAM", "MSG", "GET", stream), r, &answer)
+		return c.Call(try, api("STREAM", "MSG", "GET", stream), r, &answer)
 	})
 	if err != nil {
 		return Msg{}, fmt.Errorf("read %s%s from the leader of %s: %w", r.LastFor, r.NextFor, stream, streamError(err))
@@ -220,7 +221,7 @@ func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, er
 			return out, nil
 		}
 	}
-	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(sendError(err)))
+	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(ClientError(err)))
 }
 
 // errTooMany: more subjects match than the server answers for in one request.
@@ -262,8 +263,8 @@ func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Ms
 	var failed error
 	err = c.Stream(ctx, api("DIRECT", "GET", stream), nil, body, func(answer Msg) bool {
 		raw := &nats.Msg{Header: nats.Header(answer.Header), Data: answer.Data}
-		if status(raw) == statusEnd {
-			end = pageEnd{number(raw, "Nats-Num-Pending"), number(raw, "Nats-Last-Sequence"), number(raw, "Nats-UpTo-Sequence")}
+		if status.Of(raw) == status.End {
+			end = pageEnd{status.Number(raw, "Nats-Num-Pending"), status.Number(raw, "Nats-Last-Sequence"), status.Number(raw, "Nats-UpTo-Sequence")}
 			return false
 		}
 		m, err := stored(raw)
@@ -279,30 +280,21 @@ func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Ms
 
 // stored decodes a message of a direct get, or turns the server's status into an error.
 func stored(m *nats.Msg) (Msg, error) {
-	switch code := status(m); code {
+	switch code := status.Of(m); code {
 	case 0:
-	case statusNotFound:
+	case status.NotFound:
 		return Msg{}, ErrNotFound
-	case statusTooMany:
+	case status.TooMany:
 		return Msg{}, errTooMany
 	default:
-		return Msg{}, fmt.Errorf("the server answered %d %s", code, description(m))
+		return Msg{}, fmt.Errorf("the server answered %d %s", code, status.Description(m))
 	}
 	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
 	if err != nil {
 		return Msg{}, fmt.Errorf("a stored message without its time: %w", err)
 	}
-	out := Msg{Subject: m.Header.Get("Nats-Subject"), Header: Header(m.Header), Data: m.Data, Seq: number(m, "Nats-Sequence"), Time: at}
+	out := Msg{Subject: m.Header.Get("Nats-Subject"), Header: Header(m.Header), Data: m.Data, Seq: status.Number(m, "Nats-Sequence"), Time: at}
 	return out, nil
-}
-
-// number is the value of a header; 0 when the header is missing or not a number.
-func number(m *nats.Msg, header string) uint64 {
-	n, err := strconv.ParseUint(m.Header.Get(header), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // streamError turns ErrNoResponders into ErrNoStream: the stream does not exist, or has no leader

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// Bounds of the wait before a failed read, write or watch is tried again.
+const minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
+
 // Backoff is how long to wait between the tries of an operation: First, then twice as long each
 // time, and at most Most.
 type Backoff struct {
@@ -47,7 +50,7 @@ func Retry(ctx context.Context, b Backoff, try func() error) error {
 			b.OnFailure(err, wait)
 		}
 		if b.Jitter {
-			wait = jitter(wait)
+			wait = Jitter(wait)
 		}
 		if !pause(ctx, wait) {
 			return err

@@ -9,16 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// turnedAway reports whether the connection is closed for good because the server no longer admits
-// this user.
-func (c *Conn) turnedAway() bool {
-	err := c.nc.LastError()
-	return c.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
-}
-
-// errNotOurs: a stream is missing that this user may not make. Provision waits for a user who may.
-var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
-
 // May reports whether this user may publish to a subject. It reports true when the server does not
 // tell.
 func (c *Conn) May(ctx context.Context, subject string) bool {
@@ -32,7 +22,7 @@ func (c *Conn) May(ctx context.Context, subject string) bool {
 			} `json:"permissions"`
 		} `json:"data"`
 	}
-	if err := c.call(ctx, "$SYS.REQ.USER.INFO", struct{}{}, &user); err != nil {
+	if err := c.Call(ctx, "$SYS.REQ.USER.INFO", struct{}{}, &user); err != nil {
 		return true
 	}
 	rights := user.Data.Permissions.Publish

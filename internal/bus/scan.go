@@ -51,3 +51,17 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 		r.Batch, r.MaxBytes = readMessages, readBytes
 	}
 }
+
+// CountAfter counts the messages behind the sequence seq of a stream that match filter, and returns when
+// the first of them was stored.
+func (c *Conn) CountAfter(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
+	var found []Msg
+	end, err := c.page(ctx, stream, getRequest{NextFor: filter, Seq: seq + 1, Batch: 1}, &found)
+	if errors.Is(err, ErrNotFound) {
+		return 0, first, nil
+	}
+	if err != nil || len(found) == 0 {
+		return 0, first, streamError(err)
+	}
+	return end.pending + 1, found[0].Time, nil
+}

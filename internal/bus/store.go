@@ -72,16 +72,16 @@ var untilDecided = Backoff{
 
 // Delete removes one message from a stream. Deleting a message that is already gone is no error.
 func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
-	err := c.call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
+	err := c.Call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("delete message %d of %s: %w", seq, stream, err)
 	}
 	return nil
 }
 
-// call makes a request of the JetStream API and decodes its answer into out. With a nil out it only
-// reports whether the request worked.
-func (c *Conn) call(ctx context.Context, subject string, in, out any) error {
+// Call makes a request of the server's API, which speaks JSON, and decodes the answer into out. With
+// a nil out it only reports whether the request worked.
+func (c *Conn) Call(ctx context.Context, subject string, in, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	body, err := json.Marshal(in)
@@ -90,7 +90,7 @@ func (c *Conn) call(ctx context.Context, subject string, in, out any) error {
 	}
 	m, err := c.nc.RequestWithContext(ctx, subject, body)
 	if err != nil {
-		return sendError(err)
+		return ClientError(err)
 	}
 	var failed struct {
 		Error *jetstream.APIError `json:"error"`

@@ -1,7 +1,6 @@
 package bus_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -23,25 +24,25 @@ import (
 
 func TestAppendErrors(t *testing.T) {
 	srv := natstest.Server(t)
-	c := connect(t, srv)
+	c := bustest.Connect(t, srv)
 	n := c.Names()
-	if _, err := c.Append(t.Context(), n.Of(wire.VerbBatch, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
+	if _, err := c.Append(t.Context(), n.Of(wire.VerbBatch, bustest.Key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
 		t.Errorf("before Provision: %v", err)
 	}
-	p := bus.Provision{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 4096}}
-	if err := c.Provision(t.Context(), p); err != nil {
+	p := provision.Config{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 4096}}
+	if err := provision.Ensure(t.Context(), c, p); err != nil {
 		t.Fatal(err)
 	}
 	batch := func(b string) error {
-		_, err := c.Append(t.Context(), n.Of(wire.VerbBatch, key("s", b)), nil, []byte("{}"))
+		_, err := c.Append(t.Context(), n.Of(wire.VerbBatch, bustest.Key("s", b)), nil, []byte("{}"))
 		return err
 	}
 	record := func(size int) error {
-		_, err := c.Append(t.Context(), n.OfCall(wire.VerbCall, key("s", "b").Call(0)), nil, make([]byte, size))
+		_, err := c.Append(t.Context(), n.OfCall(wire.VerbCall, bustest.Key("s", "b").Call(0)), nil, make([]byte, size))
 		return err
 	}
 	headers := func(size int) error {
-		_, err := c.Append(t.Context(), n.Of(wire.VerbFinal, key("s", "b")), bus.Header{"X": {strings.Repeat("x", size)}}, nil)
+		_, err := c.Append(t.Context(), n.Of(wire.VerbFinal, bustest.Key("s", "b")), bus.Header{"X": {strings.Repeat("x", size)}}, nil)
 		return err
 	}
 	for _, step := range []struct {
@@ -67,8 +68,8 @@ func TestAppendErrors(t *testing.T) {
 
 func TestAMessageOverTheStreamsSize(t *testing.T) {
 	srv := natstest.Server(t)
-	c := connect(t, srv)
-	if _, err := raw(t, srv).CreateStream(t.Context(), jetstream.StreamConfig{Name: "SMALL", Subjects: []string{"small"}, MaxMsgSize: 10}); err != nil {
+	c := bustest.Connect(t, srv)
+	if _, err := bustest.Raw(t, srv).CreateStream(t.Context(), jetstream.StreamConfig{Name: "SMALL", Subjects: []string{"small"}, MaxMsgSize: 10}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Append(t.Context(), "small", nil, make([]byte, 11)); !errors.Is(err, bus.ErrTooLarge) {
@@ -77,9 +78,9 @@ func TestAMessageOverTheStreamsSize(t *testing.T) {
 }
 
 func TestCompareAndSet(t *testing.T) {
-	c := fleet(t)
+	c := bustest.Fleet(t)
 	stream := c.Names().Stream(bus.Calls)
-	subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(0))
+	subject := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(0))
 	h := bus.Header{"traceparent": {"00-1"}}
 
 	first, err := c.CompareAndSet(t.Context(), subject, h, []byte("claimed"), 0)
@@ -94,7 +95,7 @@ func TestCompareAndSet(t *testing.T) {
 	}
 	// The record of another call does not count: the expectation is about the message's own
 	// subject.
-	other := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(1))
+	other := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(1))
 	if _, err := c.CompareAndSet(t.Context(), other, nil, nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -113,9 +114,9 @@ func TestCompareAndSet(t *testing.T) {
 }
 
 func TestOneWriterWins(t *testing.T) {
-	c := fleet(t)
+	c := bustest.Fleet(t)
 	for round := range 30 {
-		subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(round))
+		subject := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(round))
 		var last uint64
 		for range 3 { // create, then twice on top
 			var winners []uint64
@@ -143,8 +144,8 @@ func TestOneWriterWins(t *testing.T) {
 }
 
 func TestSendAndDelete(t *testing.T) {
-	c := fleet(t)
-	stream, subject := c.Names().Stream(bus.Jobs), c.Names().Lane(false, "default", key("s", "b").Call(0))
+	c := bustest.Fleet(t)
+	stream, subject := c.Names().Stream(bus.Jobs), c.Names().Lane(false, "default", bustest.Key("s", "b").Call(0))
 	for range 2 { // the second one "is already there", and the sender is not told
 		if err := c.Send(subject, nil, []byte("job")); err != nil {
 			t.Fatal(err)
@@ -176,9 +177,9 @@ func TestSendAndDelete(t *testing.T) {
 }
 
 func TestReadingWhatIsNotThere(t *testing.T) {
-	c := fleet(t)
+	c := bustest.Fleet(t)
 	stream := c.Names().Stream(bus.Calls)
-	subject := c.Names().OfCall(wire.VerbCall, key("s", "b").Call(0))
+	subject := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(0))
 	for what, read := range map[string]func(stream string) (any, error){
 		"last":  func(s string) (any, error) { return c.Last(t.Context(), s, subject) },
 		"first": func(s string) (any, error) { return c.First(t.Context(), s, subject) },
@@ -209,7 +210,7 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 func calls(c *bus.Conn, n int) []string {
 	subjects := make([]string, n)
 	for i := range subjects {
-		subjects[i] = c.Names().OfCall(wire.VerbCall, key("session", "batch").Call(i))
+		subjects[i] = c.Names().OfCall(wire.VerbCall, bustest.Key("session", "batch").Call(i))
 	}
 	return subjects
 }
@@ -227,16 +228,16 @@ func fill(t *testing.T, c *bus.Conn, rounds, size int, subjects []string) {
 			}
 		}
 	}
-	if _, err := c.Append(t.Context(), c.Names().OfCall(wire.VerbCall, key("other", "batch").Call(0)), nil, nil); err != nil {
+	if _, err := c.Append(t.Context(), c.Names().OfCall(wire.VerbCall, bustest.Key("other", "batch").Call(0)), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestLastOfEach(t *testing.T) {
-	c := fleet(t, natstest.Fast)
+	c := bustest.Fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, messages.MaxCalls)
 	fill(t, c, 3, 8, subjects)
-	wildcard := c.Names().Of(wire.VerbCall, key("session", "batch")) + ".*"
+	wildcard := c.Names().Of(wire.VerbCall, bustest.Key("session", "batch")) + ".*"
 	for what, filters := range map[string][]string{"512 subjects": subjects, "a wildcard": {wildcard}, "both halves and absent ones": append(calls(c, 700), "toolfleet.plan.x.y.z")} {
 		got, err := c.LastOfEach(t.Context(), stream, filters...)
 		if err != nil {
@@ -247,12 +248,12 @@ func TestLastOfEach(t *testing.T) {
 }
 
 func TestLastOfEachBeyondTheServersLimit(t *testing.T) {
-	c := fleet(t, natstest.Fast)
+	c := bustest.Fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, 2500)
 	fill(t, c, 2, 8, subjects)
 	for what, filters := range map[string][]string{
 		"2,500 subjects": subjects,
-		"a wildcard":     {c.Names().Of(wire.VerbCall, key("session", "batch")) + ".*"},
+		"a wildcard":     {c.Names().Of(wire.VerbCall, bustest.Key("session", "batch")) + ".*"},
 	} {
 		got, err := c.LastOfEach(t.Context(), stream, filters...)
 		if err != nil {
@@ -275,11 +276,11 @@ func checkNewest(t *testing.T, what string, got []bus.Msg, subjects []string, ro
 }
 
 func TestAll(t *testing.T) {
-	c := fleet(t, natstest.Fast)
+	c := bustest.Fleet(t, natstest.Fast)
 	stream := c.Names().Stream(bus.Calls)
 	subjects := calls(c, 10)
 	fill(t, c, 100, 8, subjects) // 1,000 records: several requests
-	got, err := c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, key("session", "batch"))+".*")
+	got, err := c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, bustest.Key("session", "batch"))+".*")
 	if err != nil || len(got) != 1000 {
 		t.Fatalf("%d messages, %v", len(got), err)
 	}
@@ -299,13 +300,13 @@ func TestAll(t *testing.T) {
 
 // The bodies are together larger than what the server sends, or the client holds, at once.
 func TestReadingLargeBodies(t *testing.T) {
-	c := fleet(t, natstest.Fast)
+	c := bustest.Fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, 30)
 	fill(t, c, 1, 900_000, subjects)
 	for what, read := range map[string]func() ([]bus.Msg, error){
 		"last of each": func() ([]bus.Msg, error) { return c.LastOfEach(t.Context(), stream, subjects...) },
 		"all": func() ([]bus.Msg, error) {
-			return c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, key("session", "batch"))+".*")
+			return c.All(t.Context(), stream, c.Names().Of(wire.VerbCall, bustest.Key("session", "batch"))+".*")
 		},
 	} {
 		got, err := read()
@@ -321,67 +322,10 @@ func TestReadingLargeBodies(t *testing.T) {
 	}
 }
 
-func TestObjects(t *testing.T) {
-	c := fleet(t)
-	body := bytes.Repeat([]byte("0123456789abcdef"), 5<<20/16)
-	ref, err := c.PutObject(t.Context(), body)
-	if err != nil || ref.Digest != messages.Digest(body) || ref.Size != 5<<20 {
-		t.Fatalf("put: %+v, %v", ref, err)
-	}
-	stored := func() uint64 {
-		m, err := c.First(t.Context(), "OBJ_"+c.Names().Stream(bus.Objects), "$O."+c.Names().Stream(bus.Objects)+".C.>")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m.Seq
-	}
-	before := stored()
-	if again, err := c.PutObject(t.Context(), body); err != nil || again != ref {
-		t.Errorf("put again: %+v, %v", again, err)
-	}
-	if stored() != before {
-		t.Error("the same body was stored twice")
-	}
-	got, err := c.GetObject(t.Context(), ref)
-	if err != nil || !bytes.Equal(got, body) {
-		t.Errorf("got %d bytes, %v", len(got), err)
-	}
-	if _, err := c.GetObject(t.Context(), messages.Ref{Digest: messages.Digest(nil)}); !errors.Is(err, bus.ErrNotFound) {
-		t.Errorf("never stored: %v", err)
-	}
-	if _, err := c.GetObject(t.Context(), messages.Ref{Digest: ref.Digest, Size: 1}); !errors.Is(err, bus.ErrCorrupt) || !bus.IsTerminal(err) {
-		t.Errorf("another size: %v", err)
-	}
-	if ref, err := c.PutObject(t.Context(), nil); err != nil || ref.Size != 0 {
-		t.Errorf("empty body: %+v, %v", ref, err)
-	} else if got, err := c.GetObject(t.Context(), ref); err != nil || len(got) != 0 {
-		t.Errorf("empty body: %d bytes, %v", len(got), err)
-	}
-}
-
-func TestConcurrentPutsOfOneObject(t *testing.T) {
-	c := fleet(t, natstest.Fast)
-	body := bytes.Repeat([]byte("x"), 1<<20)
-	var writers sync.WaitGroup
-	for range 8 {
-		writers.Go(func() {
-			ref, err := c.PutObject(t.Context(), body)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if got, err := c.GetObject(t.Context(), ref); err != nil || !bytes.Equal(got, body) {
-				t.Errorf("%d bytes, %v", len(got), err)
-			}
-		})
-	}
-	writers.Wait()
-}
-
 // A lost answer is not awaited until the caller's deadline.
 func TestALostAnswerIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
+		c := bustest.Connect(t, srv)
 		for _, subject := range []string{"void", "$JS.API.STREAM.INFO.VOID", "$JS.API.STREAM.MSG.GET.VOID", "$JS.API.DIRECT.GET.VOID"} {
 			stop, err := c.Subscribe(subject, "", func(bus.Msg) {}) // there, and silent
 			if err != nil {

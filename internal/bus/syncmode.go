@@ -23,9 +23,9 @@ func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {
 		return syncMode(local.SyncAlways())
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	quiet := time.AfterFunc(callTimeout, cancel)
+	quiet := time.AfterFunc(CallTimeout, cancel)
 	defer quiet.Stop()
 	mode := SyncUnknown
 	_ = c.Stream(ctx, "$SYS.REQ.SERVER.PING.JSZ", nil, []byte("{}"), func(m Msg) bool {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/tuning"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
@@ -64,7 +65,7 @@ type (
 // have in common is in Coordinators only.
 type Config struct {
 	NATS         bus.Options
-	Streams      bus.Provision
+	Streams      provision.Config
 	Coordinators tuning.Config
 	Workers      worker.Config
 	MaxBatches   int // of Streams
@@ -170,7 +171,7 @@ func (c *Config) Strange() []string { return c.strange }
 func defaults() *Config {
 	c := &Config{
 		NATS:         bus.Options{Prefix: wire.DefaultPrefix, Timeout: bus.DefaultTimeout},
-		Streams:      bus.Provision{}.WithDefaults(),
+		Streams:      provision.Config{}.WithDefaults(),
 		Coordinators: tuning.Default(),
 		Workers:      worker.DefaultConfig(),
 		Tenant:       messages.OneTenant,

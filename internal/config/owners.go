@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
@@ -18,7 +19,7 @@ func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
 }
 
 // Provision returns the options with which streams and buckets are created.
-func (c *Config) Provision() bus.Provision {
+func (c *Config) Provision() provision.Config {
 	p := c.Streams
 	p.BatchTTL, p.MaxBatches = c.Coordinators.BatchTTL, int64(c.MaxBatches)
 	return p

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
@@ -51,7 +52,7 @@ func Usable(ctx context.Context, conn *bus.Conn) error {
 	}
 	names := conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies} {
-		if _, err := conn.AboutStream(ctx, names.Stream(stream)); err != nil {
+		if _, err := inspect.Stream(ctx, conn, names.Stream(stream)); err != nil {
 			return err
 		}
 	}

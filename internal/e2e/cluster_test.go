@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -25,7 +26,7 @@ import (
 )
 
 // everywhere keeps each stream on every node of a cluster.
-var everywhere = bus.Provision{Replicas: natstest.Nodes}
+var everywhere = provision.Config{Replicas: natstest.Nodes}
 
 // replicated is a fleet whose daemons are spread over a cluster.
 type replicated struct {
@@ -41,7 +42,7 @@ func newReplicated(t testing.TB) *replicated {
 	}
 	f.conn = f.dial("agent", f.cl.URL())
 	f.client = fleettest.AgentOver(f.conn, "")
-	if err := f.conn.Provision(t.Context(), everywhere); err != nil {
+	if err := provision.Ensure(t.Context(), f.conn, everywhere); err != nil {
 		t.Fatal(err)
 	}
 	return f

@@ -15,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -329,7 +330,7 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 		if n := pay.runs.Load() + look.runs.Load(); reply.Status != messages.ReplyAborted || n != 0 {
 			t.Errorf("the batch is %s, and %d of its calls ran", reply.Status, n)
 		}
-		if jobs, err := f.conn.AboutStream(t.Context(), f.conn.Names().Stream(bus.Jobs)); err != nil || jobs.Messages > 0 {
+		if jobs, err := inspect.Stream(t.Context(), f.conn, f.conn.Names().Stream(bus.Jobs)); err != nil || jobs.Messages > 0 {
 			t.Errorf("%d jobs were published, err %v", jobs.Messages, err)
 		}
 		f.worker(worker.Config{})

@@ -31,7 +31,7 @@ var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
-	foundations = plus(words, "fleet", "internal/wire", "internal/bus", "internal/journal", "internal/audit", "internal/tracing")
+	foundations = plus(words, "fleet", "internal/wire", "internal/bus/...", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module may import. Examples import nothing else.
 	public = plus(words, "fleet", "client", "coordinator/...", "worker/...")
 )
@@ -84,25 +84,32 @@ var rooms = []room{
 	{path: "internal/telemetry", may: []string{"internal/tracing"}},
 	{path: "internal/devserver"},
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
-	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire"}},
+	{path: "internal/bus/status"},
+	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus/status"}},
+	{path: "internal/bus/pull", may: []string{"internal/bus", "internal/bus/status"}},
+	{path: "internal/bus/objects", may: []string{"messages", "internal/bus"}},
+	{path: "internal/bus/provision", may: []string{"messages", "internal/wire", "internal/bus"}},
+	{path: "internal/bus/inspect", may: []string{"internal/bus", "internal/bus/provision"}},
+	{path: "internal/bus/service", may: []string{"internal/bus"}},
+	{path: "internal/bus/bustest", may: []string{"messages", "internal/wire", "internal/bus/...", "internal/devserver", "internal/natstest"}},
 	{path: "internal/journal/outcome", pure: true},
-	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal/outcome"}},
+	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/objects", "internal/journal/outcome"}},
 	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
-	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "coordinator/session")},
+	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus/...", "internal/journal", "coordinator/session")},
 	{path: "internal/clientconn", may: []string{"internal/bus"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/clientconn", "internal/tracing"}},
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
-	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
+	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/tracing"}},
 	{path: "internal/worker", may: plus(foundations, "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
 	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
 	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
-	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/journal"}},
+	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/bus/provision", "internal/journal"}},
 	{path: "coordinator/peers", may: []string{"messages", "internal/rawjson", "internal/bus", "internal/wire"}},
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
@@ -125,7 +132,7 @@ var rooms = []room{
 
 // natsRooms are the only packages that import a NATS package. A whole-fleet test may also talk to
 // the server as a foreign client would.
-var natsRooms = []string{"internal/bus", "internal/devserver", "internal/natstest"}
+var natsRooms = []string{"internal/bus/...", "internal/devserver", "internal/natstest"}
 
 func TestImports(t *testing.T) {
 	files, err := scan(os.DirFS("../.."))
@@ -186,6 +193,8 @@ func TestImportsAreCaught(t *testing.T) {
 		"one door to NATS":      {"client/client.go", `package client; import _ "github.com/nats-io/nats.go/jetstream"`, "only internal/bus"},
 		"one door in tests":     {"client/client_test.go", `package client; import _ "github.com/nats-io/nats.go"`, "only internal/bus"},
 		"the door itself":       {"internal/bus/bus.go", `package bus; import _ "github.com/nats-io/nats.go"`, ""},
+		"a package of bus":      {"internal/bus/pull/pull.go", `package pull; import _ "github.com/nats-io/nats.go"`, ""},
+		"bus stands below":      {"internal/bus/bus.go", `package bus; import _ "` + module + `/internal/bus/pull"`, "internal/bus may not import internal/bus/pull"},
 		"a stranger's client":   {"internal/e2e/fleet_test.go", `package e2e; import _ "github.com/nats-io/nats.go"`, ""},
 		"keys are not NATS":     {"internal/approval/key.go", `package approval; import _ "github.com/nats-io/nkeys"`, ""},
 		"keys have a room":      {"client/client.go", `package client; import _ "github.com/nats-io/nkeys"`, "only internal/bus"},
@@ -297,7 +306,7 @@ func refuse(r room, f file, imported string) string {
 	// network.
 	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyRooms, f.pkg)
 	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && !keys {
-		if slices.Contains(natsRooms, f.pkg) || f.test && f.pkg == "internal/e2e" {
+		if slices.ContainsFunc(natsRooms, func(p string) bool { return matches(p, f.pkg) }) || f.test && f.pkg == "internal/e2e" {
 			return ""
 		}
 		return "only " + strings.Join(natsRooms, ", ") + " import NATS packages"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -434,7 +435,7 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		cfg := coordinator.Config{Provision: bus.Provision{ReplyTTL: 30 * time.Minute}}
+		cfg := coordinator.Config{Provision: provision.Config{ReplyTTL: 30 * time.Minute}}
 		if _, err := coordinator.New(f.conn, cfg); err == nil {
 			t.Error("a reply_ttl below three times batch_ttl was accepted")
 		}

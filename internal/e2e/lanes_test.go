@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -433,7 +434,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 		defer f.close()
 		var l laneBook
 		l.tools(f)
-		provision := bus.Provision{MaxBatches: 10}
+		provision := provision.Config{MaxBatches: 10}
 		f.worker(worker.Config{Slots: 20, Provision: provision})
 		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
 		f.coordinator(coordinator.Config{Provision: provision, Slots: 4})
@@ -605,7 +606,7 @@ func TestAFullLogKnowsItsBatches(t *testing.T) {
 		defer f.close()
 		var l laneBook
 		l.tools(f)
-		provision := bus.Provision{MaxBatches: 1}
+		provision := provision.Config{MaxBatches: 1}
 		f.worker(worker.Config{Provision: provision})
 		f.coordinator(coordinator.Config{Provision: provision})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -38,7 +39,7 @@ func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 				f.coordinator(coordinator.Config{})
 				jetStream(t, f.conn, "STREAM.DELETE.OBJ_TOOLFLEET_OBJECTS", nil)
 				back := time.AfterFunc(25*time.Second, func() {
-					if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+					if err := provision.Ensure(context.Background(), f.conn, provision.Config{}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -70,7 +71,7 @@ func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second) // simulated: it is done by then
 		back := time.AfterFunc(3*time.Second, func() {
-			if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+			if err := provision.Ensure(context.Background(), f.conn, provision.Config{}); err != nil {
 				t.Error(err)
 			}
 		})

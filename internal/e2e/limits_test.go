@@ -13,6 +13,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -26,7 +27,7 @@ import (
 
 // bounded starts a fleet with bounded streams and the tools echo (a read), blob (a read of n bytes)
 // and put (a write that counts its runs and, if gate is not nil, waits for it).
-func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
+func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -54,7 +55,7 @@ func bounded(f *fleet, p bus.Provision, gate <-chan struct{}) *atomic.Int32 {
 // A full log refuses further batches with an error that a program can act on, and accepts them
 // again when there is room. Accepted batches still run.
 func TestAFullLogRefuses(t *testing.T) {
-	for name, p := range map[string]bus.Provision{
+	for name, p := range map[string]provision.Config{
 		"messages": {MaxBatches: 2},
 		"bytes":    {MaxBytes: map[string]int64{bus.Batches: 800}},
 	} {
@@ -129,7 +130,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				runs := bounded(f, bus.Provision{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
+				runs := bounded(f, provision.Config{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
 				fill(t, f.conn, tt.junk)
 				b := canonical("s", "b", tt.calls...)
 				f.submit(b)
@@ -163,7 +164,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 func TestAFullObjectStoreIsNamed(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, bus.Provision{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
+	bounded(f, provision.Config{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
 	r := f.run(canonical("s", "b", call{"blob", `{"n":3000000}`}, call{"echo", `{"n":1}`}, call{"blob", `{"n":1000}`})).Results
 	if r[0].Err == nil || r[0].Err.Code != messages.CodeTooLarge {
 		t.Fatalf("a large output without room: %s", rawjson.MustMarshal(r[0]))
@@ -183,7 +184,7 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, bus.Provision{}, nil)
+	bounded(f, provision.Config{}, nil)
 	const cut = 16 << 20 // the pipeline's limit, on the encoded output: a text has two quotes
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
@@ -207,7 +208,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 func TestBatchesAroundTheLimit(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, bus.Provision{}, nil)
+	bounded(f, provision.Config{}, nil)
 	limit := f.conn.MaxPayload() - 64<<10
 	sized := func(size int) messages.Batch {
 		b := canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":""}`})

@@ -17,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -375,7 +376,7 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := bounded(f, bus.Provision{}, nil)
+		runs := bounded(f, provision.Config{}, nil)
 		f.stops[0]() // the worker goes
 		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
 		f.submit(b)
@@ -406,7 +407,7 @@ func TestTheSameIdsElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		bounded(f, bus.Provision{}, nil)
+		bounded(f, provision.Config{}, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for _, where := range []string{"_.s", "_.other", "tenant.s", "tenant.other"} {
@@ -425,7 +426,7 @@ func TestFieldsOfALaterVersion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := bounded(f, bus.Provision{}, nil)
+		runs := bounded(f, provision.Config{}, nil)
 		f.stops[0]() // the worker goes
 		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
 		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })

@@ -8,7 +8,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/audit"
-	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -83,7 +83,7 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
-		if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+		if err := provision.Ensure(context.Background(), f.conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		b := canonical("s", "b", call{"pay", `{"amount":1000}`}, call{"pay", `{"amount":2000}`})
@@ -135,7 +135,7 @@ func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		if err := f.conn.Provision(context.Background(), bus.Provision{}); err != nil {
+		if err := provision.Ensure(context.Background(), f.conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		b := canonical("s", "b", call{"pay", ""})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -90,7 +91,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				defer f.close()
 				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 				gate := make(chan struct{})
-				runs := bounded(f, bus.Provision{}, gate)
+				runs := bounded(f, provision.Config{}, gate)
 				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
 				f.submit(b)
 				f.until("the write runs", func() bool { return runs.Load() == 1 })
@@ -136,7 +137,7 @@ func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-				runs := bounded(f, bus.Provision{}, nil)
+				runs := bounded(f, provision.Config{}, nil)
 				jetStream(t, f.conn, what, nil)
 				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
 				f.submit(b)

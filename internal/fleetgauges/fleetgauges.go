@@ -22,6 +22,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -152,10 +153,10 @@ func metric(d *prometheus.Desc, value float64, labels ...string) prometheus.Metr
 
 func (g *Gauges) queryFleet(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	asking, ctx := errgroup.WithContext(ctx)
-	streams, missing := make([]bus.StreamState, len(shownStreams)), make([]bool, len(shownStreams))
+	streams, missing := make([]inspect.StreamState, len(shownStreams)), make([]bool, len(shownStreams))
 	for i, name := range shownStreams {
 		asking.Go(func() (err error) {
-			streams[i], err = g.conn.AboutStream(ctx, g.names.Stream(name))
+			streams[i], err = inspect.Stream(ctx, g.conn, g.names.Stream(name))
 			if errors.Is(err, bus.ErrNoStream) { // the other streams are still shown
 				missing[i], err = true, nil
 			}
@@ -195,11 +196,11 @@ func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, e
 		return nil, err
 	}
 	names := slices.Sorted(maps.Keys(capacities))
-	queues := make([]bus.Queue, len(names))
+	queues := make([]inspect.Queue, len(names))
 	asking, asked := errgroup.WithContext(ctx)
 	for i, pool := range names {
 		asking.Go(func() (err error) {
-			queues[i], err = g.conn.AboutPool(asked, pool)
+			queues[i], err = inspect.Pool(asked, g.conn, pool)
 			return err
 		})
 	}

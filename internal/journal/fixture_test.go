@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -65,7 +66,7 @@ func withFixture(t *testing.T, f func(x *fixture), options ...natstest.Option) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv, "all")
 		x := &fixture{t, srv, conn, conn.Names(), journal.New(conn)}
-		x.must(conn.Provision(x.t.Context(), bus.Provision{}))
+		x.must(provision.Ensure(x.t.Context(), conn, provision.Config{}))
 		f(x)
 	}, append(options, withUsers(t))...)
 }

@@ -36,14 +36,15 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
 	"github.com/toolfleet/toolfleet/internal/journal/outcome"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Store is what a Journal needs of the broker. [bus.Conn] is one and documents the methods; the
-// simulation's model of the broker is another.
+// Store is what a Journal needs of the broker's streams. [bus.Conn] is one and documents the
+// methods; the simulation's model of the broker is another.
 type Store interface {
 	Names() wire.Names
 	MaxBody() int
@@ -61,9 +62,13 @@ type Store interface {
 	LastOfEach(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error)
 	Glance(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error)
 	Scan(ctx context.Context, stream, filter string, from bus.From, each func(bus.Msg) (more bool)) error
+}
 
-	PutObject(ctx context.Context, data []byte) (messages.Ref, error)
-	GetObject(ctx context.Context, ref messages.Ref) ([]byte, error)
+// Objects stores the bodies that are too large for a record. [objects.Store] is one and documents
+// the methods.
+type Objects interface {
+	Put(ctx context.Context, data []byte) (messages.Ref, error)
+	Get(ctx context.Context, ref messages.Ref) ([]byte, error)
 }
 
 // Clock measures and bounds requests. A process has its own clock; a simulation brings one.
@@ -74,16 +79,19 @@ type Clock interface {
 
 // Journal reads and writes the records in a store. It has no state of its own.
 type Journal struct {
-	conn  Store
-	clock Clock
-	names wire.Names
+	conn    Store
+	objects Objects
+	clock   Clock
+	names   wire.Names
 }
 
-// New returns the journal in a store.
-func New(store Store) *Journal { return OnClock(store, processClock{}) }
+// New returns the journal of the fleet that conn is connected to.
+func New(conn *bus.Conn) *Journal { return In(conn, objects.In(conn), processClock{}) }
 
-// OnClock is New with a clock.
-func OnClock(store Store, clock Clock) *Journal { return &Journal{store, clock, store.Names()} }
+// In returns the journal in a store, with a clock.
+func In(store Store, objects Objects, clock Clock) *Journal {
+	return &Journal{store, objects, clock, store.Names()}
+}
 
 type processClock struct{}
 
@@ -417,7 +425,7 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
 	key, body := a.Key, rawjson.MustMarshal(reply)
 	if len(body) > j.inline() {
-		ref, err := j.conn.PutObject(ctx, body)
+		ref, err := j.objects.Put(ctx, body)
 		if err != nil {
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
@@ -474,7 +482,7 @@ func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) 
 	if err := json.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
 		return stored, err
 	}
-	return j.conn.GetObject(ctx, *reply.Ref)
+	return j.objects.Get(ctx, *reply.Ref)
 }
 
 // Accepted is a batch in the log.

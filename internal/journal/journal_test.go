@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -43,7 +44,7 @@ var eachWrite = map[string]func(context.Context, *journal.Journal, string) error
 func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		all, blind := connect(t, srv, "all"), connect(t, srv, "blind")
-		if err := all.Provision(t.Context(), bus.Provision{}); err != nil {
+		if err := provision.Ensure(t.Context(), all, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		for what, write := range eachWrite {
@@ -71,7 +72,7 @@ func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()
-		if err := conn.Provision(ctx, bus.Provision{}); err != nil {
+		if err := provision.Ensure(ctx, conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		j := journal.New(conn)
@@ -108,7 +109,7 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()
-		if err := conn.Provision(ctx, bus.Provision{}); err != nil {
+		if err := provision.Ensure(ctx, conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Append(ctx, conn.Names().OfCall(wire.VerbCall, key.Call(0)), nil, []byte("no json")); err != nil {

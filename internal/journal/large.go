@@ -33,7 +33,7 @@ func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 
 // offload moves an outcome to the object store, whatever its size.
 func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
-	ref, err := j.conn.PutObject(ctx, rawjson.MustMarshal(result.Outcome))
+	ref, err := j.objects.Put(ctx, rawjson.MustMarshal(result.Outcome))
 	if err != nil {
 		return fmt.Errorf("store the large outcome of call %d: %w", result.Index, err)
 	}
@@ -66,7 +66,7 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 func (j *Journal) shrinkPlan(ctx context.Context, rec *wire.PlanRecord) error {
 	size := func() int { return len(rawjson.MustMarshal(rec)) }
 	if calls := rawjson.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
-		ref, err := j.conn.PutObject(ctx, calls)
+		ref, err := j.objects.Put(ctx, calls)
 		if err != nil {
 			return fmt.Errorf("store the calls of a large plan: %w", err)
 		}
@@ -80,7 +80,7 @@ func (j *Journal) wholePlan(ctx context.Context, rec *wire.PlanRecord) error {
 	if rec.CallsRef == nil {
 		return nil
 	}
-	body, err := j.conn.GetObject(ctx, *rec.CallsRef)
+	body, err := j.objects.Get(ctx, *rec.CallsRef)
 	if errors.Is(err, bus.ErrNotFound) { // for good: it outlives the plan
 		return fmt.Errorf("calls of a large plan: %w: %w", bus.ErrCorrupt, err)
 	}
@@ -98,7 +98,7 @@ func (j *Journal) Resolve(ctx context.Context, result *messages.Result) error {
 	if result.Ref == nil {
 		return nil
 	}
-	body, err := j.conn.GetObject(ctx, *result.Ref)
+	body, err := j.objects.Get(ctx, *result.Ref)
 	if err != nil {
 		return fmt.Errorf("outcome of call %d: %w", result.Index, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -72,7 +73,7 @@ func TestResolveFails(t *testing.T) {
 		if err := x.journal.Resolve(x.t.Context(), &gone); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("of an object that is gone: %v, want bus.ErrNotFound", err)
 		}
-		ref, err := x.conn.PutObject(x.t.Context(), []byte("no outcome"))
+		ref, err := objects.In(x.conn).Put(x.t.Context(), []byte("no outcome"))
 		x.must(err)
 		if err := x.journal.Resolve(x.t.Context(), &messages.Result{Ref: &ref}); err == nil || !strings.Contains(err.Error(), ref.Digest) {
 			t.Errorf("of an object that is no outcome: %v, want its digest", err)
@@ -130,7 +131,7 @@ func TestAPlanThatCannotBeStoredOrRead(t *testing.T) {
 		if _, err := x.journal.WritePlan(x.t.Context(), key, huge, 0); !errors.Is(err, bus.ErrTooLarge) || !bus.IsTerminal(err) {
 			t.Errorf("without outcomes too large: %v, want bus.ErrTooLarge", err)
 		}
-		wrong, err := x.conn.PutObject(x.t.Context(), []byte("no calls"))
+		wrong, err := objects.In(x.conn).Put(x.t.Context(), []byte("no calls"))
 		x.must(err)
 		for what, ref := range map[string]messages.Ref{"gone": {Digest: messages.Digest(nil), Size: 1}, "no calls": wrong} {
 			k := wire.KeyOf("_", "s", messages.BatchID(what))

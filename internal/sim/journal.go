@@ -35,7 +35,7 @@ type Submission struct {
 }
 
 // truth is the real journal on this task's connection to the model of the broker.
-func (t *task) truth() *truth.Journal { return truth.OnClock(store{t}, clock{t}) }
+func (t *task) truth() *truth.Journal { return truth.In(store{t}, noObjects{}, clock{t}) }
 
 // store is a task's connection as the journal sees it. Each method is one command, so the process
 // may die before and after it, and the command or its answer may be lost.
@@ -147,9 +147,11 @@ func (s store) Scan(ctx context.Context, stream, filter string, from bus.From, e
 	return err
 }
 
-// Nothing here is large.
-func (s store) PutObject(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
-func (s store) GetObject(context.Context, messages.Ref) ([]byte, error) { panic("sim: no objects") }
+// noObjects takes the place of the object store: no record of the simulation is large.
+type noObjects struct{}
+
+func (noObjects) Put(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
+func (noObjects) Get(context.Context, messages.Ref) ([]byte, error) { panic("sim: no objects") }
 
 // msg returns a message as the broker delivers it.
 func (m *Message) msg() bus.Msg {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/sim"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -111,7 +112,7 @@ type realServer struct {
 	t      *testing.T
 	srv    *devserver.Server
 	conn   *bus.Conn
-	queues []bus.Consumer
+	queues []provision.Consumer
 	held   []bus.Msg
 }
 
@@ -121,12 +122,12 @@ func newReal(t *testing.T, srv *devserver.Server, names wire.Names) *realServer 
 		t.Fatal(err)
 	}
 	r := &realServer{t: t, srv: srv, conn: conn}
-	r.must(conn.Provision(t.Context(), bus.Provision{}))
-	pool, err := conn.PoolConsumer("default", ackWait, 3)
+	r.must(provision.Ensure(t.Context(), conn, provision.Config{}))
+	pool, err := provision.PoolConsumer(conn.Names(), "default", ackWait, 3)
 	r.must(err)
-	r.queues = []bus.Consumer{conn.BatchesConsumer(ackWait), pool}
+	r.queues = []provision.Consumer{provision.BatchesConsumer(conn.Names(), ackWait), pool}
 	for _, q := range r.queues {
-		r.must(conn.EnsureConsumer(t.Context(), q))
+		r.must(provision.EnsureConsumer(t.Context(), conn, q))
 	}
 	r.align()
 	return r
@@ -250,9 +251,9 @@ func (r *realServer) restart() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, q := range r.queues {
-		err := r.conn.EnsureConsumer(r.t.Context(), q)
+		err := provision.EnsureConsumer(r.t.Context(), r.conn, q)
 		for tries := 0; err != nil && tries < 10; tries++ { // a server that has just started may not answer yet
-			err = r.conn.EnsureConsumer(r.t.Context(), q)
+			err = provision.EnsureConsumer(r.t.Context(), r.conn, q)
 		}
 		r.must(err)
 	}

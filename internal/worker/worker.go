@@ -25,6 +25,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -69,7 +70,7 @@ type Config struct {
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
 	Pools       map[string]int // fleet-wide bound on calls in flight, by pool; 0: none
-	Provision   bus.Provision
+	Provision   provision.Config
 	OnReady     func()       // called once, when calls are taken. May be nil
 	Logger      *slog.Logger // nil: silent
 	Metrics     *Metrics     // nil: silent
@@ -178,7 +179,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var present sync.WaitGroup
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
 	present.Go(func() { w.stayPresent(staying, pools) })
-	present.Go(func() { w.conn.KeepRemade(staying, w.cfg.Provision, consumers...) })
+	present.Go(func() { provision.KeepRemade(staying, w.conn, w.cfg.Provision, consumers...) })
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
 	for _, pool := range pools {
 		w.cfg.Metrics.slots.WithLabelValues(pool).Set(float64(w.cfg.Slots))
@@ -195,9 +196,9 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // consumers returns what the worker pulls from, one for each pool.
-func (w *Worker) consumers(pools []string) (consumers []bus.Consumer, err error) {
+func (w *Worker) consumers(pools []string) (consumers []provision.Consumer, err error) {
 	for _, pool := range pools {
-		consumer, err := w.conn.PoolConsumer(pool, w.cfg.AckWait, w.cfg.Pools[pool])
+		consumer, err := provision.PoolConsumer(w.conn.Names(), pool, w.cfg.AckWait, w.cfg.Pools[pool])
 		if err != nil {
 			return nil, err
 		}
@@ -208,14 +209,14 @@ func (w *Worker) consumers(pools []string) (consumers []bus.Consumer, err error)
 
 // prepare hides this process from the commands it runs, creates what is missing on the server and
 // announces the tools.
-func (w *Worker) prepare(ctx context.Context, consumers []bus.Consumer) error {
+func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
 	}
-	if err := w.conn.Provision(ctx, w.cfg.Provision, consumers...); err != nil {
+	if err := provision.Ensure(ctx, w.conn, w.cfg.Provision, consumers...); err != nil {
 		return err
 	}
-	return bus.Patiently(ctx, w.announce)
+	return provision.Patiently(ctx, w.announce)
 }
 
 // Ready reports whether calls are taken: the connection is up and the tools are announced.

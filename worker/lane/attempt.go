@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -28,9 +29,9 @@ type running struct {
 	job      wire.Job
 	key      wire.CallKey
 	mailbox  mailbox
-	d        *bus.Delivery // the newest delivery of the job
-	began    time.Time     // when the job was taken in hand
-	span     trace.Span    // nil: there is none
+	d        *pull.Delivery // the newest delivery of the job
+	began    time.Time      // when the job was taken in hand
+	span     trace.Span     // nil: there is none
 
 	cancel context.CancelCauseFunc // cancels the phases; nil before they start
 	grants chan granted            // answers the phases, which wait for the claim
@@ -57,8 +58,8 @@ type mailbox struct {
 // mail is an event, with what only the shell needs of it.
 type mail struct {
 	event    attempt.Event
-	delivery *bus.Delivery // of a Delivered
-	question int           // that the event answers; 0: none
+	delivery *pull.Delivery // of a Delivered
+	question int            // that the event answers; 0: none
 }
 
 func (b *mailbox) post(m mail) {
@@ -365,7 +366,7 @@ func (r *running) close(end attempt.End) {
 	}
 }
 
-func settle(d *bus.Delivery, s attempt.Settle) error {
+func settle(d *pull.Delivery, s attempt.Settle) error {
 	switch s.How {
 	case attempt.Ack:
 		return d.Ack()

@@ -39,6 +39,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -109,7 +111,7 @@ type Config struct {
 // follows from Lease: see [journal.DefaultGrace].
 func DefaultConfig() Config {
 	return Config{
-		AckWait: bus.DefaultAckWait, Lease: journal.DefaultLease, ApprovalTTL: 15 * time.Minute,
+		AckWait: provision.DefaultAckWait, Lease: journal.DefaultLease, ApprovalTTL: 15 * time.Minute,
 		Drain: 30 * time.Second, LastWords: 5 * time.Second, Poison: journal.DefaultPoison, Slots: 10,
 	}
 }
@@ -200,9 +202,9 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	errs := make([]error, len(pools))
 	for i, pool := range pools {
 		pullers.Go(func() {
-			slots := bus.NewSlots(c.cfg.Slots)
-			p := c.conn.Puller(c.conn.Names().Stream(bus.Jobs), pool)
-			err := p.Run(ctx, slots, func(d *bus.Delivery) { c.handle(work, pool, d) })
+			slots := pull.NewSlots(c.cfg.Slots)
+			p := pull.New(c.conn, c.conn.Names().Stream(bus.Jobs), pool)
+			err := p.Run(ctx, slots, func(d *pull.Delivery) { c.handle(work, pool, d) })
 			if err != nil {
 				stopPulling()
 			}
@@ -216,7 +218,7 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 // handle brings one delivery to its end. A delivery stays unsettled, so that the broker delivers it
 // again, only when nothing could be stored or when the call was taken over while it ran here. A
 // second delivery of a call that is in hand is left to the attempt that has it.
-func (c *Consumer) handle(ctx context.Context, pool string, d *bus.Delivery) {
+func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
 	c.cfg.Count(Taken, pool)
@@ -260,7 +262,7 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 }
 
 // read returns the job in a delivery. The job's ids must be those of its subject.
-func (c *Consumer) read(d *bus.Delivery) (job wire.Job, key wire.CallKey, err error) {
+func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err error) {
 	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
@@ -319,7 +321,7 @@ func (c *Consumer) stop(m bus.Msg) {
 
 // bury writes a job that no worker can process to the dead letters, with the reason, so that it
 // blocks nothing and is not forgotten.
-func (c *Consumer) bury(ctx context.Context, d *bus.Delivery, reason error) {
+func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("set aside", "subject", d.Subject, "err", reason)
 	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
 		c.log.Error("could not be set aside; it will come again", "subject", d.Subject, "err", err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -49,12 +50,12 @@ func inYard(t *testing.T, test func(*yard)) {
 		y := &yard{T: t, srv: srv, notices: make(chan wire.Notice, 100), spans: tracetest.NewSpanRecorder(), counts: map[lane.Count]int{}}
 		t.Cleanup(y.nothingLeft)
 		y.conn = y.connect()
-		if err := y.conn.Provision(t.Context(), bus.Provision{}); err != nil {
+		if err := provision.Ensure(t.Context(), y.conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
-		pool, err := y.conn.PoolConsumer("default", 10*time.Second, 0)
+		pool, err := provision.PoolConsumer(y.conn.Names(), "default", 10*time.Second, 0)
 		if err == nil {
-			err = y.conn.EnsureConsumer(t.Context(), pool)
+			err = provision.EnsureConsumer(t.Context(), y.conn, pool)
 		}
 		if err != nil {
 			t.Fatal(err)

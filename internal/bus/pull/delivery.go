@@ -1,4 +1,4 @@
-package bus
+package pull
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
 // Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term: the first
@@ -17,7 +19,7 @@ import (
 // A delivery is a hint: it may come twice, to two workers at once. The server also accepts the
 // acknowledgement of a holder that it has given up on.
 type Delivery struct {
-	Msg
+	bus.Msg
 	Delivered int // how often the message was delivered, this time included
 
 	nc      *nats.Conn
@@ -29,9 +31,13 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a delivery on %s without its metadata: %w", m.Subject, err)
 	}
-	d := &Delivery{Msg: received(m), Delivered: int(meta.NumDelivered), nc: nc}
-	d.Seq, d.Time = meta.Sequence.Stream, meta.Timestamp
-	return d, nil
+	return &Delivery{
+		Msg: bus.Msg{
+			Subject: m.Subject, Reply: m.Reply, Header: bus.Header(m.Header), Data: m.Data,
+			Seq: meta.Sequence.Stream, Time: meta.Timestamp,
+		},
+		Delivered: int(meta.NumDelivered), nc: nc,
+	}, nil
 }
 
 // Settled reports whether the delivery was settled.
@@ -44,7 +50,7 @@ func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 // AckSync is Ack, but returns only once the server has confirmed it.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.settle("ack", func() error {
-		ctx, cancel := bounded(ctx)
+		ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 		defer cancel()
 		_, err := d.nc.RequestWithContext(ctx, d.Reply, []byte("+ACK"))
 		return err
@@ -72,7 +78,7 @@ func (d *Delivery) InProgress() error {
 		return nil
 	}
 	if err := d.send("+WPI")(); err != nil {
-		return fmt.Errorf("keep the delivery of %s: %w", d.Subject, sendError(err))
+		return fmt.Errorf("keep the delivery of %s: %w", d.Subject, bus.ClientError(err))
 	}
 	return nil
 }
@@ -89,7 +95,7 @@ func (d *Delivery) settle(what string, tell func() error) error {
 	}
 	if err := tell(); err != nil {
 		d.settled.Store(false)
-		return fmt.Errorf("%s %s: %w", what, d.Subject, sendError(err))
+		return fmt.Errorf("%s %s: %w", what, d.Subject, bus.ClientError(err))
 	}
 	return nil
 }

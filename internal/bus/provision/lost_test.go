@@ -1,4 +1,4 @@
-package bus_test
+package provision_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
@@ -17,7 +19,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 	} {
 		t.Run(stream, func(t *testing.T) {
 			srv := natstest.Server(t, natstest.Fast)
-			c, js := connect(t, srv), raw(t, srv)
+			c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
 			name := c.Names().Stream(stream)
 			remove := func() {
 				t.Helper()
@@ -25,16 +27,16 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			provision(t, c)
+			bustest.Provision(t, c)
 			remove() // no message was ever in any of them
-			provision(t, c)
+			bustest.Provision(t, c)
 			if _, err := c.Append(t.Context(), used, nil, nil); err != nil {
 				t.Fatal(err)
 			}
-			provision(t, c)
+			bustest.Provision(t, c)
 			remove()
-			var lost *bus.LostStream
-			if err := c.Provision(t.Context(), bus.Provision{}); !errors.As(err, &lost) || lost.Stream != name || !strings.Contains(err.Error(), "stream "+name+" is gone") {
+			var lost *provision.LostStream
+			if err := provision.Ensure(t.Context(), c, provision.Config{}); !errors.As(err, &lost) || lost.Stream != name || !strings.Contains(err.Error(), "stream "+name+" is gone") {
 				t.Errorf("after the loss of %s: %v", name, err)
 			}
 			if _, err := js.Stream(t.Context(), name); err == nil {
@@ -44,7 +46,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} {
 				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one is gone already
 			}
-			provision(t, c)
+			bustest.Provision(t, c)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package bus
+package pull
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (s *Slots) Release(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.free+n > s.total {
-		panic("bus: released a slot that was not taken")
+		panic("pull: released a slot that was not taken")
 	}
 	s.free += n
 	close(s.change)

@@ -1,4 +1,4 @@
-package bus_test
+package service_test
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
@@ -16,12 +18,12 @@ import (
 // Services describe themselves to every requester.
 func TestServicesSayWhatTheyAre(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
-		ask := func() []bus.Service {
+		c := bustest.Connect(t, srv)
+		ask := func() []service.Service {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			all, err := c.Services(ctx, "adder")
+			all, err := service.Find(ctx, c, "adder")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -30,16 +32,16 @@ func TestServicesSayWhatTheyAre(t *testing.T) {
 		if all := ask(); len(all) != 0 {
 			t.Errorf("nobody is there, and %v answered", all)
 		}
-		s := bus.Service{
+		s := service.Service{
 			Name: "adder", Version: "1.2.3", Description: "Adds.", Metadata: map[string]string{"policy": "p"},
-			Endpoints: []bus.Endpoint{{Name: "add", Subject: "math.add", Queue: "add", Handle: func(bus.Msg) {}}},
+			Endpoints: []service.Endpoint{{Name: "add", Subject: "math.add", Queue: "add", Handle: func(bus.Msg) {}}},
 		}
-		stop, err := c.Serve(t.Context(), s)
+		stop, err := service.Serve(t.Context(), c, s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer stop()
-		if diff := cmp.Diff([]bus.Service{s}, ask(), cmpopts.IgnoreFields(bus.Endpoint{}, "Handle"), cmpopts.IgnoreFields(bus.Service{}, "Metadata")); diff != "" {
+		if diff := cmp.Diff([]service.Service{s}, ask(), cmpopts.IgnoreFields(service.Endpoint{}, "Handle"), cmpopts.IgnoreFields(service.Service{}, "Metadata")); diff != "" {
 			t.Error(diff)
 		}
 		if got := ask()[0].Metadata["policy"]; got != "p" {

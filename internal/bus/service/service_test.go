@@ -1,4 +1,4 @@
-package bus_test
+package service_test
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -16,11 +18,11 @@ import (
 
 func TestServe(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		server, agent := connect(t, srv), connect(t, srv)
+		server, agent := bustest.Connect(t, srv), bustest.Connect(t, srv)
 		var running atomic.Int32
-		stop, err := server.Serve(t.Context(), bus.Service{
+		stop, err := service.Serve(t.Context(), server, service.Service{
 			Name: "toolfleet", Version: "1.0.0", Description: "runs tool calls",
-			Endpoints: []bus.Endpoint{
+			Endpoints: []service.Endpoint{
 				{Name: "run", Subject: server.Names().EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) {
 					running.Add(1)
 					defer running.Add(-1)
@@ -57,7 +59,7 @@ func TestServe(t *testing.T) {
 		for range 3 {
 			go func() {
 				var got []string
-				err := agent.Stream(context.WithoutCancel(t.Context()), agent.Names().Of(wire.VerbRun, key("s", "b")), nil, []byte("reply"), func(m bus.Msg) bool {
+				err := agent.Stream(context.WithoutCancel(t.Context()), agent.Names().Of(wire.VerbRun, bustest.Key("s", "b")), nil, []byte("reply"), func(m bus.Msg) bool {
 					got = append(got, m.Header.Get("toolfleet-event")+":"+string(m.Data))
 					return len(got) < 2
 				})
@@ -68,7 +70,7 @@ func TestServe(t *testing.T) {
 			}()
 		}
 		for range 3 {
-			got := receive(t, answers)
+			got := bustest.Receive(t, answers)
 			if len(got) != 2 || got[0] != "start:toolfleet.run._.s.b" || got[1] != ":reply" {
 				t.Errorf("answers: %q", got)
 			}
@@ -77,13 +79,13 @@ func TestServe(t *testing.T) {
 			t.Errorf("three requests of 2 s took %v", waited)
 		}
 
-		m, err = agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, key("s", "b")), nil, nil)
+		m, err = agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, bustest.Key("s", "b")), nil, nil)
 		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "404" {
 			t.Errorf("get: %+v, %v", m, err)
 		}
 
 		// A stop waits for what runs.
-		if err := agent.Publish(agent.Names().Of(wire.VerbRun, key("s", "b")), nil, nil); err != nil {
+		if err := agent.Publish(agent.Names().Of(wire.VerbRun, bustest.Key("s", "b")), nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -92,20 +94,20 @@ func TestServe(t *testing.T) {
 		if running.Load() != 0 {
 			t.Error("stopped with a request running")
 		}
-		if _, err := agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
+		if _, err := agent.Request(t.Context(), agent.Names().Of(wire.VerbGet, bustest.Key("s", "b")), nil, nil); !errors.Is(err, bus.ErrNoResponders) {
 			t.Errorf("after the stop: %v", err)
 		}
 	})
 }
 
 func TestServeRefusesABadService(t *testing.T) {
-	c := connect(t, natstest.Server(t))
-	for _, s := range []bus.Service{
+	c := bustest.Connect(t, natstest.Server(t))
+	for _, s := range []service.Service{
 		{Name: "a b", Version: "1.0.0"},
 		{Name: "a", Version: "one"},
-		{Name: "a", Version: "1.0.0", Endpoints: []bus.Endpoint{{Name: "e", Subject: "a..b", Handle: func(bus.Msg) {}}}},
+		{Name: "a", Version: "1.0.0", Endpoints: []service.Endpoint{{Name: "e", Subject: "a..b", Handle: func(bus.Msg) {}}}},
 	} {
-		if stop, err := c.Serve(t.Context(), s); err == nil {
+		if stop, err := service.Serve(t.Context(), c, s); err == nil {
 			stop()
 			t.Errorf("served %+v", s)
 		}

@@ -1,4 +1,4 @@
-package bus
+package provision
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
 // LostStream is the error for a stream that held the truth and is gone: it was deleted, or was so
@@ -25,11 +27,11 @@ func (l *LostStream) Error() string {
 
 // Lost returns a *LostStream when a stream that holds the truth is missing although another one has
 // been used. On a new server all of them are missing, or none was used, and Lost returns nil.
-func (c *Conn) Lost(ctx context.Context) error {
-	names := []string{c.names.Stream(Batches), c.names.Stream(Calls), c.names.Stream(Replies)}
+func Lost(ctx context.Context, c *bus.Conn) error {
+	names := []string{c.Names().Stream(bus.Batches), c.Names().Stream(bus.Calls), c.Names().Stream(bus.Replies)}
 	var missing, used string
 	for _, name := range names {
-		s, err := c.lookAt(ctx, name)
+		s, err := lookAt(ctx, c, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			missing = name
@@ -46,8 +48,8 @@ func (c *Conn) Lost(ctx context.Context) error {
 }
 
 // lookAt waits only 3 s: a cluster without a leader does not answer at all.
-func (c *Conn) lookAt(ctx context.Context, name string) (jetstream.Stream, error) {
+func lookAt(ctx context.Context, c *bus.Conn, name string) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	return c.js.Stream(ctx, name)
+	return c.JetStream().Stream(ctx, name)
 }

@@ -1,9 +1,8 @@
-package bus_test
+package pull_test
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,73 +10,25 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-const pool = "default"
-
-// workshop has the streams and the consumer of a pool.
-func workshop(t *testing.T, srv *devserver.Server, ackWait time.Duration) *bus.Conn {
-	t.Helper()
-	c := connect(t, srv)
-	provision(t, c)
-	ensurePool(t, c, ackWait)
-	return c
-}
-
-func ensurePool(t *testing.T, c *bus.Conn, ackWait time.Duration) {
-	t.Helper()
-	consumer, err := c.PoolConsumer(pool, ackWait, 0)
-	if err == nil {
-		err = c.EnsureConsumer(t.Context(), consumer)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // keepRemade keeps the pool's consumer, which a restart of the server removes, until stop.
 func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) {
 	t.Helper()
-	consumer, err := c.PoolConsumer(pool, ackWait, 0)
+	consumer, err := provision.PoolConsumer(c.Names(), bustest.Pool, ackWait, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var keeping sync.WaitGroup
-	keeping.Go(func() { c.KeepRemade(ctx, bus.Provision{}, consumer) })
+	keeping.Go(func() { provision.KeepRemade(ctx, c, provision.Config{}, consumer) })
 	return func() { cancel(); keeping.Wait() }
-}
-
-func job(c *bus.Conn, i int) string {
-	return c.Names().Lane(i%3 == 0, pool, key("s", fmt.Sprint("b", i)).Call(i))
-}
-
-func sendJobs(t *testing.T, c *bus.Conn, from, to int) {
-	t.Helper()
-	for i := from; i < to; i++ {
-		if _, err := c.Append(t.Context(), job(c, i), nil, []byte(fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// pull runs a puller until the test ends, or until stop, which waits for Run.
-func pull(t *testing.T, c *bus.Conn, slots *bus.Slots, handle func(*bus.Delivery)) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- c.Puller(c.Names().Stream(bus.Jobs), pool).Run(ctx, slots, handle) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := receive(t, done); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
 }
 
 // meter counts the running calls, at the same time and in all.
@@ -104,22 +55,12 @@ func (m *meter) leave() {
 	m.running--
 }
 
-// until waits in simulated time.
-func until(t *testing.T, what string, limit time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, limit)
-		}
-	}
-}
-
 func TestPullerNeverExceedsItsSlots(t *testing.T) {
 	for _, n := range []int{1, 2, 7} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-			c := workshop(t, srv, 10*time.Second)
-			slots, m := bus.NewSlots(n), newMeter()
-			pull(t, c, slots, func(d *bus.Delivery) {
+			c := bustest.Workshop(t, srv, 10*time.Second)
+			slots, m := pull.NewSlots(n), newMeter()
+			bustest.Pull(t, c, slots, func(d *pull.Delivery) {
 				m.enter(d.Subject)
 				defer m.leave()
 				time.Sleep(time.Duration(1+d.Seq%5) * time.Second)
@@ -127,8 +68,8 @@ func TestPullerNeverExceedsItsSlots(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			sendJobs(t, c, 0, 60)
-			until(t, "all jobs done", time.Hour, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.all >= 60 && m.running == 0 })
+			bustest.SendJobs(t, c, 0, 60)
+			bustest.Until(t, "all jobs done", time.Hour, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.all >= 60 && m.running == 0 })
 			if m.most != n || m.all != 60 {
 				t.Errorf("%d slots: at most %d ran at once, %d runs of 60 jobs", n, m.most, m.all)
 			}
@@ -139,21 +80,21 @@ func TestPullerNeverExceedsItsSlots(t *testing.T) {
 // Messages without a slot stay at the server, for other workers.
 func TestPullerFetchesNothingAhead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, 10*time.Second)
+		c := bustest.Workshop(t, srv, 10*time.Second)
 		hold := make(chan struct{})
 		var greedy, other atomic.Int32
-		handler := func(count *atomic.Int32) func(*bus.Delivery) {
-			return func(d *bus.Delivery) {
+		handler := func(count *atomic.Int32) func(*pull.Delivery) {
+			return func(d *pull.Delivery) {
 				count.Add(1)
 				<-hold
 				_ = d.Ack()
 			}
 		}
-		pull(t, c, bus.NewSlots(3), handler(&greedy))
+		bustest.Pull(t, c, pull.NewSlots(3), handler(&greedy))
 		time.Sleep(time.Second)
-		sendJobs(t, c, 0, 10)
+		bustest.SendJobs(t, c, 0, 10)
 		time.Sleep(time.Second)
-		pull(t, c, bus.NewSlots(7), handler(&other))
+		bustest.Pull(t, c, pull.NewSlots(7), handler(&other))
 		time.Sleep(time.Second)
 		if greedy.Load() != 3 || other.Load() != 7 {
 			t.Errorf("3 slots hold %d, 7 slots hold %d", greedy.Load(), other.Load())
@@ -165,16 +106,16 @@ func TestPullerFetchesNothingAhead(t *testing.T) {
 
 func TestPullerOutlivesIdleHours(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, 10*time.Second)
-		slots, got := bus.NewSlots(4), make(chan int, 100)
-		pull(t, c, slots, func(d *bus.Delivery) {
+		c := bustest.Workshop(t, srv, 10*time.Second)
+		slots, got := pull.NewSlots(4), make(chan int, 100)
+		bustest.Pull(t, c, slots, func(d *pull.Delivery) {
 			got <- d.Delivered
 			_ = d.Ack()
 		})
 		for i := range 5 {
 			time.Sleep(3 * time.Hour)
-			sendJobs(t, c, i, i+1)
-			if n := receive(t, got); n != 1 {
+			bustest.SendJobs(t, c, i, i+1)
+			if n := bustest.Receive(t, got); n != 1 {
 				t.Errorf("job %d came as delivery %d", i, n)
 			}
 		}
@@ -183,31 +124,31 @@ func TestPullerOutlivesIdleHours(t *testing.T) {
 
 func TestPullerOutlivesServerRestarts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, 10*time.Second)
+		c := bustest.Workshop(t, srv, 10*time.Second)
 		defer keepRemade(t, c, 10*time.Second)()
-		slots, m := bus.NewSlots(5), newMeter()
-		pull(t, c, slots, func(d *bus.Delivery) {
+		slots, m := pull.NewSlots(5), newMeter()
+		bustest.Pull(t, c, slots, func(d *pull.Delivery) {
 			m.enter(d.Subject)
 			defer m.leave()
 			time.Sleep(2 * time.Second)
 			_ = d.Ack() // fails while the server is down: the job comes again
 		})
 		for round := range 5 {
-			sendJobs(t, c, 10*round, 10*round+10)
+			bustest.SendJobs(t, c, 10*round, 10*round+10)
 			time.Sleep(time.Second)
 			srv.Stop()
-			until(t, "cut off", time.Minute, func() bool { return !c.Connected() })
+			bustest.Until(t, "cut off", time.Minute, func() bool { return !c.Connected() })
 			time.Sleep(time.Duration(round) * time.Minute)
 			if err := srv.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "reconnected", time.Minute, c.Connected)
+			bustest.Until(t, "reconnected", time.Minute, c.Connected)
 		}
-		until(t, "all jobs done", time.Hour, func() bool {
+		bustest.Until(t, "all jobs done", time.Hour, func() bool {
 			left, err := c.All(t.Context(), c.Names().Stream(bus.Jobs), "toolfleet.>")
 			return err == nil && len(left) == 0
 		})
-		until(t, "all but the asked-for slots free", time.Minute, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.running == 0 })
+		bustest.Until(t, "all but the asked-for slots free", time.Minute, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.running == 0 })
 		m.mu.Lock() // a job may come once more after it was done
 		defer m.mu.Unlock()
 		if m.most > 5 || len(m.seen) != 50 {
@@ -218,26 +159,26 @@ func TestPullerOutlivesServerRestarts(t *testing.T) {
 
 func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := connect(t, srv)
+		c := bustest.Connect(t, srv)
 		got := make(chan int, 10)
-		slots := bus.NewSlots(2)
-		pull(t, c, slots, func(d *bus.Delivery) {
+		slots := pull.NewSlots(2)
+		bustest.Pull(t, c, slots, func(d *pull.Delivery) {
 			got <- 1
 			_ = d.Ack()
 		})
 		time.Sleep(time.Minute) // not even a stream
-		provision(t, c)
+		bustest.Provision(t, c)
 		time.Sleep(time.Minute)
-		ensurePool(t, c, time.Second)
-		sendJobs(t, c, 0, 1)
-		receive(t, got)
-		if err := raw(t, srv).DeleteConsumer(t.Context(), c.Names().Stream(bus.Jobs), pool); err != nil {
+		bustest.EnsurePool(t, c, time.Second)
+		bustest.SendJobs(t, c, 0, 1)
+		bustest.Receive(t, got)
+		if err := bustest.Raw(t, srv).DeleteConsumer(t.Context(), c.Names().Stream(bus.Jobs), bustest.Pool); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		ensurePool(t, c, time.Second)
-		sendJobs(t, c, 1, 2)
-		receive(t, got)
+		bustest.EnsurePool(t, c, time.Second)
+		bustest.SendJobs(t, c, 1, 2)
+		bustest.Receive(t, got)
 	})
 }
 
@@ -245,19 +186,19 @@ func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 // way.
 func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, time.Hour)
-		slots := bus.NewSlots(5)
+		c := bustest.Workshop(t, srv, time.Hour)
+		slots := pull.NewSlots(5)
 		release := make(chan struct{})
 		var held atomic.Int32
-		stop := pull(t, c, slots, func(d *bus.Delivery) {
+		stop := bustest.Pull(t, c, slots, func(d *pull.Delivery) {
 			held.Add(1)
 			<-release
 			_ = d.Ack()
 		})
-		sendJobs(t, c, 0, 2)
+		bustest.SendJobs(t, c, 0, 2)
 		time.Sleep(time.Second)
 		for i := 2; i < 20; i++ { // some on their way while it stops
-			if err := c.Send(job(c, i), nil, nil); err != nil {
+			if err := c.Send(bustest.Job(c, i), nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -277,7 +218,7 @@ func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 		}
 
 		var rest atomic.Int32
-		pull(t, c, bus.NewSlots(20), func(d *bus.Delivery) {
+		bustest.Pull(t, c, pull.NewSlots(20), func(d *pull.Delivery) {
 			rest.Add(1)
 			_ = d.Ack()
 		})
@@ -290,21 +231,21 @@ func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 
 func TestSettling(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, 10*time.Second)
-		got := make(chan *bus.Delivery, 10)
-		pull(t, c, bus.NewSlots(1), func(d *bus.Delivery) { got <- d })
-		next := func(delivered int, after time.Duration) *bus.Delivery {
+		c := bustest.Workshop(t, srv, 10*time.Second)
+		got := make(chan *pull.Delivery, 10)
+		bustest.Pull(t, c, pull.NewSlots(1), func(d *pull.Delivery) { got <- d })
+		next := func(delivered int, after time.Duration) *pull.Delivery {
 			t.Helper()
 			began := time.Now()
-			d := receive(t, got)
+			d := bustest.Receive(t, got)
 			if waited := time.Since(began).Round(time.Second); d.Delivered != delivered || waited != after {
 				t.Errorf("delivery %d after %v, want %d after %v", d.Delivered, waited, delivered, after)
 			}
 			return d
 		}
-		sendJobs(t, c, 0, 1)
+		bustest.SendJobs(t, c, 0, 1)
 		d := next(1, 0)
-		if d.Subject != job(c, 0) || d.Seq != 1 || time.Since(d.Time) > time.Second || d.Settled() {
+		if d.Subject != bustest.Job(c, 0) || d.Seq != 1 || time.Since(d.Time) > time.Second || d.Settled() {
 			t.Errorf("delivery %+v", d)
 		}
 		d = next(2, 10*time.Second) // left alone
@@ -330,7 +271,7 @@ func TestSettling(t *testing.T) {
 		if err := d.Term("on purpose"); err != nil {
 			t.Fatal(err)
 		}
-		sendJobs(t, c, 1, 2)
+		bustest.SendJobs(t, c, 1, 2)
 		d = next(1, 0)
 		if err := d.AckSync(t.Context()); err != nil {
 			t.Fatal(err)
@@ -349,13 +290,13 @@ func TestSettling(t *testing.T) {
 // A delivery whose acknowledgement could not be sent is not settled: it can be settled again.
 func TestSettlingWhileDisconnected(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c := workshop(t, srv, time.Hour)
-		got := make(chan *bus.Delivery, 10)
-		pull(t, c, bus.NewSlots(1), func(d *bus.Delivery) { got <- d })
-		sendJobs(t, c, 0, 1)
-		d := receive(t, got)
+		c := bustest.Workshop(t, srv, time.Hour)
+		got := make(chan *pull.Delivery, 10)
+		bustest.Pull(t, c, pull.NewSlots(1), func(d *pull.Delivery) { got <- d })
+		bustest.SendJobs(t, c, 0, 1)
+		d := bustest.Receive(t, got)
 		srv.Stop()
-		until(t, "disconnected", time.Minute, func() bool { return !c.Connected() })
+		bustest.Until(t, "disconnected", time.Minute, func() bool { return !c.Connected() })
 		if err := d.Ack(); !errors.Is(err, bus.ErrDisconnected) || d.Settled() {
 			t.Errorf("ack while disconnected: %v, settled %v", err, d.Settled())
 		}

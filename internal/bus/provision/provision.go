@@ -1,4 +1,9 @@
-package bus
+// Package provision makes the streams, buckets and durable consumers of a fleet, checks those that
+// are there, and makes again what a server lost.
+//
+// A stream that holds the truth is made only on a new server: when it is missing later, a person has
+// to find out where it went.
+package provision
 
 import (
 	"context"
@@ -10,28 +15,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The streams and buckets of a fleet, as wire.Names.Stream takes them.
-const (
-	Batches = "BATCHES" // the log: accepted batches that are not finished
-	Jobs    = "JOBS"    // pointers to calls that should run
-	Calls   = "CALLS"   // calls that claim: claims, results; plans, hand-backs, controls
-	Results = "RESULTS" // results of calls that do not claim
-	Audit   = "AUDIT"   // the audit log
-	Dead    = "DEAD"    // dead letters, each with its reason
-	Replies = "REPLIES" // the one reply of each batch
-
-	BucketTools     = "tools"     // definitions
-	BucketWorkers   = "workers"   // presence
-	BucketApprovals = "approvals" // index of the calls that wait for a person
-	BucketKeys      = "keys"      // keys of the audit log's hashes; only daemons may read them
-	Objects         = "OBJECTS"   // large bodies by digest
-)
-
-// Provision says how long and how safely messages are kept. The zero value is the default fleet.
-type Provision struct {
+// Config says how long and how safely messages are kept. The zero value is the default fleet.
+type Config struct {
 	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
 	// BatchTTL is how long a batch may live, not counting its waits for people, which at most
 	// double it. Its records are kept three times as long. 0 = 1 h
@@ -43,13 +33,13 @@ type Provision struct {
 	// MaxBatches bounds the log. When it is full, further batches are refused at the publish. 0 =
 	// no bound.
 	MaxBatches int64
-	// MaxBytes bounds each stream and bucket by name (Batches, Calls...), in bytes. A full one
+	// MaxBytes bounds each stream and bucket by name (bus.Batches, Calls...), in bytes. A full one
 	// refuses new messages; it never drops old ones. Missing = no bound but the server's.
 	MaxBytes map[string]int64
 }
 
 // WithDefaults fills the fields that are zero.
-func (p Provision) WithDefaults() Provision {
+func (p Config) WithDefaults() Config {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -65,29 +55,29 @@ func (p Provision) WithDefaults() Provision {
 	return p
 }
 
-// Provision makes the streams, buckets and durables that are missing and checks the existing ones.
-// A difference that would break a promise is a *Mismatch, and the stream is left alone. A stream
+// Ensure makes the streams, buckets and durables that are missing and checks the existing ones.
+// A difference that would break a promise is a *bus.Mismatch, and the stream is left alone. A stream
 // that held the truth and is gone is a *LostStream and is not made.
 //
 // An operator may set these without asking: limits (every stream refuses when full), placement,
-// compression, more replicas, longer ages, and syncing where Provision would not sync. An age that
+// compression, more replicas, longer ages, and syncing where Ensure would not sync. An age that
 // is too short is lengthened, and a wanted bound is set where there is none.
 //
-// Provision waits for a server that is still starting, as [Patiently] does. When this user may not
+// Ensure waits for a server that is still starting, as [Patiently] does. When this user may not
 // make a missing stream, it waits in the same way for a user who may.
-func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer) error {
+func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
-	if err := Patiently(ctx, c.Lost); err != nil {
+	if err := Patiently(ctx, func(ctx context.Context) error { return Lost(ctx, c) }); err != nil {
 		return err
 	}
-	for _, want := range c.streams(p.WithDefaults()) {
-		if err := Patiently(ctx, func(ctx context.Context) error { return c.ensureStream(ctx, want) }); err != nil {
+	for _, want := range streams(c.Names(), p.WithDefaults()) {
+		if err := Patiently(ctx, func(ctx context.Context) error { return ensureStream(ctx, c, want) }); err != nil {
 			return err
 		}
 	}
 	for _, want := range consumers {
-		if err := Patiently(ctx, func(ctx context.Context) error { return c.EnsureConsumer(ctx, want) }); err != nil {
+		if err := Patiently(ctx, func(ctx context.Context) error { return EnsureConsumer(ctx, c, want) }); err != nil {
 			return err
 		}
 	}
@@ -100,7 +90,7 @@ func (c *Conn) Provision(ctx context.Context, p Provision, consumers ...Consumer
 func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
-	return Retry(ctx, Backoff{First: minBackoff, Most: minBackoff, Jitter: true, Again: notReady}, func() error { return try(ctx) })
+	return bus.Retry(ctx, bus.Backoff{First: startPause, Most: startPause, Jitter: true, Again: notReady}, func() error { return try(ctx) })
 }
 
 // waiting adds the deadline of a wait for a server, when the caller has set none.
@@ -111,23 +101,20 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, startTimeout)
 }
 
-// startTimeout is how long a server may take to come up.
-const startTimeout = 15 * time.Second
+const (
+	startTimeout = 15 * time.Second       // how long a server may take to come up
+	startPause   = 100 * time.Millisecond // between two tries
+)
+
+// errNotOurs: a stream is missing that this user may not make. Ensure waits for a user who may.
+var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
 // notReady reports whether err shows a server or a cluster that is still starting, or a stream that
 // another user has to make first.
-func notReady(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		return api.ErrorCode == codeClusterNotReady || api.ErrorCode == codeNoPeers
-	}
-	err = sendError(err)
-	return errors.Is(err, errNotOurs) || errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
-}
+func notReady(err error) bool { return errors.Is(err, errNotOurs) || bus.NotReady(err) }
 
 // streams is the table of DESIGN part 3 as stream configurations.
-func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
-	n := c.names
+func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	stream := func(name string, maxAge time.Duration, subjects ...string) jetstream.StreamConfig {
 		return jetstream.StreamConfig{
 			Name: n.Stream(name), Subjects: subjects, MaxAge: maxAge, Discard: jetstream.DiscardNew,
@@ -153,37 +140,37 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 		return s
 	}
 
-	batches := queue(Batches, n.EveryBatch(wire.VerbBatch))
+	batches := queue(bus.Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
 	// The window is as short as the server allows: a publish taken for a duplicate of a finished
 	// batch would be acknowledged, and its agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
-	replies := stream(Replies, p.ReplyTTL, n.All(wire.VerbFinal))
+	replies := stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
-	workers := remade(bucket(BucketWorkers, p.WorkerTTL))
+	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
 	// A marker takes the place of an entry that has aged out, so that watchers are told.
 	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
 
-	objects := stream(Objects, objectTTL(p), "$O."+n.Stream(Objects)+".C.>", "$O."+n.Stream(Objects)+".M.>")
+	objects := stream(bus.Objects, objectTTL(p), "$O."+n.Stream(bus.Objects)+".C.>", "$O."+n.Stream(bus.Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
 
 	// The log comes last: when it takes the first batch, the other streams are there.
 	return []jetstream.StreamConfig{
-		remade(queue(Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
-		stream(Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
+		remade(queue(bus.Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
+		stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
 			n.OfSession(wire.VerbCtl, "*", "*")),
-		remade(stream(Results, 3*p.BatchTTL, n.All(wire.VerbResult))),
-		stream(Audit, p.AuditTTL, n.All(wire.VerbAudit)),
-		stream(Dead, p.DeadTTL, n.All(wire.VerbDead)),
+		remade(stream(bus.Results, 3*p.BatchTTL, n.All(wire.VerbResult))),
+		stream(bus.Audit, p.AuditTTL, n.All(wire.VerbAudit)),
+		stream(bus.Dead, p.DeadTTL, n.All(wire.VerbDead)),
 		replies,
-		bucket(BucketTools, 0),
-		bucket(BucketKeys, 0),
+		bucket(bus.BucketTools, 0),
+		bucket(bus.BucketKeys, 0),
 		workers,
 		// No question outlives its batch. A missing entry is written again when its batch is next
 		// looked at.
-		remade(bucket(BucketApprovals, 2*p.BatchTTL)),
+		remade(bucket(bus.BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
@@ -191,7 +178,7 @@ func (c *Conn) streams(p Provision) []jetstream.StreamConfig {
 
 // objectTTL is twice the life of the longest record that refers to an object: an object that is put
 // again is left as it is for the first half of its life.
-func objectTTL(p Provision) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
+func objectTTL(p Config) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
 // limit is n in the server's terms: there 0 means no limit, and is stored as -1.
 func limit(n int64) int64 {
@@ -202,20 +189,20 @@ func limit(n int64) int64 {
 }
 
 // ensureStream makes a stream, or checks and adjusts the existing one.
-func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) error {
+func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig) error {
 	// A cluster without a leader does not answer at all.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	s, err := c.js.Stream(ctx, want.Name)
+	s, err := c.JetStream().Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if !c.May(ctx, api("STREAM", "CREATE", want.Name)) {
+		if !c.May(ctx, "$JS.API.STREAM.CREATE."+want.Name) {
 			return fmt.Errorf("stream %s %w", want.Name, errNotOurs)
 		}
-		if s, err = c.js.CreateStream(ctx, want); err == nil {
+		if s, err = c.JetStream().CreateStream(ctx, want); err == nil {
 			return nil
 		}
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
-			s, err = c.js.Stream(ctx, want.Name)
+			s, err = c.JetStream().Stream(ctx, want.Name)
 		}
 	}
 	if err != nil {
@@ -226,10 +213,10 @@ func (c *Conn) ensureStream(ctx context.Context, want jetstream.StreamConfig) er
 		return err
 	}
 	// A user who may not update leaves that to a user who may.
-	if !adjust(&have, want) || !c.May(ctx, api("STREAM", "UPDATE", want.Name)) {
+	if !adjust(&have, want) || !c.May(ctx, "$JS.API.STREAM.UPDATE."+want.Name) {
 		return nil
 	}
-	if _, err := c.js.UpdateStream(ctx, have); err != nil {
+	if _, err := c.JetStream().UpdateStream(ctx, have); err != nil {
 		return fmt.Errorf("bring the ages and bounds of stream %s up to date: %w", want.Name, err)
 	}
 	return nil
@@ -263,7 +250,7 @@ func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }
 
-// checkStream returns the first difference that would break a promise, as a *Mismatch.
+// checkStream returns the first difference that would break a promise, as a *bus.Mismatch.
 func checkStream(have, want jetstream.StreamConfig) error {
 	for _, f := range []struct {
 		field      string
@@ -288,18 +275,22 @@ func checkStream(have, want jetstream.StreamConfig) error {
 		{"sources", len(have.Sources), 0},
 	} {
 		if !reflect.DeepEqual(f.have, f.want) {
-			return &Mismatch{"stream " + want.Name, f.field, shown(f.have), shown(f.want)}
+			return mismatch("stream "+want.Name, f.field, shown(f.have), shown(f.want))
 		}
 	}
 	switch {
 	case have.Replicas < want.Replicas:
-		return &Mismatch{"stream " + want.Name, "num_replicas", have.Replicas, fmt.Sprintf("at least %d", want.Replicas)}
+		return mismatch("stream "+want.Name, "num_replicas", have.Replicas, fmt.Sprintf("at least %d", want.Replicas))
 	case have.PersistMode == jetstream.AsyncPersistMode && want.PersistMode != jetstream.AsyncPersistMode:
-		return &Mismatch{"stream " + want.Name, "persist_mode", have.PersistMode, want.PersistMode}
+		return mismatch("stream "+want.Name, "persist_mode", have.PersistMode, want.PersistMode)
 	case want.Duplicates != 0 && have.Duplicates > want.Duplicates:
-		return &Mismatch{"stream " + want.Name, "duplicate_window", have.Duplicates, fmt.Sprintf("at most %v", want.Duplicates)}
+		return mismatch("stream "+want.Name, "duplicate_window", have.Duplicates, fmt.Sprintf("at most %v", want.Duplicates))
 	}
 	return nil
+}
+
+func mismatch(thing, field string, have, want any) error {
+	return &bus.Mismatch{Thing: thing, Field: field, Have: have, Want: want}
 }
 
 // perSubject is the number of messages kept per subject; 0 means any number, which the server

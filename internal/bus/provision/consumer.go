@@ -1,4 +1,4 @@
-package bus
+package provision
 
 import (
 	"context"
@@ -11,12 +11,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-// CoordinatorsConsumer is the durable that all coordinators share on BATCHES.
-const CoordinatorsConsumer = "coordinators"
 
 // maxWaiting is how many pull requests may wait on one consumer: one or two from every worker of
 // the fleet.
@@ -47,35 +45,35 @@ type Consumer struct {
 
 // BatchesConsumer is the durable of the log. It has no bound in flight: a batch that waits for its
 // turn must not keep others from being seen.
-func (c *Conn) BatchesConsumer(ackWait time.Duration) Consumer {
-	return Consumer{Stream: c.names.Stream(Batches), Name: CoordinatorsConsumer, AckWait: ackWait}
+func BatchesConsumer(n wire.Names, ackWait time.Duration) Consumer {
+	return Consumer{Stream: n.Stream(bus.Batches), Name: bus.CoordinatorsConsumer, AckWait: ackWait}
 }
 
 // PoolConsumer is the durable of a pool of workers, named after the pool. It delivers the pool's
 // reads and writes.
-func (c *Conn) PoolConsumer(pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
+func PoolConsumer(n wire.Names, pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
 	if !messages.IsToken(pool) {
 		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
 	}
-	of := func(v wire.Verb) string { return strings.TrimSuffix(c.names.All(v), ">") + pool + ".>" }
+	of := func(v wire.Verb) string { return strings.TrimSuffix(n.All(v), ">") + pool + ".>" }
 	return Consumer{
-		Stream: c.names.Stream(Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
+		Stream: n.Stream(bus.Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
 		Filters: []string{of(wire.VerbRead), of(wire.VerbWrite)},
 	}, nil
 }
 
 // EnsureConsumer makes a durable, or updates the times and bounds of an existing one. A durable
-// with other filters, acknowledgements or delivery is a *Mismatch. One with the other storage is
-// deleted and made anew, because the server cannot change that.
-func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
-	ctx, cancel := bounded(ctx)
+// with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the other storage
+// is deleted and made anew, because the server cannot change that.
+func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
+	ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 	defer cancel()
 	config := want.config()
-	have, err := c.js.Consumer(ctx, want.Stream, want.Name)
+	have, err := c.JetStream().Consumer(ctx, want.Stream, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, ErrNoStream)
+		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, bus.ErrNoStream)
 	case err != nil:
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
 	default:
@@ -84,7 +82,7 @@ func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
 			return err
 		}
 		if is.MemoryStorage != config.MemoryStorage { // cannot be changed
-			if err := c.js.DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			if err := c.JetStream().DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
 			}
 		}
@@ -92,7 +90,7 @@ func (c *Conn) EnsureConsumer(ctx context.Context, want Consumer) error {
 			return nil
 		}
 	}
-	if _, err := c.js.CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
+	if _, err := c.JetStream().CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
 	}
 	return nil
@@ -133,7 +131,7 @@ func checkConsumer(w Consumer, have, want jetstream.ConsumerConfig) error {
 		{"deliver_subject", have.DeliverSubject, ""},
 	} {
 		if !reflect.DeepEqual(f.have, f.want) {
-			return &Mismatch{fmt.Sprintf("consumer %s of stream %s", w.Name, w.Stream), f.field, f.have, f.want}
+			return mismatch(fmt.Sprintf("consumer %s of stream %s", w.Name, w.Stream), f.field, f.have, f.want)
 		}
 	}
 	return nil

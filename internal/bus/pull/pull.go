@@ -1,4 +1,6 @@
-package bus
+// Package pull works on the messages of a durable consumer: a Puller asks for as many messages as
+// there are free Slots and hands each of them out as a Delivery, which its receiver settles.
+package pull
 
 import (
 	"context"
@@ -7,6 +9,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
 const (
@@ -22,26 +27,16 @@ const (
 
 var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
 
-// answers reports whether the server answers a ping. Over a connection that works in one direction
-// only, deliveries would get lost, so nothing should be pulled over it.
-func (c *Conn) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	return c.nc.FlushWithContext(ctx) == nil
-}
-
-// answerTimeout is how long a server may take to answer a ping.
-const answerTimeout = 3 * time.Second
-
 // Puller pulls the messages of one durable consumer.
 type Puller struct {
-	c                *Conn
+	conn             *bus.Conn
+	nc               *nats.Conn // of conn
 	stream, consumer string
 }
 
-// Puller binds to a durable, by the whole name of its stream. The durable need not exist yet.
-func (c *Conn) Puller(stream, consumer string) *Puller {
-	return &Puller{c: c, stream: stream, consumer: consumer}
+// New binds to a durable, by the whole name of its stream. The durable need not exist yet.
+func New(conn *bus.Conn, stream, consumer string) *Puller {
+	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
 
 // Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
@@ -53,7 +48,7 @@ func (c *Conn) Puller(stream, consumer string) *Puller {
 // running when Run returns: slots.Wait waits for them. The slots belong to one Run at a time.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
-	defer p.c.OnReconnect(func() {
+	defer p.conn.OnReconnect(func() {
 		select {
 		case lost <- struct{}{}:
 		default:
@@ -64,7 +59,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	for ctx.Err() == nil {
 		var served bool
 		var err error
-		if silent && !p.c.answers(ctx) {
+		if silent && !p.answers(ctx) {
 			err = fmt.Errorf("%w, and the server does not answer", errSilent)
 		} else {
 			served, err = p.oneInbox(ctx, slots, handle, lost)
@@ -76,14 +71,14 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		if err == nil {
 			continue
 		}
-		if p.c.turnedAway() {
-			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.c.nc.LastError())
+		if p.turnedAway() {
+			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.nc.LastError())
 		}
-		if !errors.Is(err, ErrDisconnected) { // the connection itself logs that
-			p.c.log.Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
-			if errors.Is(err, ErrNoResponders) {
+		if !errors.Is(err, bus.ErrDisconnected) { // the connection itself logs that
+			p.conn.Logger().Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
+			if errors.Is(err, bus.ErrNoResponders) {
 				select {
-				case p.c.missing <- struct{}{}:
+				case p.conn.Missing() <- struct{}{}:
 				default:
 				}
 			}
@@ -91,11 +86,29 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		select {
 		case <-ctx.Done():
 		case <-lost: // connected again: no reason to wait
-		case <-time.After(jitter(backoff)):
+		case <-time.After(bus.Jitter(backoff)):
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
+}
+
+// answers reports whether the server answers a ping. Over a connection that works in one direction
+// only, deliveries would get lost, so nothing should be pulled over it.
+func (p *Puller) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return p.nc.FlushWithContext(ctx) == nil
+}
+
+// answerTimeout is how long a server may take to answer a ping.
+const answerTimeout = 3 * time.Second
+
+// turnedAway reports whether the connection is closed for good because the server no longer admits
+// this user.
+func (p *Puller) turnedAway() bool {
+	err := p.nc.LastError()
+	return p.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
 // inbox is a subscription for deliveries, with the count of messages that were asked for on it.
@@ -116,8 +129,8 @@ type inbox struct {
 // a new inbox cures: then it returns an error. served reports whether anything was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
-	if i.sub, err = p.c.nc.ChanSubscribe(p.c.nc.NewInbox(), i.in); err != nil {
-		return false, sendError(err)
+	if i.sub, err = p.nc.ChanSubscribe(p.nc.NewInbox(), i.in); err != nil {
+		return false, bus.ClientError(err)
 	}
 	defer i.end()
 	silence := time.NewTimer(maxSilence)
@@ -172,9 +185,9 @@ func (i *inbox) ask() error {
 	}
 	i.asked, i.heard = i.asked+n, true
 	request := pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
-	next := api("CONSUMER", "MSG", "NEXT", i.p.stream, i.p.consumer)
-	if err := i.p.c.nc.PublishRequest(next, i.sub.Subject, request.encode()); err != nil {
-		return fmt.Errorf("pull: %w", sendError(err))
+	next := "$JS.API.CONSUMER.MSG.NEXT." + i.p.stream + "." + i.p.consumer
+	if err := i.p.nc.PublishRequest(next, i.sub.Subject, request.encode()); err != nil {
+		return fmt.Errorf("pull: %w", bus.ClientError(err))
 	}
 	return nil
 }
@@ -183,9 +196,9 @@ func (i *inbox) ask() error {
 // of the caller, or an error that means: start over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
-	switch code := status(m); code {
+	switch code := status.Of(m); code {
 	case 0:
-		d, err := newDelivery(i.p.c.nc, m)
+		d, err := newDelivery(i.p.nc, m)
 		if err == nil && i.asked == 0 {
 			err = fmt.Errorf("a delivery of %s that was not asked for", m.Subject)
 		}
@@ -194,20 +207,20 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 		}
 		i.asked--
 		return d, nil
-	case statusHeartbeat:
+	case status.Heartbeat:
 		return nil, nil
-	case statusExpired:
-		unused := int(number(m, "Nats-Pending-Messages"))
+	case status.Expired:
+		unused := int(status.Number(m, "Nats-Pending-Messages"))
 		if unused == 0 || unused > i.asked {
-			return nil, fmt.Errorf("the server answered %d %s", code, description(m))
+			return nil, fmt.Errorf("the server answered %d %s", code, status.Description(m))
 		}
 		i.asked -= unused
 		i.slots.Release(unused)
 		return nil, nil
-	case statusNoResponders:
-		return nil, fmt.Errorf("no such consumer (or it is not ready): %w", ErrNoResponders)
+	case status.NoResponders:
+		return nil, fmt.Errorf("no such consumer (or it is not ready): %w", bus.ErrNoResponders)
 	default:
-		return nil, fmt.Errorf("the server answered %d %s", code, description(m))
+		return nil, fmt.Errorf("the server answered %d %s", code, status.Description(m))
 	}
 }
 
@@ -218,7 +231,7 @@ func (i *inbox) end() {
 	for {
 		select {
 		case m := <-i.in:
-			if status(m) == 0 {
+			if status.Of(m) == 0 {
 				_ = m.Nak()
 			}
 		default:

@@ -1,4 +1,4 @@
-package bus_test
+package provision_test
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/bustest"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -25,8 +27,8 @@ import (
 // The table of DESIGN part 3, as the server has it.
 func TestStreams(t *testing.T) {
 	srv := natstest.Server(t)
-	c, js := connect(t, srv), raw(t, srv)
-	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: time.Minute, ReplyTTL: time.Hour, WorkerTTL: 5 * time.Second}); err != nil {
+	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
+	if err := provision.Ensure(t.Context(), c, provision.Config{BatchTTL: time.Minute, ReplyTTL: time.Hour, WorkerTTL: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	type row struct {
@@ -90,27 +92,27 @@ func retention(t *testing.T, s jetstream.StreamConfig) string {
 
 func TestProvisionTwiceChangesNothing(t *testing.T) {
 	srv := natstest.Server(t)
-	js := raw(t, srv)
+	js := bustest.Raw(t, srv)
 	var provisioners sync.WaitGroup
 	for range 4 { // at the same time
-		c := connect(t, srv)
+		c := bustest.Connect(t, srv)
 		provisioners.Go(func() {
-			if err := c.Provision(t.Context(), bus.Provision{}); err != nil {
+			if err := provision.Ensure(t.Context(), c, provision.Config{}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	provisioners.Wait()
 	before := configs(t, js)
-	c := connect(t, srv)
-	provision(t, c)
-	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: time.Minute, ReplyTTL: time.Minute, WorkerTTL: time.Second}); err != nil {
+	c := bustest.Connect(t, srv)
+	bustest.Provision(t, c)
+	if err := provision.Ensure(t.Context(), c, provision.Config{BatchTTL: time.Minute, ReplyTTL: time.Minute, WorkerTTL: time.Second}); err != nil {
 		t.Errorf("shorter ages than what is there: %v", err)
 	}
 	if diff := cmp.Diff(before, configs(t, js)); diff != "" {
 		t.Errorf("changed (-before +after):\n%s", diff)
 	}
-	if err := c.Provision(t.Context(), bus.Provision{BatchTTL: 2 * time.Hour}); err != nil {
+	if err := provision.Ensure(t.Context(), c, provision.Config{BatchTTL: 2 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if age := configs(t, js)["TOOLFLEET_CALLS"].MaxAge; age != 6*time.Hour {
@@ -129,7 +131,7 @@ func configs(t *testing.T, js jetstream.JetStream) map[string]jetstream.StreamCo
 
 func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
-	c, js := connect(t, srv), raw(t, srv)
+	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
 	for _, row := range []struct {
 		stream  string
 		change  func(*jetstream.StreamConfig)
@@ -152,7 +154,7 @@ func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.MaxAge, s.Duplicates = 0, 0 }, "", "kept for ever"},
 	} {
 		t.Run(row.stream+" "+row.because, func(t *testing.T) {
-			provision(t, c)
+			bustest.Provision(t, c)
 			config := configs(t, js)[row.stream]
 			if err := js.DeleteStream(t.Context(), row.stream); err != nil {
 				t.Fatal(err)
@@ -161,7 +163,7 @@ func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
 			if _, err := js.CreateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
 			}
-			err := c.Provision(t.Context(), bus.Provision{})
+			err := provision.Ensure(t.Context(), c, provision.Config{})
 			if err := js.DeleteStream(t.Context(), row.stream); err != nil {
 				t.Fatal(err)
 			}
@@ -185,26 +187,26 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		provision(t, c)
-		if _, err := c.Append(t.Context(), c.Names().Of(wire.VerbBatch, key("s", "b")), nil, nil); err != nil {
+		bustest.Provision(t, c)
+		if _, err := c.Append(t.Context(), c.Names().Of(wire.VerbBatch, bustest.Key("s", "b")), nil, nil); err != nil {
 			t.Errorf("prefix %q: %v", prefix, err)
 		}
 	}
-	if n := len(configs(t, raw(t, srv))); n != 24 {
+	if n := len(configs(t, bustest.Raw(t, srv))); n != 24 {
 		t.Errorf("%d streams for two fleets, want 24", n)
 	}
 }
 
 // Agents are told of a reply only after it was stored.
 func TestStoredRepliesAreRepublished(t *testing.T) {
-	c := fleet(t)
+	c := bustest.Fleet(t)
 	heard := make(chan bus.Msg, 10)
 	stop, err := c.Subscribe(c.Names().All(wire.VerbReply), "", func(m bus.Msg) { heard <- m })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	subject := c.Names().Of(wire.VerbFinal, key("s", "b"))
+	subject := c.Names().Of(wire.VerbFinal, bustest.Key("s", "b"))
 	seq, err := c.CompareAndSet(t.Context(), subject, bus.Header{"traceparent": {"00-1"}}, []byte("first"), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -212,8 +214,8 @@ func TestStoredRepliesAreRepublished(t *testing.T) {
 	if _, err := c.CompareAndSet(t.Context(), subject, nil, []byte("second"), 0); !errors.Is(err, bus.ErrConflict) {
 		t.Fatal(err)
 	}
-	m := receive(t, heard)
-	if m.Subject != c.Names().Of(wire.VerbReply, key("s", "b")) || string(m.Data) != "first" || m.Header.Get("traceparent") != "00-1" || m.Header.Get("Nats-Sequence") == "" {
+	m := bustest.Receive(t, heard)
+	if m.Subject != c.Names().Of(wire.VerbReply, bustest.Key("s", "b")) || string(m.Data) != "first" || m.Header.Get("traceparent") != "00-1" || m.Header.Get("Nats-Sequence") == "" {
 		t.Errorf("heard %+v of sequence %d", m, seq)
 	}
 	if err := c.Flush(t.Context()); err != nil {
@@ -226,18 +228,18 @@ func TestStoredRepliesAreRepublished(t *testing.T) {
 
 func TestEnsureConsumer(t *testing.T) {
 	srv := natstest.Server(t)
-	c, js := connect(t, srv), raw(t, srv)
-	batches := c.BatchesConsumer(0)
-	if err := c.EnsureConsumer(t.Context(), batches); !errors.Is(err, bus.ErrNoStream) {
+	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
+	batches := provision.BatchesConsumer(c.Names(), 0)
+	if err := provision.EnsureConsumer(t.Context(), c, batches); !errors.Is(err, bus.ErrNoStream) {
 		t.Errorf("before Provision: %v", err)
 	}
-	provision(t, c)
-	pool, err := c.PoolConsumer("gpu", 3*time.Second, 40)
+	bustest.Provision(t, c)
+	pool, err := provision.PoolConsumer(c.Names(), "gpu", 3*time.Second, 40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []bus.Consumer{batches, pool, batches, pool} {
-		if err := c.EnsureConsumer(t.Context(), want); err != nil {
+	for _, want := range []provision.Consumer{batches, pool, batches, pool} {
+		if err := provision.EnsureConsumer(t.Context(), c, want); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -260,7 +262,7 @@ func TestEnsureConsumer(t *testing.T) {
 		}
 	}
 	pool.AckWait = time.Second
-	if err := c.EnsureConsumer(t.Context(), pool); err != nil {
+	if err := provision.EnsureConsumer(t.Context(), c, pool); err != nil {
 		t.Errorf("another AckWait: %v", err)
 	}
 	if consumer, err := js.Consumer(t.Context(), pool.Stream, pool.Name); err != nil || consumer.CachedInfo().Config.AckWait != time.Second {
@@ -268,10 +270,10 @@ func TestEnsureConsumer(t *testing.T) {
 	}
 	pool.Filters = pool.Filters[:1]
 	var mismatch *bus.Mismatch
-	if err := c.EnsureConsumer(t.Context(), pool); !errors.As(err, &mismatch) || mismatch.Field != "filter_subjects" {
+	if err := provision.EnsureConsumer(t.Context(), c, pool); !errors.As(err, &mismatch) || mismatch.Field != "filter_subjects" {
 		t.Errorf("another filter: %v", err)
 	}
-	if _, err := c.PoolConsumer("a.*", 0, 0); err == nil {
+	if _, err := provision.PoolConsumer(c.Names(), "a.*", 0, 0); err == nil {
 		t.Error("a pool named a.*")
 	}
 }
@@ -280,10 +282,10 @@ func TestEnsureConsumer(t *testing.T) {
 // them, and a process without bounds never removes them.
 func TestBoundsAreSetLater(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
-	c := connect(t, srv)
-	bounded := bus.Provision{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 1 << 20}}
-	for _, p := range []bus.Provision{{}, bounded, {}} {
-		if err := c.Provision(t.Context(), p); err != nil {
+	c := bustest.Connect(t, srv)
+	bounded := provision.Config{MaxBatches: 2, MaxBytes: map[string]int64{bus.Calls: 1 << 20}}
+	for _, p := range []provision.Config{{}, bounded, {}} {
+		if err := provision.Ensure(t.Context(), c, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -339,14 +341,14 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				if err := c.Provision(t.Context(), bus.Provision{}, c.BatchesConsumer(0)); err != nil {
+				if err := provision.Ensure(t.Context(), c, provision.Config{}, provision.BatchesConsumer(c.Names(), 0)); err != nil {
 					t.Error(err)
 				}
 				if h.unheard.Load() > 0 {
 					t.Error("nobody asked")
 				}
 				h.unheard.Store(1 << 30)
-				if err := c.Provision(t.Context(), bus.Provision{}, c.BatchesConsumer(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+				if err := provision.Ensure(t.Context(), c, provision.Config{}, provision.BatchesConsumer(c.Names(), time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("of a cluster that has no leader for long: %v", err)
 				}
 			})
@@ -357,8 +359,8 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 // A put into a bucket at the start waits for the bucket's stream.
 func TestPatienceWithABucket(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		c, js := connect(t, srv), raw(t, srv)
-		provision(t, c)
+		c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
+		bustest.Provision(t, c)
 		bucket, err := c.Bucket(t.Context(), c.Names().Stream(bus.BucketTools))
 		if err != nil {
 			t.Fatal(err)
@@ -369,7 +371,7 @@ func TestPatienceWithABucket(t *testing.T) {
 		put := func(ctx context.Context) error { return bucket.Put(ctx, "pay", []byte("{}")) }
 		began := time.Now()
 		// The error is that of the last of many tries, or the deadline.
-		if err := bus.Patiently(t.Context(), put); err == nil {
+		if err := provision.Patiently(t.Context(), put); err == nil {
 			t.Error("put into a bucket that is not there")
 		}
 		if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {
@@ -377,9 +379,9 @@ func TestPatienceWithABucket(t *testing.T) {
 		}
 		go func() {
 			time.Sleep(2 * time.Second)
-			provision(t, c)
+			bustest.Provision(t, c)
 		}()
-		if err := bus.Patiently(t.Context(), put); err != nil {
+		if err := provision.Patiently(t.Context(), put); err != nil {
 			t.Errorf("once it is there: %v", err)
 		}
 	})

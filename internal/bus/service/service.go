@@ -1,4 +1,6 @@
-package bus
+// Package service answers the requests of other processes, as a NATS micro service, and finds the
+// services that do.
+package service
 
 import (
 	"cmp"
@@ -9,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
 // Service is what other processes can request of this one. It is a NATS micro service, so `nats
@@ -28,26 +32,26 @@ type Endpoint struct {
 	Queue   string // each request reaches one member of the queue. "" = the endpoint's name
 	// Handle answers with Respond, as often as the requester expects. Calls run concurrently, each
 	// on its own goroutine.
-	Handle func(Msg)
+	Handle func(bus.Msg)
 }
 
 // Serve answers requests until stop is called. stop also waits for the running calls. When ctx
 // ends, no new request is taken; stop still has to be called to wait for the running ones.
-func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
-	service, err := micro.AddService(c.nc, micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
+func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error) {
+	service, err := micro.AddService(c.JetStream().Conn(), micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
-		return nil, fmt.Errorf("serve %s: %w", s.Name, sendError(err))
+		return nil, fmt.Errorf("serve %s: %w", s.Name, bus.ClientError(err))
 	}
 	halt := sync.OnceFunc(func() {
-		if err := service.Stop(); err != nil && !c.nc.IsClosed() {
-			c.log.Warn("a service did not stop cleanly", "service", s.Name, "err", err)
+		if err := service.Stop(); err != nil && !c.JetStream().Conn().IsClosed() {
+			c.Logger().Warn("a service did not stop cleanly", "service", s.Name, "err", err)
 		}
 	})
 	var calls crowd
 	for _, e := range s.Endpoints {
 		if err := service.AddEndpoint(e.Name, calls.handler(e), micro.WithEndpointSubject(e.Subject), micro.WithEndpointQueueGroup(cmp.Or(e.Queue, e.Name))); err != nil {
 			halt()
-			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, sendError(err))
+			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, bus.ClientError(err))
 		}
 	}
 	// The server knows the endpoints when Serve returns, so that a process that learns of this
@@ -65,14 +69,14 @@ func (c *Conn) Serve(ctx context.Context, s Service) (stop func(), err error) {
 	}, nil
 }
 
-// Services asks all reachable services of a name for their description, and collects the answers
+// Find asks all reachable services of a name for their description, and collects the answers
 // that arrive before ctx ends.
-func (c *Conn) Services(ctx context.Context, name string) (all []Service, err error) {
+func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err error) {
 	subject, err := micro.ControlSubject(micro.InfoVerb, name, "")
 	if err != nil {
 		return nil, fmt.Errorf("ask the services %s: %w", name, err)
 	}
-	err = c.Stream(ctx, subject, nil, nil, func(m Msg) bool {
+	err = c.Stream(ctx, subject, nil, nil, func(m bus.Msg) bool {
 		var info micro.Info
 		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not a service of ours
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
@@ -83,7 +87,7 @@ func (c *Conn) Services(ctx context.Context, name string) (all []Service, err er
 		}
 		return true
 	})
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoResponders) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, bus.ErrNoResponders) {
 		err = nil
 	}
 	return all, err
@@ -105,7 +109,7 @@ func (c *crowd) handler(e Endpoint) micro.Handler {
 		if c.closed {
 			return
 		}
-		m := Msg{Subject: r.Subject(), Reply: r.Reply(), Header: Header(r.Headers()), Data: r.Data()}
+		m := bus.Msg{Subject: r.Subject(), Reply: r.Reply(), Header: bus.Header(r.Headers()), Data: r.Data()}
 		c.calls.Go(func() { e.Handle(m) })
 	})
 }
@@ -117,10 +121,3 @@ func (c *crowd) close() {
 	c.mu.Unlock()
 	c.calls.Wait()
 }
-
-// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, as NATS micro services
-// do.
-const (
-	ServiceErrorHeader     = micro.ErrorHeader
-	ServiceErrorCodeHeader = micro.ErrorCodeHeader
-)

@@ -1,0 +1,120 @@
+// Package inspect tells how a server, a stream, a consumer or a pool of workers is doing.
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+)
+
+// ServerState is what the connected server reports about itself.
+type ServerState struct {
+	Name      string    `json:"name"`
+	Version   string    `json:"ver"`
+	JetStream bool      `json:"jetstream"`
+	Time      time.Time `json:"time"`
+}
+
+// Server asks the server for its state. Servers before 2.11, and servers that this user may not
+// ask, do not tell it.
+func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
+	var info struct {
+		Server ServerState `json:"server"`
+	}
+	if err := c.Call(ctx, "$SYS.REQ.USER.INFO", struct{}{}, &info); err != nil {
+		return ServerState{}, fmt.Errorf("ask about the server: %w", err)
+	}
+	return info.Server, nil
+}
+
+// StreamState is what a stream holds.
+type StreamState struct {
+	Messages, Bytes       uint64
+	MaxMessages, MaxBytes int64 // 0 or less: no bound of its own
+}
+
+// Stream returns what a stream holds, and its bounds.
+func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error) {
+	var info struct {
+		Config struct {
+			MaxMessages int64 `json:"max_msgs"`
+			MaxBytes    int64 `json:"max_bytes"`
+		} `json:"config"`
+		State struct {
+			Messages uint64 `json:"messages"`
+			Bytes    uint64 `json:"bytes"`
+		} `json:"state"`
+	}
+	if err := c.Call(ctx, "$JS.API.STREAM.INFO."+stream, struct{}{}, &info); err != nil {
+		return StreamState{}, fmt.Errorf("ask about stream %s: %w", stream, err)
+	}
+	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes}, nil
+}
+
+// ConsumerState is how far a consumer has come.
+type ConsumerState struct {
+	Delivered struct {
+		Stream uint64 `json:"stream_seq"` // the newest message that was delivered to any worker
+	} `json:"delivered"`
+	Pending  uint64 `json:"num_pending"`     // messages that were never delivered
+	InFlight uint64 `json:"num_ack_pending"` // in hand, or given back with a delay
+	Waiting  int    `json:"num_waiting"`     // pull requests that wait for messages
+}
+
+// Consumer returns how far a consumer has come. The error is bus.ErrNotFound when the consumer does
+// not exist.
+func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s ConsumerState, err error) {
+	if err = c.Call(ctx, "$JS.API.CONSUMER.INFO."+stream+"."+name, struct{}{}, &s); err == nil {
+		return s, nil
+	}
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeConsumerNotFound {
+		err = bus.ErrNotFound
+	}
+	return s, fmt.Errorf("ask about consumer %s of stream %s: %w", name, stream, err)
+}
+
+// Queue counts the jobs of a pool.
+type Queue struct {
+	Pending  uint64    // never delivered
+	InFlight uint64    // delivered and not settled, or given back with a delay
+	Oldest   time.Time // when the oldest pending one was stored; zero when none is pending
+}
+
+// Pool counts the jobs of a pool. When the pool's durable is missing (the server has restarted and
+// no worker has come since), every job of the pool counts as pending. A replica that is behind may
+// answer.
+func Pool(ctx context.Context, c *bus.Conn, pool string) (q Queue, err error) {
+	durable, err := provision.PoolConsumer(c.Names(), pool, 0, 0)
+	if err != nil {
+		return q, err
+	}
+	info, err := Consumer(ctx, c, durable.Stream, durable.Name)
+	absent := errors.Is(err, bus.ErrNotFound)
+	if err != nil && !absent {
+		return q, err
+	}
+	q.Pending, q.InFlight = info.Pending, info.InFlight
+	if info.Pending == 0 && !absent {
+		return q, nil
+	}
+	for _, filter := range durable.Filters {
+		n, first, err := c.CountAfter(ctx, durable.Stream, filter, info.Delivered.Stream)
+		if err != nil {
+			return q, fmt.Errorf("ask about pool %s: %w", pool, err)
+		}
+		if absent {
+			q.Pending += n
+		}
+		if n > 0 && (q.Oldest.IsZero() || first.Before(q.Oldest)) {
+			q.Oldest = first
+		}
+	}
+	return q, nil
+}

@@ -1,0 +1,175 @@
+// Package objects stores large bodies under their digests, in the object store of a fleet.
+package objects
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const (
+	// transferTimeout bounds the transfer of an object whose context has no deadline.
+	transferTimeout = time.Minute
+	// chunkSize is the most bytes of an object that one message carries.
+	chunkSize = 512 << 10
+)
+
+// Store is the object store of a fleet. Its stream is made by package provision.
+type Store struct {
+	conn *bus.Conn
+	name string // of the store
+}
+
+// In returns the object store of the fleet that conn is connected to.
+func In(conn *bus.Conn) Store { return Store{conn, conn.Names().Stream(bus.Objects)} }
+
+// Put stores a body under its digest, for longer than a reply is kept. Storing the same body again
+// in the first half of the object's life does nothing.
+//
+// The layout is that of a NATS object store, so that the NATS tools can read it. The client
+// library's own Put is not used: it removes the chunks that it replaces. With two writers of the
+// same body at the same moment, one would remove the chunks that a reader is reading, and the
+// reader would wait for ever. Here old chunks only age out.
+func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
+	ctx, cancel := transfer(ctx)
+	defer cancel()
+	ref := messages.Ref{Digest: messages.Digest(data), Size: int64(len(data))}
+	store, err := s.open(ctx)
+	if err != nil {
+		return messages.Ref{}, err
+	}
+	if young, err := s.hasYoung(ctx, store, ref); err != nil || young {
+		return ref, err
+	}
+	if err := s.put(ctx, ref.Digest, data); err != nil {
+		return messages.Ref{}, fmt.Errorf("store object %s: %w", ref.Digest, err)
+	}
+	return ref, nil
+}
+
+// dropChunks frees the space of an object that could not be stored whole. Chunks that it cannot
+// remove age out.
+func (s Store) dropChunks(ctx context.Context, nuid string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bus.CallTimeout)
+	defer cancel()
+	request := map[string]any{"filter": s.chunks(nuid)}
+	if err := s.conn.Call(ctx, "$JS.API.STREAM.PURGE.OBJ_"+s.name, request, nil); err != nil {
+		s.conn.Logger().Warn("parts of an object that could not be stored stay until they age out", "err", err)
+	}
+}
+
+// put stores the chunks first, then the entry that names them: an object that can be found is
+// whole.
+func (s Store) put(ctx context.Context, name string, data []byte) error {
+	sum := sha256.Sum256(data)
+	info := jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: name},
+		Bucket:     s.name,
+		NUID:       rand.Text(),
+		Size:       uint64(len(data)),
+		Digest:     "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]),
+	}
+	for chunk := range slices.Chunk(data, min(chunkSize, s.conn.MaxPayload()/2)) {
+		if _, err := s.conn.Append(ctx, s.chunks(info.NUID), nil, chunk); err != nil {
+			s.dropChunks(ctx, info.NUID)
+			return err
+		}
+		info.Chunks++
+	}
+	entry, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	// The rollup replaces the older entry of the same object.
+	_, err = s.conn.Append(ctx, s.entry(name), bus.Header{"Nats-Rollup": {"sub"}}, entry)
+	return err
+}
+
+// hasYoung reports whether the object exists and is in the first half of its life, so that a record
+// that refers to it from now on does not outlive it.
+func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) (bool, error) {
+	info, err := store.GetInfo(ctx, ref.Digest)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for object %s: %w", ref.Digest, bus.ClientError(err))
+	}
+	status, err := store.Status(ctx)
+	if err != nil {
+		return false, fmt.Errorf("look for object %s: %w", ref.Digest, bus.ClientError(err))
+	}
+	fresh := status.TTL() == 0 || time.Since(info.ModTime) < status.TTL()/2
+	return fresh && info.Size == uint64(ref.Size), nil
+}
+
+// Get reads a body and checks that it has the digest and size of ref. The error is bus.ErrNotFound
+// when the body was never stored or has aged out, and bus.ErrCorrupt when its bytes are not those
+// that were stored.
+//
+// The client library's own Get is not used: it reads from the nearest replica. When that replica is
+// behind, a new object is not found or is cut short.
+func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
+	ctx, cancel := transfer(ctx)
+	defer cancel()
+	stream := "OBJ_" + s.name
+	entry, err := s.conn.Last(ctx, stream, s.entry(ref.Digest))
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w", ref.Digest, err)
+	}
+	var info jetstream.ObjectInfo
+	if err := json.Unmarshal(entry.Data, &info); err != nil {
+		return nil, fmt.Errorf("read object %s: %w: %w", ref.Digest, bus.ErrCorrupt, err)
+	}
+	chunks, err := s.conn.All(ctx, stream, s.chunks(info.NUID))
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w", ref.Digest, err)
+	}
+	data := make([]byte, 0, len(chunks)*chunkSize)
+	for _, chunk := range chunks {
+		data = append(data, chunk.Data...)
+	}
+	if int64(len(data)) != ref.Size || messages.Digest(data) != ref.Digest {
+		return nil, fmt.Errorf("read object %s: %w", ref.Digest, bus.ErrCorrupt)
+	}
+	return data, nil
+}
+
+// entry is the subject of an object's entry.
+func (s Store) entry(name string) string {
+	return "$O." + s.name + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+// chunks is the subject of an object's chunks, by the id in its entry.
+func (s Store) chunks(nuid string) string {
+	return "$O." + s.name + ".C." + nuid
+}
+
+func (s Store) open(ctx context.Context) (jetstream.ObjectStore, error) {
+	store, err := s.conn.JetStream().ObjectStore(ctx, s.name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = bus.ErrNoStream
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the object store %s: %w", s.name, bus.ClientError(err))
+	}
+	return store, nil
+}
+
+func transfer(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, transferTimeout)
+}
