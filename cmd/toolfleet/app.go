@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
 
@@ -18,6 +16,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
+)
+
+// Exit statuses.
+const (
+	done   = 0
+	failed = 1
+	misuse = 2
 )
 
 // app is the context, the streams and the settings that every command runs with.
@@ -41,12 +46,16 @@ func (a *app) take(parsed *kong.Context) {
 	a.given = daemon.GivenFlags(parsed)
 }
 
-// usage marks an error in the user's input (flags, settings, files): exit status 2.
-type usage struct{ error }
+// usageError marks an error in the user's input: exit status 2.
+type usageError struct{ error }
 
-func (u usage) Unwrap() error { return u.error }
+func (u usageError) Unwrap() error { return u.error }
 
-func wrong(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
+// usage marks err as a mistake in the user's input (flags, settings, files): exit status 2.
+func usage(err error) error { return usageError{err} }
+
+// usagef returns a usage error with a formatted text.
+func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
 
 // errSaid ends a command whose failure was printed already: end prints nothing for it.
 var errSaid = errors.New("failed, as was said")
@@ -56,7 +65,7 @@ func (a *app) end(err error) int {
 	if a.last != nil {
 		defer a.last()
 	}
-	var u usage
+	var u usageError
 	switch {
 	case err == nil:
 		return done
@@ -80,7 +89,7 @@ func (a *app) say(format string, args ...any) {
 func (a *app) settings() (*config.Config, error) {
 	cfg, err := config.Load(a.given)
 	if err != nil {
-		return nil, usage{err}
+		return nil, usage(err)
 	}
 	return cfg, nil
 }
@@ -94,7 +103,7 @@ func (a *app) logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logg
 	}
 	log, err := telemetry.Logger(to, level, cfg.Log.Format, isTerminal(a.stderr))
 	if err != nil {
-		return nil, usage{err}
+		return nil, usage(err)
 	}
 	return log, nil
 }
@@ -129,17 +138,5 @@ func (a *app) printRaw(body json.RawMessage) error {
 
 // table writes rows in columns to stdout, the first row being the header.
 func (a *app) table(rows [][]string) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
-	}
-	return w.Flush()
-}
-
-func isTerminal(w any) bool { return daemon.IsTerminal(w) }
-
-// colours reports whether output to w may be coloured: w is a terminal, NO_COLOR is empty and TERM
-// is not dumb.
-func colours(w any) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return writeTable(a.stdout, rows)
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/term"
 
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -31,7 +31,7 @@ beginning that no other open question shares. Decisions are signed with the key 
 
 // bureau holds the flags that every approvals command has.
 type bureau struct {
-	server
+	daemon.Server
 	shape
 	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"Tenant whose calls wait, if not that of the settings: _ in a fleet with one tenant [$$TOOLFLEET_TENANT]."`
 }
@@ -45,7 +45,7 @@ type signs struct {
 type approvalsLsCmd struct{ bureau }
 
 func (c approvalsLsCmd) Run(a *app) error {
-	return a.withDesk(false, func(d *desk) error {
+	return withClient(a, readOnly, func(d *desk) error {
 		list, err := d.open(a.ctx)
 		if err != nil {
 			return err
@@ -80,42 +80,13 @@ func pendingRows(list []messages.Pending, now time.Time) [][]string {
 	return rows
 }
 
-// leastLast is the least width, in characters, at which the last column is still worth showing.
-const leastLast = 16
-
-// fit makes a table no wider than the screen, so that a row stays on one line. It cuts the last
-// column. If that would leave fewer than leastLast characters, it first drops the columns named in
-// spare, in that order.
-func fit(rows [][]string, width int, spare ...string) [][]string {
-	last, left := len(rows[0])-1, width
-	for column := range last {
-		widest := 0
-		for _, row := range rows {
-			widest = max(widest, len([]rune(row[column])))
-		}
-		left -= widest + 2
-	}
-	if left < leastLast && len(spare) > 0 {
-		if column := slices.Index(rows[0], spare[0]); column >= 0 {
-			for i, row := range rows {
-				rows[i] = slices.Delete(slices.Clone(row), column, column+1)
-			}
-		}
-		return fit(rows, width, spare[1:]...)
-	}
-	for _, row := range rows {
-		row[last] = clip(row[last], max(left, 1))
-	}
-	return rows
-}
-
 type approvalsShowCmd struct {
 	bureau
 	ID string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
 }
 
 func (c approvalsShowCmd) Run(a *app) error {
-	return a.withDesk(false, func(d *desk) error {
+	return withClient(a, readOnly, func(d *desk) error {
 		p, err := d.find(a.ctx, c.ID)
 		if err != nil {
 			return err
@@ -141,7 +112,7 @@ type approvalsApproveCmd struct {
 }
 
 func (c approvalsApproveCmd) Run(a *app) error {
-	return a.withDesk(true, func(d *desk) error {
+	return withClient(a, withKey, func(d *desk) error {
 		q, person, err := d.pick(c.ID, c.Yes)
 		if err != nil {
 			return err
@@ -149,7 +120,7 @@ func (c approvalsApproveCmd) Run(a *app) error {
 		s := said{verdict: messages.VerdictApprove, ticket: c.Ticket}
 		if person != nil {
 			a.say("%s", shown(a.stderr, q))
-			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
+			if s.ticket, err = askTicket(a.ctx, person, q, s); err != nil {
 				return err
 			}
 			if err := agreesTo(person.yes(a.ctx, "approve?")); err != nil {
@@ -169,9 +140,9 @@ type approvalsDenyCmd struct {
 }
 
 func (c approvalsDenyCmd) Run(a *app) error {
-	return a.withDesk(true, func(d *desk) error {
+	return withClient(a, withKey, func(d *desk) error {
 		if c.Yes && c.Reason == "" {
-			return wrong("say why with --reason: the model reads it")
+			return usagef("say why with --reason: the model reads it")
 		}
 		q, person, err := d.pick(c.ID, c.Yes || c.Reason != "")
 		if err != nil {
@@ -184,7 +155,7 @@ func (c approvalsDenyCmd) Run(a *app) error {
 			}
 		}
 		if c.Reason == "" {
-			return wrong("a denial needs a reason: the model reads it")
+			return usagef("a denial needs a reason: the model reads it")
 		}
 		return d.answer(q, said{verdict: messages.VerdictDeny, reason: c.Reason}, c.json())
 	})
@@ -207,29 +178,29 @@ Where two people have to agree, an edit counts as yours, and the other one agree
 }
 
 func (c approvalsEditCmd) Run(a *app) error {
-	return a.withDesk(true, func(d *desk) error {
+	return withClient(a, withKey, func(d *desk) error {
 		q, person, err := d.pick(c.ID, c.Yes)
 		if err != nil {
 			return err
 		}
 		if person == nil && c.Input == "" {
-			return wrong("there is no terminal for an editor: give the new arguments with --input")
+			return usagef("there is no terminal for an editor: give the new arguments with --input")
 		}
 		s := said{verdict: messages.VerdictEdit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
 		if person != nil {
 			a.say("%s", shown(a.stderr, q))
 		}
 		if c.Input == "" {
-			if s.input, err = person.edit(a.ctx, q.Input); err != nil {
+			if s.input, err = editArguments(a.ctx, person, q.Input); err != nil {
 				return err
 			}
 		}
 		if err := newArguments(q.Input, s.input); err != nil {
-			return usage{err}
+			return usage(err)
 		}
 		if person != nil {
 			a.say("%s", wrapped(difference(jsonText(q.Input), jsonText(s.input), colours(a.stderr)), columns(a.stderr)))
-			if s.ticket, err = person.ticket(a.ctx, q, s); err != nil {
+			if s.ticket, err = askTicket(a.ctx, person, q, s); err != nil {
 				return err
 			}
 			if err := agreesTo(person.yes(a.ctx, "approve these arguments?")); err != nil {
@@ -249,15 +220,15 @@ const leastID = 8
 func (d *desk) pick(id string, yes bool) (messages.Approval, *person, error) {
 	var someone *person
 	if !yes {
-		if someone = d.app.person(); someone == nil {
+		if someone = promptAt(d.app.stdin, d.app.stderr); someone == nil {
 			said := "--yes"
 			if d.app.command == "approvals deny" {
 				said = "--reason TEXT"
 			}
-			return messages.Approval{}, nil, wrong("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then name it and say %s", said)
+			return messages.Approval{}, nil, usagef("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then name it and say %s", said)
 		}
 	} else if len(id) < leastID {
-		return messages.Approval{}, nil, wrong("name the question by %d characters of its id or more: nobody is asked whether it is the right one", leastID)
+		return messages.Approval{}, nil, usagef("name the question by %d characters of its id or more: nobody is asked whether it is the right one", leastID)
 	}
 	p, err := d.find(d.app.ctx, id)
 	if err != nil {
@@ -285,7 +256,7 @@ func (d *desk) answer(q messages.Approval, s said, asJSON bool) error {
 }
 
 type approvalsKeyCmd struct {
-	general
+	daemon.General
 	shape
 	As   string `setting:"approver.name" placeholder:"NAME"`
 	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its entry is printed."`

@@ -31,9 +31,9 @@ func (c approvalsWatchCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	someone := a.person()
+	someone := promptAt(a.stdin, a.stderr)
 	asks := someone != nil && keyFile(cfg) != "" && !c.json()
-	return a.withDesk(asks, func(d *desk) error {
+	return withClient(a, access(asks), func(d *desk) error {
 		watching, end := context.WithCancelCause(a.ctx)
 		defer end(nil)
 		group, ctx := errgroup.WithContext(watching)

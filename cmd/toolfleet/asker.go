@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -21,19 +23,24 @@ type asker struct {
 	name  string
 }
 
-// settle makes the person the only approver of the fleet, with a key that lives as long as the
-// process. Without a person the fleet gets no approvers.
-func (s *asker) settle(f *fleet) (err error) {
-	f.policy.Approvers = nil // the fleet is in this process: no other approver can reach it
+// newAsker returns the prompts of a batch. person is nil where nobody can be asked.
+func newAsker(a *app, person *person, d *display) *asker {
+	return &asker{app: a, person: person, display: d}
+}
+
+// setApprovers makes the person the only approver of the policy of a fleet in this process, with a
+// key that lives as long as the process. Without a person the policy gets no approvers.
+func (s *asker) setApprovers(p *config.Policy, tenant string) (err error) {
+	p.Approvers = nil // the fleet is in this process: no other approver can reach it
 	if s.person == nil {
 		return nil
 	}
 	if s.key, err = approval.NewKey(); err != nil {
 		return err
 	}
-	s.name = userName(f.cfg.Tenant)
-	f.policy.Approvers = []messages.Approver{{Name: s.name, Key: s.key.Public()}}
-	s.display.asks = true
+	s.name = userName(tenant)
+	p.Approvers = []messages.Approver{{Name: s.name, Key: s.key.Public()}}
+	s.display.promptsHere()
 	s.watched = newWatched()
 	s.watched.each = func(messages.Pending, bool) {}
 	s.calls = map[int]messages.Pending{}
@@ -66,14 +73,15 @@ func (s *asker) close(p messages.Pending, really bool) {
 	}
 }
 
-// run prompts for the open questions until ctx ends or the person gives no answer.
-func (s *asker) run(ctx context.Context, f *fleet) error {
+// run prompts for the open questions until ctx ends or the person gives no answer. c is a client of
+// the fleet, for the tenant.
+func (s *asker) run(ctx context.Context, c *client.Client, tenant string) error {
 	if s.person == nil {
 		return nil
 	}
 	aside := *s.app // lines outside a prompt go above the board
 	aside.stderr = s.display
-	d := &desk{app: &aside, client: agentOver(f.conn, f.cfg.Tenant), tenant: f.cfg.Tenant, key: s.key, name: s.name}
+	d := &desk{app: &aside, client: c, tenant: tenant, key: s.key, name: s.name}
 	asking := *d
 	asking.app = s.app
 	err := d.answerAll(ctx, s.watched, func(ctx context.Context, q messages.Approval) (err error) {

@@ -12,11 +12,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 type auditCmd struct {
-	server
+	daemon.Server
 	shape
 	Call     string   `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
 	Session  string   `placeholder:"ID" help:"Calls of this session."`
@@ -51,7 +52,7 @@ func (c auditCmd) Run(a *app) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet audit", nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet audit", nil)
 	if err != nil {
 		return err
 	}
@@ -91,10 +92,10 @@ func (c auditCmd) check() error {
 		}
 	}
 	if c.Follow && c.Until != "" {
-		return wrong("--follow goes on for ever, and --until ends: give one of them")
+		return usagef("--follow goes on for ever, and --until ends: give one of them")
 	}
 	if c.Round != nil && *c.Round < 1 {
-		return wrong("--round %d: rounds count from 1", *c.Round)
+		return usagef("--round %d: rounds count from 1", *c.Round)
 	}
 	return known("--type", messages.AuditType(c.Type), types)
 }
@@ -110,7 +111,7 @@ func known[T ~string](flag string, word T, words []T) error {
 		}
 		all = append(all, string(w))
 	}
-	return wrong("%s %.40q: want one of %s", flag, string(word), strings.Join(all, ", "))
+	return usagef("%s %.40q: want one of %s", flag, string(word), strings.Join(all, ", "))
 }
 
 func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error) {
@@ -138,21 +139,6 @@ func (c auditCmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error
 	return f, err
 }
 
-// moment reads a point in time: RFC 3339, or a duration before now such as 24h.
-func moment(flag, text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return now.Add(-ago), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, wrong("%s %.40q: want how long ago, such as 24h, or a time such as 2026-01-31T08:00:00Z", flag, text)
-	}
-	return at, nil
-}
-
 // ended reports whether a line passes --failed and --status.
 func (c auditCmd) ended(l messages.AuditRecord) bool {
 	switch {
@@ -167,7 +153,7 @@ func (c auditCmd) ended(l messages.AuditRecord) bool {
 // list prints every matching line; with --follow, lines are printed as they arrive.
 func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
 	found, unread := 0, 0
-	table := a.auditTable()
+	table := newAuditTable(a)
 	put := table.add
 	switch {
 	case c.json():
@@ -209,12 +195,12 @@ func (c auditCmd) list(a *app, log *audit.Log, want audit.Filter) error {
 		a.say("%s could not be read: nobody but coordinators and workers should write to the record", count(unread, "message"))
 	}
 	if found == 0 && !c.Follow {
-		return a.nothingOnRecord(c.Call)
+		return nothingOnRecord(a, c.Call)
 	}
 	return nil
 }
 
-func (a *app) nothingOnRecord(call string) error {
+func nothingOnRecord(a *app, call string) error {
 	open := ""
 	if call != "" {
 		open = fmt.Sprintf(". While its batch is open `toolfleet batch ls --call %s` finds it", clean(call, 80))
@@ -222,8 +208,6 @@ func (a *app) nothingOnRecord(call string) error {
 	a.say("nothing on record matches. A call is there once its batch has been replied to; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant%s", open)
 	return errSaid
 }
-
-const orNone = "-"
 
 // uncut is a cell width that no cell reaches: it switches cutting off.
 const uncut = 1 << 24
@@ -257,15 +241,6 @@ func callName(l messages.AuditRecord) string {
 	}
 	return string(l.CallID)
 }
-
-func orDash(text string, most int) string {
-	if text = clean(text, most); text == "" {
-		return orNone
-	}
-	return text
-}
-
-func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // took3 formats milliseconds as a duration, rounded to 10 ms from 1 s, to 100 µs from 1 ms, else 1
 // µs.

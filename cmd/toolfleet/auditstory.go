@@ -72,13 +72,13 @@ func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audi
 	}
 	found = slices.DeleteFunc(found, func(e audit.Entry) bool { return !c.ended(e.Line) })
 	if len(found) == 0 {
-		return a.nothingOnRecord(c.Call)
+		return nothingOnRecord(a, c.Call)
 	}
 	asked, key := map[line]bool{}, found[0].Key
 	for _, e := range found {
 		asked[lineOf(e)] = true
 		if e.Key != key {
-			return a.listStories(retell(found, asked))
+			return listHistories(a, retell(found, asked))
 		}
 	}
 	all, err := read(a, log, audit.Filter{Key: key}) // lines without the call id, too
@@ -91,25 +91,25 @@ func (c auditCmd) tellCall(a *app, cfg *config.Config, log *audit.Log, want audi
 			continue
 		}
 		if told++; told > 1 {
-			err = errors.Join(err, a.blank())
+			err = errors.Join(err, blankLine(a))
 		}
 		err = errors.Join(err, a.table(callStory(cfg, s.lines)))
 	}
 	return err
 }
 
-// listStories prints the newest line of each run.
-func (a *app) listStories(all []*chapter) error {
+// listHistories prints the newest line of each run.
+func listHistories(a *app, all []*chapter) error {
 	var lines []messages.AuditRecord
 	for _, s := range all {
 		lines = append(lines, s.lines[len(s.lines)-1])
 	}
-	err := a.auditLines(lines)
+	err := printRecords(a, lines)
 	a.say("%d calls have this id; --session and --batch say which one is meant", len(all))
 	return err
 }
 
-func (a *app) blank() error {
+func blankLine(a *app) error {
 	_, err := fmt.Fprintln(a.stdout)
 	return err
 }

@@ -28,7 +28,7 @@ type auditTable struct {
 	widths []int                  // nil until the first line is printed
 }
 
-func (a *app) auditTable() *auditTable { return &auditTable{a: a, cuts: isTerminal(a.stdout)} }
+func newAuditTable(a *app) *auditTable { return &auditTable{a: a, cuts: isTerminal(a.stdout)} }
 
 // add takes a line and prints the oldest one if more than auditPage are held. The caller calls end
 // after the last.
@@ -101,9 +101,9 @@ func (t *auditTable) now(l messages.AuditRecord) error {
 	return t.print(auditRow(l, t.cuts))
 }
 
-// auditLines prints a few lines as a table.
-func (a *app) auditLines(lines []messages.AuditRecord) error {
-	t := a.auditTable()
+// printRecords prints a few lines as a table.
+func printRecords(a *app, lines []messages.AuditRecord) error {
+	t := newAuditTable(a)
 	var err error
 	for _, l := range lines {
 		err = errors.Join(err, t.add(l))

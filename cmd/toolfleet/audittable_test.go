@@ -25,7 +25,7 @@ func TestAuditTable(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{stdout: &out}
 	fmt.Fprintln(&out, "== a page")
-	if err := a.auditLines(lines); err != nil {
+	if err := printRecords(a, lines); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(&out, "== followed")
@@ -52,7 +52,7 @@ func TestAuditTableIsWholeElsewhere(t *testing.T) {
 		"followed":     (*auditTable).now,
 	} {
 		var out bytes.Buffer
-		table := (&app{stdout: &out}).auditTable()
+		table := newAuditTable(&app{stdout: &out})
 		if err := errors.Join(put(table, l), table.end()); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -22,7 +23,7 @@ type batchCmd struct {
 }
 
 type batchGetCmd struct {
-	server
+	daemon.Server
 	ID       string `arg:"" help:"Id of the batch."`
 	Session  string `required:"" placeholder:"ID" help:"Session of the batch."`
 	Timeline bool   `help:"Show what happened when, also of a batch that waits or runs. With -o json: its events."`
@@ -41,7 +42,7 @@ func (b batchGetCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet batch get", nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet batch get", nil)
 	if err != nil {
 		return err
 	}
@@ -112,10 +113,6 @@ func (b batchGetCmd) timeline(a *app, cfg *config.Config, conn *bus.Conn) error 
 	_, err = fmt.Fprint(a.stdout, picture(t, state, note, cfg.TraceLink(t.TraceID), now, width))
 	return err
 }
-
-// looking bounds how long a command looks at the fleet around a batch when the user asked only for
-// the batch. A user without the rights for that gets no answer at all, so the wait must be short.
-const looking = time.Second
 
 // openStanding returns the status of an open batch: from its timeline, and from the fleet around it
 // as far as this user may read that.

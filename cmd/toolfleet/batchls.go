@@ -10,13 +10,15 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type batchLsCmd struct {
-	server
+	daemon.Server
 	shape
 	Session string `placeholder:"ID" help:"Batches of this session."`
 	Call    string `placeholder:"ID" help:"The batch with this call, by the provider's id."`
@@ -44,13 +46,13 @@ type openBatch struct {
 
 func (c batchLsCmd) Run(a *app) error {
 	if c.Limit < 1 {
-		return wrong("--limit is %d; it must be at least 1", c.Limit)
+		return usagef("--limit is %d; it must be at least 1", c.Limit)
 	}
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet batch ls", nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet batch ls", nil)
 	if err != nil {
 		return err
 	}
@@ -252,4 +254,17 @@ func (l *listing) head(ctx context.Context, key wire.BatchKey) (first head, foun
 		l.heads[session] = first
 	}
 	return first, found, err
+}
+
+// lookAround reads the fleet's workers and tools.
+func lookAround(ctx context.Context, conn *bus.Conn) (around surroundings, err error) {
+	workers, err := readBucket[wire.Presence](ctx, conn, bus.BucketWorkers)
+	if err != nil {
+		return around, err
+	}
+	tools, err := readBucket[schemas.Tool](ctx, conn, bus.BucketTools)
+	if err != nil {
+		return around, err
+	}
+	return newSurroundings(workers, tools), nil
 }

@@ -111,18 +111,6 @@ func TestCheckedQuestions(t *testing.T) {
 	}
 }
 
-func TestDifference(t *testing.T) {
-	got := difference("{\n  \"a\": 1,\n  \"b\": 2,\n  \"c\": 3\n}", "{\n  \"a\": 1,\n  \"b\": 20,\n  \"c\": 3,\n  \"d\": 4\n}", false)
-	want := "  {\n    \"a\": 1,\n-   \"b\": 2,\n-   \"c\": 3\n+   \"b\": 20,\n+   \"c\": 3,\n+   \"d\": 4\n  }\n"
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	long := strings.Repeat("x\n", 5000)
-	if got := difference("a\n"+long, "b\n"+long, false); strings.Count(got, "- ") < 5000 {
-		t.Error("texts that are too long are not shown in full")
-	}
-}
-
 func TestPendingRows(t *testing.T) {
 	first := questionAbout(`{"amount":1}`).Pending()
 	first.Line = "issue_refund amount=1"
@@ -136,38 +124,6 @@ func TestPendingRows(t *testing.T) {
 	}
 	if len(rows[1][0]) != 16 {
 		t.Errorf("the id %s is not as long as it takes to tell it from %s", rows[1][0], rows[2][0])
-	}
-}
-
-func TestTablesFitTheScreen(t *testing.T) {
-	table := func() [][]string {
-		return [][]string{{"ID", "AGE", "ASKED BY", "CALL"}, {"0123456789", "1m20s", "_/refund", strings.Repeat("x", 100)}}
-	}
-	for _, tc := range []struct {
-		width   int
-		columns string
-		last    string
-	}{
-		{200, "ID AGE ASKED BY CALL", strings.Repeat("x", 100)},
-		{60, "ID AGE ASKED BY CALL", strings.Repeat("x", 30) + "…"},
-		{44, "ID ASKED BY CALL", strings.Repeat("x", 21) + "…"},
-		{30, "ID CALL", strings.Repeat("x", 17) + "…"},
-		{18, "ID CALL", strings.Repeat("x", 5) + "…"},
-	} {
-		rows := fit(table(), tc.width, "AGE", "ASKED BY", "AGREED")
-		last := len(rows[0]) - 1
-		if got := strings.Join(rows[0], " "); got != tc.columns || rows[1][last] != tc.last {
-			t.Errorf("%d characters: columns %s, and the last is %q; want %s and %q", tc.width, got, rows[1][last], tc.columns, tc.last)
-		}
-		var out strings.Builder
-		if err := (&app{stdout: &out}).table(rows); err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(out.String()) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > tc.width {
-				t.Errorf("%d characters: a line of %d: %s", tc.width, n, line)
-			}
-		}
 	}
 }
 
@@ -194,16 +150,6 @@ func TestApproveCommand(t *testing.T) {
 		}
 		if got := approveCommand("bin/toolfleet", cfg, "3fa9"); got != tc.want {
 			t.Errorf("got  %s\nwant %s", got, tc.want)
-		}
-	}
-}
-
-func TestSpan(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 1600 * time.Millisecond: "2s", 14*time.Minute + 20*time.Second: "14m20s", 15 * time.Minute: "15m", 3*time.Hour + 5*time.Minute: "3h05m", 3 * time.Hour: "3h", 50 * time.Hour: "2d",
-	} {
-		if got := span(d); got != want {
-			t.Errorf("span(%v) = %s, want %s", d, got, want)
 		}
 	}
 }

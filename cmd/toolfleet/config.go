@@ -1,6 +1,9 @@
 package main
 
-import "github.com/toolfleet/toolfleet/internal/config"
+import (
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+)
 
 type configCmd struct {
 	Print  configPrintCmd  `cmd:"" help:"Show every setting in effect, and where each comes from."`
@@ -8,10 +11,10 @@ type configCmd struct {
 }
 
 type configPrintCmd struct {
-	server
+	daemon.Server
 	served
 	embedded
-	listens
+	daemon.Listens
 	shape
 	Slots string `setting:"slots" placeholder:"N"`
 }

@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 type abortCmd struct {
-	server
+	daemon.Server
 	Session string `arg:"" help:"Id of the session."`
 	Batch   string `arg:"" optional:"" help:"Id of the batch. Without one, every batch of the session that is there at this moment."`
 	Reason  string `placeholder:"TEXT" help:"Why. The model reads it in the results."`
@@ -26,7 +27,7 @@ An abort that names a batch may come before it: the batch runs nothing when it c
 
 func (c abortCmd) Run(a *app) error {
 	why := client.Reason{Text: c.Reason, By: c.By}
-	return a.control("abort", func(to *client.Client) (uint64, error) {
+	return sendControl(a, "abort", func(to *client.Client) (uint64, error) {
 		if c.Batch == "" {
 			return to.AbortSession(a.ctx, messages.SessionID(c.Session), why)
 		}
@@ -35,7 +36,7 @@ func (c abortCmd) Run(a *app) error {
 }
 
 type steerCmd struct {
-	server
+	daemon.Server
 	Session string `arg:"" help:"Id of the session."`
 	Message string `arg:"" help:"What to say: JSON, or text, which becomes a user message."`
 	When    string `enum:"after_batch,between_groups,immediate" default:"after_batch" placeholder:"after_batch|between_groups|immediate" help:"What is still run of the batch in hand: all of it, the calls that run now, or what a worker has in hand."`
@@ -55,18 +56,18 @@ func (c steerCmd) Run(a *app) error {
 		message = rawjson.MustMarshal(map[string]string{"role": "user", "content": c.Message})
 	}
 	why := client.Reason{Text: c.Reason, By: c.By}
-	return a.control("message", func(to *client.Client) (uint64, error) {
+	return sendControl(a, "message", func(to *client.Client) (uint64, error) {
 		return to.Steer(a.ctx, messages.SessionID(c.Session), message, messages.SteerWhen(c.When), why)
 	})
 }
 
-// control sends an abort or a message to a session and prints its sequence number as JSON.
-func (a *app) control(what string, say func(*client.Client) (uint64, error)) error {
+// sendControl sends an abort or a message to a session and prints its sequence number as JSON.
+func sendControl(a *app, what string, say func(*client.Client) (uint64, error)) error {
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 )
 
 type coordinatorCmd struct {
-	server
-	governed
-	listens
+	daemon.Server
+	daemon.Governed
+	daemon.Listens
 }
 
 // Help is shown below the command's usage.
@@ -36,12 +36,12 @@ func (coordinatorCmd) Run(a *app) error {
 		log.Warn("the policy asks for more approvers than it names: calls that need them are refused", "approvers", len(policy.Approvers), "needed", people)
 	}
 	reg := telemetry.Registry(daemon.ThisBuild().Release())
-	shown, err := a.instruments(coordinatorService, log, reg)
+	shown, err := openInstruments(a, coordinatorService, log, reg)
 	if err != nil {
 		return err
 	}
 	defer shown.flush()
-	conn, err := connect(a.ctx, cfg, "toolfleet coordinator", log)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet coordinator", log)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (coordinatorCmd) Run(a *app) error {
 	}
 	own, err := coordinatorConfig(cfg, policy, log, coordinator.NewMetrics(reg))
 	if err != nil {
-		return usage{err}
+		return usage(err)
 	}
 	own.Hurry, own.Tracer = a.hurry(), shown.tracer
 	c, err := coordinator.New(conn, own)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -36,16 +37,16 @@ type deadMessage struct {
 func asDeadMessage(e journal.DeadEntry) deadMessage { return deadMessage{e.Seq, e.Stored, e.Buried} }
 
 type deadLsCmd struct {
-	server
+	daemon.Server
 	shape
 	Limit int `default:"100" placeholder:"N" help:"How many to list at most."`
 }
 
 func (d deadLsCmd) Run(a *app) error {
 	if d.Limit < 1 {
-		return wrong("--limit is %d; it must be at least 1", d.Limit)
+		return usagef("--limit is %d; it must be at least 1", d.Limit)
 	}
-	return a.withJournal(func(j *journal.Journal) error {
+	return withJournal(a, func(j *journal.Journal) error {
 		entries, err := j.Dead(a.ctx, d.Limit)
 		if err != nil {
 			return err
@@ -68,13 +69,13 @@ func (d deadLsCmd) Run(a *app) error {
 }
 
 type deadShowCmd struct {
-	server
+	daemon.Server
 	shape
 	Seq uint64 `arg:"" help:"Number of the message, from the list."`
 }
 
 func (d deadShowCmd) Run(a *app) error {
-	return a.withJournal(func(j *journal.Journal) error {
+	return withJournal(a, func(j *journal.Journal) error {
 		e, err := j.DeadAt(a.ctx, d.Seq)
 		if err != nil {
 			return noneAside(d.Seq, err)
@@ -82,11 +83,11 @@ func (d deadShowCmd) Run(a *app) error {
 		if d.json() {
 			return a.print(asDeadMessage(e))
 		}
-		return a.showDead(e)
+		return showDead(a, e)
 	})
 }
 
-func (a *app) showDead(e journal.DeadEntry) error {
+func showDead(a *app, e journal.DeadEntry) error {
 	b := e.Buried
 	rows := [][]string{
 		{"seq", fmt.Sprint(e.Seq)}, {"set aside", e.Stored.UTC().Format(time.RFC3339)},
@@ -111,12 +112,12 @@ func (a *app) showDead(e journal.DeadEntry) error {
 }
 
 type deadDropCmd struct {
-	server
+	daemon.Server
 	Seq []uint64 `arg:"" help:"Numbers of the messages, from the list."`
 }
 
 func (d deadDropCmd) Run(a *app) error {
-	return a.withJournal(func(j *journal.Journal) error {
+	return withJournal(a, func(j *journal.Journal) error {
 		for _, seq := range d.Seq {
 			if err := j.DropDead(a.ctx, seq); err != nil {
 				return noneAside(seq, err)
@@ -137,12 +138,12 @@ func noneAside(seq uint64, err error) error {
 }
 
 // withJournal connects to the server and calls do with the fleet's journal.
-func (a *app) withJournal(do func(*journal.Journal) error) error {
+func withJournal(a *app, do func(*journal.Journal) error) error {
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
 		return err
 	}

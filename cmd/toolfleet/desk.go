@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,83 +29,34 @@ type desk struct {
 	name   string // the approver that the policy names for this key
 }
 
-// withDesk connects to the server and calls do with an approval client. If decides is set, the
-// client has the key and name of the settings, and a missing key is an error.
-func (a *app) withDesk(decides bool, do func(*desk) error) error {
+// access is what a command does with questions: read them, or decide them with a key too.
+type access bool
+
+const (
+	readOnly access = false
+	withKey  access = true
+)
+
+// withClient connects to the server and calls do with an approval client. For withKey the client
+// has the key and name of the settings, and a missing key is an error.
+func withClient(a *app, needs access, do func(*desk) error) error {
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
 	d := &desk{app: a, tenant: cfg.Tenant}
-	if decides {
+	if needs == withKey {
 		if d.key, d.name, err = signer(cfg); err != nil {
 			return err
 		}
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	d.client = agentOver(conn, cfg.Tenant)
 	return do(d)
-}
-
-// signer returns the key and the approver's name from the settings.
-func signer(cfg *config.Config) (approval.Key, string, error) {
-	file := keyFile(cfg)
-	if file == "" {
-		return approval.Key{}, "", wrong("a decision is signed, and there is no key: --key names its file; `toolfleet approvals key FILE` makes one")
-	}
-	key, err := approval.ReadKey(file)
-	if err != nil {
-		return key, "", usage{err}
-	}
-	return key, approverName(cfg), nil
-}
-
-// keyFile returns the key file of the settings, else the key that dev made for this user; "" if
-// there is neither.
-func keyFile(cfg *config.Config) string {
-	if cfg.Approver.Key != "" {
-		return string(cfg.Approver.Key)
-	}
-	if own := ownKeyFile(); own != "" {
-		if _, err := os.Stat(own); err == nil {
-			return own
-		}
-	}
-	return ""
-}
-
-// ownKeyFile is where dev keeps a user's approver key: in the user's config folder and not among
-// the files of a project, which an agent's tools may read. "" if the user has no such folder.
-func ownKeyFile() string {
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(dir, "toolfleet", "approver.key")
-}
-
-// approverName returns the approver's name of the settings, else the user's name.
-func approverName(cfg *config.Config) string { return cmp.Or(cfg.Approver.Name, userName(cfg.Tenant)) }
-
-var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.@-]+`)
-
-// userName returns the user's name at the operating system, made fit for an approver's name. It
-// never equals the tenant: a tenant may not approve its own calls.
-func userName(tenant string) string {
-	name := "someone"
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		name = u.Username
-	}
-	name = notInNames.ReplaceAllString(name, "-")
-	name = name[:min(len(name), 50)]
-	if name == tenant {
-		name += "@terminal"
-	}
-	return name
 }
 
 // approveCommand returns the command that approves a question from another terminal. The approver
@@ -153,9 +101,9 @@ func (d *desk) find(ctx context.Context, id string) (messages.Pending, error) {
 	case len(list) == 1:
 		return list[0], nil
 	case len(list) > 1 && id == "":
-		return messages.Pending{}, wrong("%d questions are open; name one: %s", len(list), some(list))
+		return messages.Pending{}, usagef("%d questions are open; name one: %s", len(list), some(list))
 	case len(list) > 1:
-		return messages.Pending{}, wrong("%s is the beginning of %d questions: %s", clean(id, 80), len(list), some(list))
+		return messages.Pending{}, usagef("%s is the beginning of %d questions: %s", clean(id, 80), len(list), some(list))
 	case id == "":
 		return messages.Pending{}, errors.New(d.nothingOpen())
 	}

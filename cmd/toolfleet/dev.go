@@ -15,11 +15,11 @@ import (
 )
 
 type devCmd struct {
-	general
+	daemon.General
 	served
-	governed
+	daemon.Governed
 	embedded
-	listens
+	daemon.Listens
 	Slots string `setting:"slots" placeholder:"N"`
 }
 
@@ -38,7 +38,7 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(daemon.ThisBuild().Release())
-	shown, err := a.instruments(wholeService, log, reg)
+	shown, err := openInstruments(a, wholeService, log, reg)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -13,7 +14,6 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -25,8 +25,8 @@ const redraw = 100 * time.Millisecond
 // or the events as NDJSON. Any other writer to stderr, such as the log, must write to the display
 // instead: its lines then appear above the board.
 type display struct {
-	app    *app
-	events bool // write the events as NDJSON
+	out    io.Writer // the terminal or a log; guarded by mu
+	events bool      // write the events as NDJSON
 	live   bool
 	asks   bool // a person is prompted here, so the board does not say how to answer
 
@@ -45,11 +45,11 @@ type display struct {
 // patience is how long a batch may stay without events before the display says so.
 const patience = 3 * time.Second
 
-// newDisplay starts to show a batch. The caller closes the display before it writes anything else
-// to stderr.
-func newDisplay(a *app, events bool) *display {
-	d := &display{app: a, events: events, live: !events && isTerminal(a.stderr) && os.Getenv("TERM") != "dumb", stop: make(chan struct{})}
-	d.board.colour = colours(a.stderr)
+// newDisplay starts to show a batch on out. With events it writes them as NDJSON. The caller closes
+// the display before it writes anything else to out.
+func newDisplay(out io.Writer, events bool) *display {
+	d := &display{out: out, events: events, live: !events && isTerminal(out) && os.Getenv("TERM") != "dumb", stop: make(chan struct{})}
+	d.board.colour = colours(out)
 	if d.live {
 		d.ended.Go(d.keepDrawing)
 	}
@@ -57,11 +57,40 @@ func newDisplay(a *app, events bool) *display {
 	return d
 }
 
-// tellHow makes the display name the command that answers questions, for a fleet elsewhere.
-func (d *display) tellHow(cfg *config.Config) {
+// tellHow makes the display name the command that approves a question, for a fleet elsewhere.
+// command returns it for the beginning of the question's id.
+func (d *display) tellHow(command func(id string) string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.board.decide = func(id string) string { return approveCommand(os.Args[0], cfg, id) }
+	d.board.decide = command
+}
+
+// promptsHere makes the display leave out how to answer a question: a person is prompted for it at
+// this terminal. The caller calls it before the first event.
+func (d *display) promptsHere() { d.asks = true }
+
+// isLive reports whether a board is redrawn. False after close.
+func (d *display) isLive() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.live
+}
+
+// expectNothing makes the display stay quiet where no event comes.
+func (d *display) expectNothing() { d.quiet.Stop() }
+
+// showSession makes the display draw the boards of a session in place of the board of one batch.
+func (d *display) showSession(s *watchedSession) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shows = s.lines
+}
+
+// setOutput makes the display write to out from now on.
+func (d *display) setOutput(out io.Writer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.out = out
 }
 
 // nothingYet says why there is nothing to see, if no event has come.
@@ -86,7 +115,7 @@ func (d *display) take(e messages.Event) {
 	defer d.mu.Unlock()
 	d.heard = d.heard || e.Type != messages.EventReply && e.Type != messages.EventWaiting
 	if d.events {
-		d.app.say("%s", rawjson.MustMarshal(e))
+		fmt.Fprintf(d.out, "%s\n", rawjson.MustMarshal(e))
 		return
 	}
 	d.board.apply(e, time.Now())
@@ -179,7 +208,7 @@ func (d *display) above(lines []byte) {
 
 func (d *display) put(out []byte) {
 	if len(out) > 0 {
-		_, _ = d.app.stderr.Write(out)
+		_, _ = d.out.Write(out)
 	}
 }
 
@@ -202,7 +231,7 @@ func (d *display) rows(width, height int) int {
 }
 
 func (d *display) size() (width, height int) {
-	if f, ok := d.app.stderr.(*os.File); ok {
+	if f, ok := d.out.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 20 && h > 3 {
 			return w, h
 		}
@@ -301,3 +330,8 @@ func draw(lines []boardLine, now time.Time, width int) []string {
 var colouring = regexp.MustCompile("\x1b\\[[0-9]*m")
 
 func uncoloured(line string) string { return colouring.ReplaceAllString(line, "") }
+
+// fetches names the command that fetches the reply of a batch.
+func fetches(s messages.SessionID, b messages.BatchID) string {
+	return fmt.Sprintf("`toolfleet batch get %s --session %s` fetches its reply", clean(string(b), 80), clean(string(s), 80))
+}

@@ -5,73 +5,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/internal/rawjson"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-var control = regexp.MustCompile(`^\x1b\[\??([0-9;]*)([A-Za-z])`)
-
-// rows returns what a screen of any size shows after all of the text was printed, line by line.
-func rows(text string) (lines []string) {
-	screen, row, column := [][]rune{nil}, 0, 0
-	for len(text) > 0 {
-		if m := control.FindStringSubmatch(text); m != nil {
-			text = text[len(m[0]):]
-			switch n, _ := strconv.Atoi(m[1]); m[2] {
-			case "A":
-				row = max(0, row-n)
-			case "J":
-				screen = screen[:row+1]
-				fallthrough
-			case "K":
-				screen[row] = screen[row][:min(column, len(screen[row]))]
-			}
-			continue
-		}
-		r := []rune(text)[0]
-		text = text[len(string(r)):]
-		switch r {
-		case '\r':
-			column = 0
-		case '\n':
-			if row++; row == len(screen) {
-				screen = append(screen, nil)
-			}
-		default:
-			for len(screen[row]) <= column {
-				screen[row] = append(screen[row], ' ')
-			}
-			screen[row][column] = r
-			column++
-		}
-	}
-	for _, line := range screen {
-		if text := strings.TrimRight(string(line), " "); text != "" {
-			lines = append(lines, text)
-		}
-	}
-	return lines
-}
 
 // Log lines appear whole above the board while it is drawn, and after the answer if they come
 // during a prompt. The board is on the screen once.
 func TestLinesStandAboveTheBoard(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	term := newTerminal(t)
-	d := newDisplay(&app{stderr: term.tool}, false)
+	d := newDisplay(term.tool, false)
 	log := slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
@@ -112,78 +60,10 @@ func TestLinesStandAboveTheBoard(t *testing.T) {
 	}
 }
 
-// A watcher is told that the connection is lost and that it is back: above the board if stderr is
-// the same screen, and never on stdout otherwise.
-func TestWatchTellsOfALostConnection(t *testing.T) {
-	for _, where := range []string{"above the board", "beside the lines"} {
-		t.Run(where, func(t *testing.T) {
-			srv := natstest.Server(t, natstest.Fast, natstest.Listening)
-			conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv, Name: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			answer := func(batch messages.BatchID, with any) {
-				t.Helper()
-				stop, err := conn.Subscribe(conn.Names().Of(wire.VerbGet, wire.KeyOf(messages.OneTenant, "s", batch)), "", func(m bus.Msg) {
-					_ = conn.Respond(m, nil, rawjson.MustMarshal(with))
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(stop)
-			}
-			answer(messages.NoBatch, messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "turn-7", Status: "running", Accepted: time.Now()}}})
-			happened := []messages.Event{start(0, "Grep"), running(0, 1)}
-			for i := range happened {
-				happened[i].V, happened[i].Session, happened[i].Batch = 1, "s", "turn-7"
-			}
-			answer("turn-7", messages.Timeline{V: 1, Session: "s", Batch: "turn-7", Status: "running", Events: happened})
-
-			term := newTerminal(t)
-			cmd := exec.CommandContext(t.Context(), "toolfleet", "watch", "s")
-			cmd.Env = append(os.Environ(), "TOOLFLEET_CONFIG=none", "GORACE=atexit_sleep_ms=0", "NO_COLOR=1", "TERM=xterm", "NATS_URL="+srv.URL())
-			var lines strings.Builder
-			cmd.Stdout, cmd.Stderr = &lines, term.tool
-			first := "watching session s"
-			if where == "above the board" {
-				cmd.Stdout, first = term.tool, "0  Grep  running"
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			term.expect(first)
-			srv.Stop()
-			term.expect(`msg="connection to NATS lost"`)
-			if err := srv.Restart(); err != nil {
-				t.Fatal(err)
-			}
-			term.expect(`msg="connected to NATS again"`)
-			_ = cmd.Process.Signal(os.Interrupt)
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("watch ends with %v", err)
-			}
-			fmt.Fprintln(term.tool, "below")
-			term.expect("below\r\n")
-			if strings.Contains(lines.String(), "NATS") {
-				t.Errorf("stdout has a line of the log:\n%s", &lines)
-			}
-			if where != "above the board" {
-				return
-			}
-			screen := rows(term.text())
-			end := screen[max(0, len(screen)-3):]
-			if board := strings.Join(screen, "\n"); strings.Count(board, "0  Grep  running") != 1 || end[0] != "turn-7" || !strings.Contains(end[1], "Grep") {
-				t.Errorf("the board is not there once, at the end:\n%s", board)
-			}
-		})
-	}
-}
-
 // A board on a screen that became narrower takes more rows than it has lines, and all of them are
 // drawn over. Wide letters never make a line longer than the screen.
 func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
-	d := &display{app: &app{}, drawn: []int{79, 10, 0}}
+	d := &display{drawn: []int{79, 10, 0}}
 	for _, row := range []struct{ width, height, want int }{{100, 24, 3}, {79, 24, 3}, {78, 24, 4}, {40, 24, 4}, {20, 24, 6}, {20, 5, 4}} {
 		if got := d.rows(row.width, row.height); got != row.want {
 			t.Errorf("on %d columns it takes %d rows, want %d", row.width, got, row.want)
@@ -192,7 +72,7 @@ func TestABoardOnAScreenThatBecomesNarrower(t *testing.T) {
 	if n := visible("\x1b[32m✓\x1b[0m 日本 ok"); n != 7 {
 		t.Errorf("%d letters are seen", n)
 	}
-	d = &display{app: &app{}}
+	d = &display{}
 	d.board.apply(start(0, "Grep"), time.Now())
 	if text := string(d.drawing()); !strings.HasPrefix(text, noWrap+"\r\x1b[K·") || !strings.HasSuffix(text, "\n"+wrap) {
 		t.Errorf("drawn as %q", text)

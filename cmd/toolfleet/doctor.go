@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -23,8 +24,8 @@ import (
 )
 
 type doctorCmd struct {
-	server
-	governed
+	daemon.Server
+	daemon.Governed
 	shape
 }
 
@@ -95,7 +96,7 @@ func findingRows(findings []finding) (rows [][]string) {
 func (e *examination) examine() {
 	e.settings()
 	e.approvers()
-	conn, err := connect(e.ctx, e.cfg, "toolfleet doctor", nil)
+	conn, err := daemon.Connect(e.ctx, e.cfg, "toolfleet doctor", nil)
 	if err != nil {
 		e.fail("connection", "", "%v", err)
 		return
@@ -133,10 +134,9 @@ func (e *examination) approvers() {
 		e.fail("policy", "", "%v", err)
 		return
 	}
-	j := judge{policy: policy}
 	people := policy.Needs()
 	asked := permission.Ruling{Permission: messages.Permission{Effect: string(permission.Ask)}, Approvers: people, Ticket: people > 1}
-	if lacks := j.lacks(asked); lacks != "" {
+	if lacks := tooFewApprovers(policy, asked); lacks != "" {
 		e.warn("policy", "Name approvers in the policy file (--policy): `toolfleet approvals key FILE` makes a key and prints the lines.", "a call that the policy asks about %s", lacks)
 	}
 }

@@ -2,26 +2,21 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"golang.org/x/term"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// edit opens the arguments in the person's editor until the result is valid, or the person gives
-// up.
-func (p *person) edit(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+// editArguments opens the arguments in the person's editor until the result is valid, or the person
+// gives up.
+func editArguments(ctx context.Context, p *person, input json.RawMessage) (json.RawMessage, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-edit-")
 	if err != nil {
 		return nil, err
@@ -50,21 +45,6 @@ func (p *person) edit(ctx context.Context, input json.RawMessage) (json.RawMessa
 	}
 }
 
-func (p *person) openEditor(ctx context.Context, file string) error {
-	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
-	if len(words) == 0 {
-		words = []string{"vi"}
-	}
-	cmd := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.out
-	// An editor that is killed because its question closed leaves the terminal in the editor's
-	// mode, in which typed text is invisible. Restore the mode from before.
-	if before, err := term.GetState(int(p.in.Fd())); err == nil {
-		defer func() { _ = term.Restore(int(p.in.Fd()), before) }()
-	}
-	return cmd.Run()
-}
-
 var errUnchanged = errors.New("nothing was changed; to let the call run as it is, approve it")
 
 // newArguments reports why a text cannot replace the arguments: it is not valid JSON, not an
@@ -82,10 +62,10 @@ func newArguments(before, after json.RawMessage) error {
 	return nil
 }
 
-// ticket returns the ticket of a decision, or asks the person for one if the question needs a
+// askTicket returns the ticket of a decision, or asks the person for one if the question needs a
 // ticket and no decision has one yet. All approvers but the last may leave it empty; the last is
 // asked until there is one.
-func (p *person) ticket(ctx context.Context, q messages.Approval, s said) (string, error) {
+func askTicket(ctx context.Context, p *person, q messages.Approval, s said) (string, error) {
 	before := q.Decisions
 	if s.verdict == messages.VerdictEdit { // earlier decisions were about other arguments
 		before = nil
@@ -102,4 +82,14 @@ func (p *person) ticket(ctx context.Context, q messages.Approval, s said) (strin
 			return ticket, err
 		}
 	}
+}
+
+// compact returns a JSON value on one line with sorted keys, or the input itself if it is not
+// valid.
+func compact(raw json.RawMessage) []byte {
+	canonical, err := rawjson.Canonical(raw)
+	if err != nil {
+		return raw
+	}
+	return canonical
 }

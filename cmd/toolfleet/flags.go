@@ -1,15 +1,5 @@
 package main
 
-import "github.com/toolfleet/toolfleet/internal/daemon"
-
-// Flags that commands share with workers written in Go.
-type (
-	general  = daemon.General
-	server   = daemon.Server
-	governed = daemon.Governed
-	listens  = daemon.Listens
-)
-
 // served holds the flags that select the tools.
 type served struct {
 	Tools string `setting:"tools" placeholder:"FILE"`

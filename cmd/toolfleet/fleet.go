@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,11 +14,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-// connect connects to the server of the settings; see [daemon.Connect].
-func connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
-	return daemon.Connect(ctx, cfg, name, log)
-}
 
 // fleet is a NATS server, a coordinator and a worker in this process.
 type fleet struct {
@@ -65,7 +59,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	}
 	coordinating, err := coordinatorConfig(cfg, f.policy, shown.log, coordinator.NewMetrics(shown.metrics))
 	if err != nil {
-		return f, usage{err}
+		return f, usage(err)
 	}
 	coordinating.Hurry, coordinating.Tracer = hurry, shown.tracer
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {

@@ -9,10 +9,11 @@ import (
 	"path/filepath"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
 type initCmd struct {
-	general
+	daemon.General
 	Dir   string `arg:"" optional:"" default:"." help:"Folder to write to."`
 	Force bool   `help:"Overwrite files that are there."`
 }
@@ -32,7 +33,7 @@ func (i initCmd) Run(a *app) error {
 	for _, f := range files { // write all files or none
 		path := filepath.Join(i.Dir, f.name)
 		if _, err := os.Lstat(path); err == nil && !i.Force {
-			return wrong("%s is there already; --force overwrites it", path)
+			return usagef("%s is there already; --force overwrites it", path)
 		}
 	}
 	if err := os.MkdirAll(i.Dir, 0o777); err != nil {
@@ -60,7 +61,7 @@ func write(path string, body []byte, force bool) error {
 	}
 	f, err := os.OpenFile(path, mode, 0o666)
 	if errors.Is(err, fs.ErrExist) {
-		return wrong("%s is there already; --force overwrites it", path)
+		return usagef("%s is there already; --force overwrites it", path)
 	}
 	if err != nil {
 		return err

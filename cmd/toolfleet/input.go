@@ -50,22 +50,22 @@ func (in input) body(a *app) (body []byte, name string, err error) {
 	if in.File != "" && in.File != "-" {
 		f, err := os.Open(in.File)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, "", wrong("there is no file %s; give the path of a batch, or - for stdin", in.File)
+			return nil, "", usagef("there is no file %s; give the path of a batch, or - for stdin", in.File)
 		}
 		if err != nil {
-			return nil, "", usage{err}
+			return nil, "", usage(err)
 		}
 		defer f.Close()
 		from, name = f, in.File
 	} else if isTerminal(a.stdin) {
-		return nil, "", wrong("no batch: name a file (examples/anthropic.json is one), or pipe one in")
+		return nil, "", usagef("no batch: name a file (examples/anthropic.json is one), or pipe one in")
 	}
 	body, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	switch {
 	case err != nil:
-		return nil, "", usage{fmt.Errorf("read %s: %w", name, err)}
+		return nil, "", usage(fmt.Errorf("read %s: %w", name, err))
 	case len(body) > maxInput:
-		return nil, "", wrong("%s is larger than %d bytes; no batch is", name, maxInput)
+		return nil, "", usagef("%s is larger than %d bytes; no batch is", name, maxInput)
 	}
 	return body, name, nil
 }
@@ -88,7 +88,7 @@ func (in input) parse(body []byte) (messages.Batch, error) {
 			return batch, err
 		}
 	case in.Provider == "":
-		return batch, wrong("this is no batch (an object with provider and message); is it a model's message? Then say whose with --provider: %s", providers())
+		return batch, usagef("this is no batch (an object with provider and message); is it a model's message? Then say whose with --provider: %s", providers())
 	default:
 		batch.Message = body
 	}

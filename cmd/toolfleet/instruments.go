@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// instruments are the logger, metrics and tracer that all parts of one process share.
+// openInstruments are the logger, metrics and tracer that all parts of one process share.
 type instruments struct {
 	log     *slog.Logger
 	metrics prometheus.Registerer // nil: not collected
@@ -27,11 +27,11 @@ const (
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
 )
 
-// instruments opens the trace exporter that the OTEL_ variables configure.
-func (a *app) instruments(service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
+// openInstruments opens the trace exporter that the OTEL_ variables configure.
+func openInstruments(a *app, service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
 	i = instruments{log: log, metrics: metrics}
 	if i.tracer, i.flush, err = telemetry.Traces(a.ctx, service, daemon.ThisBuild().Release(), log); err != nil {
-		return i, usage{err}
+		return i, usage(err)
 	}
 	return i, nil
 }

@@ -77,18 +77,18 @@ func (d *desk) hear(ctx context.Context, someone *person, q messages.Approval, c
 	switch choice {
 	case 'a':
 		s.verdict = messages.VerdictApprove
-		s.ticket, err = someone.ticket(ctx, q, s)
+		s.ticket, err = askTicket(ctx, someone, q, s)
 	case 'd':
 		s.verdict = messages.VerdictDeny
 		s.reason, err = someone.ask(ctx, "why not? The model reads it: ")
 	case 'e':
 		s.verdict = messages.VerdictEdit
-		if s.input, err = someone.edit(ctx, q.Input); err != nil {
+		if s.input, err = editArguments(ctx, someone, q.Input); err != nil {
 			return s, err
 		}
 		d.app.say("%s", wrapped(difference(jsonText(q.Input), jsonText(s.input), colours(d.app.stderr)), columns(d.app.stderr)))
 		if err = agreesTo(someone.yes(ctx, "approve these arguments?")); err == nil {
-			s.ticket, err = someone.ticket(ctx, q, s)
+			s.ticket, err = askTicket(ctx, someone, q, s)
 		}
 	}
 	if err == nil && s.verdict == messages.VerdictDeny && s.reason == "" {

@@ -21,13 +21,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
-// Exit statuses.
-const (
-	done   = 0
-	failed = 1
-	misuse = 2
-)
-
 // cli lists the commands in the order in which help shows them.
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a toolfleet.yaml and a tools file to start from."`

@@ -8,11 +8,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
 type natsCmd struct {
-	general
+	daemon.General
 	embedded
 	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE"`
 }
@@ -32,7 +33,7 @@ func (natsCmd) Run(a *app) error {
 	}
 	o, err := natsOptions(cfg, log)
 	if err != nil {
-		return usage{err}
+		return usage(err)
 	}
 	again := make(chan os.Signal, 1)
 	if o.Config != "" { // a signal during the start is kept for later

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 
-	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
 type nkeyCmd struct {
-	general
+	daemon.General
 	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its public half is printed."`
 }
 
@@ -29,19 +27,4 @@ func (c nkeyCmd) Run(a *app) error {
 	}
 	_, err = fmt.Fprintln(a.stdout, key.Public())
 	return err
-}
-
-// keyIn reads the key in a file, or makes one and writes it if the file does not exist.
-func keyIn(file string) (key approval.Key, made bool, err error) {
-	key, err = approval.ReadKey(file)
-	switch {
-	case err == nil:
-		return key, false, nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return key, false, usage{err}
-	}
-	if key, err = approval.NewKey(); err == nil {
-		err = key.Write(file)
-	}
-	return key, true, err
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
+
+	"golang.org/x/term"
 )
 
 // errNoAnswer means that the read of a person's answer failed, for example at Ctrl-D.
@@ -27,13 +31,14 @@ type heardLine struct {
 	err  error
 }
 
-// person returns the person at the terminal, or nil if stdin or stderr is not a terminal.
-func (a *app) person() *person {
-	in, ok := a.stdin.(*os.File)
-	if !ok || !isTerminal(in) || !isTerminal(a.stderr) {
+// promptAt returns a prompt that reads from stdin and writes to stderr, or nil if one of them is not
+// a terminal.
+func promptAt(stdin io.Reader, stderr io.Writer) *person {
+	in, ok := stdin.(*os.File)
+	if !ok || !isTerminal(in) || !isTerminal(stderr) {
 		return nil
 	}
-	return &person{in: in, out: a.stderr}
+	return &person{in: in, out: stderr}
 }
 
 // ask prompts and returns the answer without surrounding white space. What was typed before the
@@ -96,4 +101,19 @@ func readLine(in io.Reader) (string, error) {
 		}
 	}
 	return "", errors.New("the line is too long")
+}
+
+func (p *person) openEditor(ctx context.Context, file string) error {
+	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
+	if len(words) == 0 {
+		words = []string{"vi"}
+	}
+	cmd := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.out
+	// An editor that is killed because its question closed leaves the terminal in the editor's
+	// mode, in which typed text is invisible. Restore the mode from before.
+	if before, err := term.GetState(int(p.in.Fd())); err == nil {
+		defer func() { _ = term.Restore(int(p.in.Fd()), before) }()
+	}
+	return cmd.Run()
 }

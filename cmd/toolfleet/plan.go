@@ -5,12 +5,13 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type planCmd struct {
-	server
+	daemon.Server
 	served
 	input
 	shape
@@ -41,7 +42,7 @@ func (p planCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	tools, err := a.knownTools(cfg)
+	tools, err := knownTools(a, cfg)
 	if err != nil {
 		return err
 	}

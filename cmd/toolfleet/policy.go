@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -18,16 +19,16 @@ type policyCmd struct {
 	Explain policyExplainCmd `cmd:"" help:"Say what the policy decides about a call, and why."`
 }
 
-// judge is a policy and the tools that it applies to.
+// newJudge is a policy and the tools that it applies to.
 type judge struct {
 	policy *config.Policy
 	rules  permission.Rules
 	tools  map[string]schemas.Tool
 }
 
-// judge reads the policy of the settings. It includes the rules and tiers of the tools file if
+// newJudge reads the policy of the settings. It includes the rules and tiers of the tools file if
 // there is one.
-func (a *app) judge(cfg *config.Config) (*judge, error) {
+func newJudge(a *app, cfg *config.Config) (*judge, error) {
 	file, _, err := toolsFile(cfg)
 	if err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func (a *app) judge(cfg *config.Config) (*judge, error) {
 		return nil, err
 	}
 	if j.rules, err = j.policy.Permissions(); err != nil {
-		return nil, usage{err}
+		return nil, usage(err)
 	}
 	tools, err := promises(cfg, here)
 	for _, t := range tools {
@@ -51,10 +52,10 @@ func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
 	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
 }
 
-// lacks returns the warning that a call would be refused because the policy names too few
+// tooFewApprovers returns the warning that a call would be refused because the policy names too few
 // approvers; "" for none.
-func (j *judge) lacks(r permission.Ruling) string {
-	people := len(j.policy.Approvers)
+func tooFewApprovers(p *config.Policy, r permission.Ruling) string {
+	people := len(p.Approvers)
 	if r.Effect != string(permission.Ask) || people >= r.Approvers {
 		return ""
 	}
@@ -78,9 +79,9 @@ func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
 }
 
 type policyTestCmd struct {
-	general
+	daemon.General
 	served
-	governed
+	daemon.Governed
 	shape
 	File string `arg:"" optional:"" help:"The policy file. Default: that of the settings."`
 }
@@ -117,9 +118,9 @@ func (c policyTestCmd) Run(a *app) error {
 		cfg.Policy = config.Path(c.File)
 	}
 	if cfg.Policy == "" {
-		return wrong("there is no policy file: name one")
+		return usagef("there is no policy file: name one")
 	}
-	j, err := a.judge(cfg)
+	j, err := newJudge(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -134,9 +135,9 @@ func (c policyTestCmd) Run(a *app) error {
 	if c.json() {
 		err = a.print(map[string]any{"tests": all})
 	} else {
-		err = a.tellTests(string(cfg.Policy), all, failures)
+		err = printTests(a, string(cfg.Policy), all, failures)
 	}
-	a.warnOf(all)
+	printWarnings(a, all)
 	if err == nil && failures > 0 {
 		err = errSaid
 	}
@@ -154,11 +155,11 @@ func (j *judge) try(t schemas.PolicyTest) tested {
 		Tool: j.tool(t.Tool, t.Kind), Input: input, Session: messages.SessionID(t.Session), Principal: t.Principal,
 	}, strings.TrimPrefix(t.Hook, "none"))
 	ok := got.Effect == t.Effect && (t.Tier == "" || t.Tier == got.Tier) && (t.Rule == "" || t.Rule == got.Rule)
-	return tested{t.Name, t.Line, ok, want, got.Permission, j.lacks(got)}
+	return tested{t.Name, t.Line, ok, want, got.Permission, tooFewApprovers(j.policy, got)}
 }
 
-// warnOf prints each distinct warning once, with the names of at most three tests that have it.
-func (a *app) warnOf(all []tested) {
+// printWarnings prints each distinct warning once, with the names of at most three tests that have it.
+func printWarnings(a *app, all []tested) {
 	var warnings []string
 	about := map[string][]string{}
 	for _, t := range all {
@@ -179,7 +180,7 @@ func (a *app) warnOf(all []tested) {
 	}
 }
 
-func (a *app) tellTests(file string, all []tested, failures int) error {
+func printTests(a *app, file string, all []tested, failures int) error {
 	for _, t := range all {
 		line := fmt.Sprintf("ok    %s: %s", clean(t.Name, 120), verdict(t.Got))
 		if !t.OK {
@@ -222,9 +223,9 @@ func verdict(p messages.Permission) string {
 }
 
 type policyExplainCmd struct {
-	general
+	daemon.General
 	served
-	governed
+	daemon.Governed
 	shape
 	Tool      string `arg:"" help:"Name of the tool."`
 	Input     string `arg:"" help:"The call's arguments, as JSON."`
@@ -244,16 +245,16 @@ type explained struct {
 
 func (c policyExplainCmd) Run(a *app) error {
 	if err := rawjson.Check([]byte(c.Input)); err != nil {
-		return wrong("INPUT is no JSON: %w", err)
+		return usagef("INPUT is no JSON: %w", err)
 	}
 	if _, err := rawjson.Object([]byte(c.Input)); err != nil {
-		return wrong("INPUT: %w", err)
+		return usagef("INPUT: %w", err)
 	}
 	cfg, err := a.settings()
 	if err != nil {
 		return err
 	}
-	j, err := a.judge(cfg)
+	j, err := newJudge(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -274,7 +275,7 @@ func (c policyExplainCmd) Run(a *app) error {
 	if cfg.Policy == "" {
 		a.say("no policy file is loaded: --policy names one")
 	}
-	if lacks := j.lacks(ruling); lacks != "" {
+	if lacks := tooFewApprovers(j.policy, ruling); lacks != "" {
 		a.say("warning: the call %s", lacks)
 	}
 	if _, known := j.tools[c.Tool]; !known {

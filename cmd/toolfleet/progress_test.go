@@ -1,10 +1,7 @@
 package main
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +10,6 @@ import (
 
 	"github.com/toolfleet/toolfleet/messages"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // told is an event and the time since the start of the batch at which it came.
 type told struct {
@@ -111,41 +106,12 @@ func TestPlainLines(t *testing.T) {
 // later.
 func TestNobodyAnswersAnyMore(t *testing.T) {
 	var out strings.Builder
-	d := newDisplay(&app{stderr: &out}, false)
+	d := newDisplay(&out, false)
 	d.take(messages.Event{Type: messages.EventWaiting, Session: "conversation-1", Batch: "turn-7", Index: -1})
 	d.close()
 	want := "no coordinator answers any more: the batch goes on once one is back. Ctrl-C ends the waiting; later `toolfleet batch get turn-7 --session conversation-1` fetches its reply\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
-}
-
-func TestCleanNeverHarmsATerminal(t *testing.T) {
-	for _, text := range []string{"\x1b]0;owned\x07", "a\nb\rc\td", "\u202eright to left", strings.Repeat("é", 500), "\xff\xfe", "   "} {
-		got := clean(text, 20)
-		if n := len([]rune(got)); n > 20 {
-			t.Errorf("clean(%.20q) has %d characters", text, n)
-		}
-		if strings.ContainsAny(got, "\x1b\x07\n\r\t\u202e") {
-			t.Errorf("clean(%.20q) = %q", text, got)
-		}
 	}
 }
 

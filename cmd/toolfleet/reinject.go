@@ -20,7 +20,7 @@ null for one that was lost. A message that cannot be answered is {"error":{"clas
 
 func (reinjectCmd) Run(a *app) error {
 	if isTerminal(a.stdin) {
-		return wrong(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
+		return usagef(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
 	}
 	request, err := io.ReadAll(io.LimitReader(a.stdin, maxInput))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -12,15 +13,16 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 type runCmd struct {
-	server
+	daemon.Server
 	served
-	governed
+	daemon.Governed
 	input
 	Timeout time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
 	Events  bool          `help:"Write the events of the batch to stderr, one JSON object a line, instead of the progress."`
@@ -53,7 +55,7 @@ func (r runCmd) Run(a *app) error {
 		return err
 	}
 	if r.Timeout < 0 {
-		return wrong("--timeout is negative; for no bound leave it out")
+		return usagef("--timeout is negative; for no bound leave it out")
 	}
 	if r.Timeout > 0 {
 		batch.TimeoutMS = max(1, r.Timeout.Milliseconds())
@@ -65,7 +67,7 @@ func (r runCmd) Run(a *app) error {
 		}
 	}
 	began := time.Now()
-	d := newDisplay(a, r.Events)
+	d := newDisplay(a.stderr, r.Events)
 	reply, traceID, err := r.submit(a, cfg, batch, body, d)
 	elapsed := time.Since(began)
 	d.close()
@@ -102,7 +104,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil {
 		return reply, "", err
 	}
-	shown, err := a.instruments(wholeService, complaints, nil)
+	shown, err := openInstruments(a, wholeService, complaints, nil)
 	if err != nil {
 		return reply, "", err
 	}
@@ -115,11 +117,12 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	defer func() { traceID = sending.traceID }()
 	if cfg.NATS.URL == "" {
 		cfg.Workers.Drain, cfg.Coordinators.Drain = min(cfg.Workers.Drain, quick), min(cfg.Coordinators.Drain, quick)
-		asks := &asker{app: a, person: a.person(), display: d}
-		if r.Events {
-			asks.person = nil
+		var person *person
+		if !r.Events {
+			person = promptAt(a.stdin, a.stderr)
 		}
-		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, asks.settle)
+		asks := newAsker(a, person, d)
+		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return asks.setApprovers(f.policy, cfg.Tenant) })
 		defer f.close()
 		if err != nil {
 			return reply, "", err
@@ -127,8 +130,8 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 		reply, err = f.once(a.ctx, sending, batch, body, asks)
 		return reply, "", err
 	}
-	d.tellHow(cfg)
-	conn, err := connect(a.ctx, cfg, "toolfleet run", log)
+	d.tellHow(func(id string) string { return approveCommand(os.Args[0], cfg, id) })
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet run", log)
 	if err != nil {
 		return reply, "", err
 	}
@@ -149,11 +152,6 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	return reply, "", err
 }
 
-// fetches names the command that fetches the reply of a batch.
-func fetches(s messages.SessionID, b messages.BatchID) string {
-	return fmt.Sprintf("`toolfleet batch get %s --session %s` fetches its reply", clean(string(b), 80), clean(string(s), 80))
-}
-
 // once runs the fleet until one batch has its reply, then stops it.
 func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, asks *asker) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
@@ -161,7 +159,7 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.B
 	open := make(chan struct{})
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return f.run(running, func() { close(open) }) })
-	group.Go(func() error { return asks.run(running, f) })
+	group.Go(func() error { return asks.run(running, agentOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
 	select {
 	case <-open:
 		c := agentOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))

@@ -26,10 +26,10 @@ func toolsFile(cfg *config.Config) (file schemas.ToolsFile, dir string, err erro
 	}
 	body, err := os.ReadFile(name)
 	if err != nil {
-		return file, "", wrong("read the tools file: %w; `toolfleet init` writes one to start from, --tools names another", err)
+		return file, "", usagef("read the tools file: %w; `toolfleet init` writes one to start from, --tools names another", err)
 	}
 	if file, err = schemas.ParseToolsFile(name, body); err != nil {
-		return file, "", usage{err}
+		return file, "", usage(err)
 	}
 	return file, filepath.Dir(name), nil
 }
@@ -48,7 +48,7 @@ func (s *serving) policy(cfg *config.Config) (*config.Policy, error) { return po
 func policyOf(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
 	p, err := cfg.ReadPolicy(string(cfg.Tools), tools)
 	if err != nil {
-		return nil, usage{err}
+		return nil, usage(err)
 	}
 	return p, nil
 }
@@ -63,7 +63,7 @@ func openTools(cfg *config.Config, standard string) (*serving, error) {
 	s := &serving{registry: &tool.Registry{}, rules: file.Rules}
 	if root := rootOf(cfg, standard); root != "" {
 		if s.root, err = builtin.OpenRoot(root); err != nil {
-			return nil, wrong("%w; --root names a folder that is there", err)
+			return nil, usagef("%w; --root names a folder that is there", err)
 		}
 		s.roots = []string{s.root.Dir()}
 		if given, err := filepath.Abs(root); err == nil && given != s.root.Dir() {
@@ -72,10 +72,10 @@ func openTools(cfg *config.Config, standard string) (*serving, error) {
 	}
 	if err := worker.OpenTools(s.registry, file, dir, s.root); err != nil {
 		s.close()
-		return nil, usage{fmt.Errorf("tools: %w", inFile(cfg, err))}
+		return nil, usage(fmt.Errorf("tools: %w", inFile(cfg, err)))
 	}
 	if len(s.registry.Promises()) == 0 {
-		return nil, usage{errors.New("there is no tool to serve: name a tools file with --tools (`toolfleet init` writes one), or a folder for the builtin tools with --root")}
+		return nil, usage(errors.New("there is no tool to serve: name a tools file with --tools (`toolfleet init` writes one), or a folder for the builtin tools with --root"))
 	}
 	return s, nil
 }
@@ -94,7 +94,7 @@ func promises(cfg *config.Config, standard string) ([]schemas.Tool, error) {
 	}
 	tools, err := worker.Promises(file, rootOf(cfg, standard) != "")
 	if err != nil {
-		return nil, usage{inFile(cfg, err)}
+		return nil, usage(inFile(cfg, err))
 	}
 	return tools, nil
 }

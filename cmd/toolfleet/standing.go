@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
-	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -115,30 +113,21 @@ func standingOf(t messages.Timeline) standing {
 type surroundings struct {
 	tools   map[string]schemas.Tool
 	workers map[string]bool
-	crews   map[string]int // number of workers by pool
+	pools   map[string]int // number of workers by pool
 }
 
-// lookAround reads the fleet's workers and tools.
-func lookAround(ctx context.Context, conn *bus.Conn) (around surroundings, err error) {
-	workers, err := readBucket[wire.Presence](ctx, conn, bus.BucketWorkers)
-	if err != nil {
-		return around, err
-	}
-	tools, err := readBucket[schemas.Tool](ctx, conn, bus.BucketTools)
-	if err != nil {
-		return around, err
-	}
-	around = surroundings{tools: map[string]schemas.Tool{}, workers: map[string]bool{}, crews: map[string]int{}}
+func newSurroundings(workers []wire.Presence, tools []schemas.Tool) surroundings {
+	around := surroundings{tools: map[string]schemas.Tool{}, workers: map[string]bool{}, pools: map[string]int{}}
 	for _, w := range workers {
 		around.workers[w.Worker] = true
-	}
-	for _, p := range poolsOf(workers, tools) {
-		around.crews[p.Pool] = p.Workers
+		for _, pool := range w.Pools {
+			around.pools[pool]++
+		}
 	}
 	for _, t := range tools {
 		around.tools[t.Name] = t
 	}
-	return around, nil
+	return around
 }
 
 // explain refines a status with the fleet's state: a lost worker, a pool without workers, or a call
@@ -151,7 +140,7 @@ func (around surroundings) explain(s standing) standing {
 	case s.State == isQueued && known:
 		s.Pool = tool.Pool
 		switch {
-		case around.crews[tool.Pool] == 0:
+		case around.pools[tool.Pool] == 0:
 			s.State = unserved
 		case tool.Kind != messages.KindWrite:
 			s.State = isHanded

@@ -10,13 +10,14 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/inspect"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type statusCmd struct {
-	server
+	daemon.Server
 	shape
 }
 
@@ -49,7 +50,7 @@ func (s statusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet status", nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet status", nil)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -18,7 +19,7 @@ type toolsCmd struct {
 }
 
 type toolsLsCmd struct {
-	server
+	daemon.Server
 	served
 	shape
 }
@@ -28,7 +29,7 @@ func (t toolsLsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	tools, err := a.knownTools(cfg)
+	tools, err := knownTools(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -44,9 +45,9 @@ func (t toolsLsCmd) Run(a *app) error {
 }
 
 type toolsExportCmd struct {
-	server
+	daemon.Server
 	served
-	governed
+	daemon.Governed
 	Provider string `required:"" placeholder:"NAME" help:"anthropic, openai-chat, openai-responses, bedrock, gemini or canonical."`
 }
 
@@ -63,9 +64,9 @@ func (t toolsExportCmd) Run(a *app) error {
 	}
 	codec, err := provider.For(messages.Provider(t.Provider))
 	if err != nil {
-		return usage{err}
+		return usage(err)
 	}
-	tools, err := a.offeredTools(cfg)
+	tools, err := offeredTools(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (t toolsExportCmd) Run(a *app) error {
 	}
 	rules, err := policy.Permissions()
 	if err != nil {
-		return usage{err}
+		return usage(err)
 	}
 	tools = slices.DeleteFunc(tools, func(tool schemas.Tool) bool { return rules.DeniesTool(tool.Name) })
 	definitions, err := codec.Tools(tools)
@@ -91,11 +92,11 @@ func (t toolsExportCmd) Run(a *app) error {
 
 // knownTools returns the tools of the fleet if the settings name a server, else those that run
 // would serve here; sorted by name.
-func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
+func knownTools(a *app, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +106,11 @@ func (a *app) knownTools(cfg *config.Config) ([]schemas.Tool, error) {
 
 // offeredTools returns the known tools without those that the policy of the fleet's workers denies
 // altogether.
-func (a *app) offeredTools(cfg *config.Config) ([]schemas.Tool, error) {
+func offeredTools(a *app, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)
 	}
-	conn, err := connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,10 @@ import (
 )
 
 type workerCmd struct {
-	server
+	daemon.Server
 	served
-	governed
-	listens
+	daemon.Governed
+	daemon.Listens
 	Slots string `setting:"slots" placeholder:"N"`
 	Name  string `setting:"name" placeholder:"TEXT"`
 }
@@ -37,7 +37,7 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	reg := telemetry.Registry(daemon.ThisBuild().Release())
-	shown, err := a.instruments(daemon.WorkerService, log, reg)
+	shown, err := openInstruments(a, daemon.WorkerService, log, reg)
 	if err != nil {
 		return err
 	}
