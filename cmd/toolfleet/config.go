@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
@@ -12,27 +13,27 @@ type configCmd struct {
 
 type configPrintCmd struct {
 	daemon.Server
-	served
-	embedded
+	command.ToolFlags
+	command.ServerFlags
 	daemon.Listens
-	shape
+	command.OutputFlags
 	Slots string `setting:"slots" placeholder:"N"`
 }
 
-func (c configPrintCmd) Run(a *app) error {
-	cfg, err := a.settings()
+func (c configPrintCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
 	for _, name := range cfg.Strange() {
-		a.say("%s is set and is no setting", name)
+		a.Say("%s is set and is no setting", name)
 	}
-	if c.json() {
-		return a.print(map[string]any{"file": cfg.File(), "settings": cfg.Effective()})
+	if c.JSON() {
+		return a.Print(map[string]any{"file": cfg.File(), "settings": cfg.Effective()})
 	}
-	return cfg.Print(a.stdout)
+	return cfg.Print(a.Stdout)
 }
 
 type configSchemaCmd struct{}
 
-func (configSchemaCmd) Run(a *app) error { return a.printRaw(config.Schema()) }
+func (configSchemaCmd) Run(a *command.App) error { return a.PrintRaw(config.Schema()) }

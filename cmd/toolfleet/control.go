@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
@@ -25,13 +26,13 @@ its reply. A write that was stopped in the middle and may have happened says so 
 An abort that names a batch may come before it: the batch runs nothing when it comes within batch_ttl (1 h).`
 }
 
-func (c abortCmd) Run(a *app) error {
+func (c abortCmd) Run(a *command.App) error {
 	why := client.Reason{Text: c.Reason, By: c.By}
 	return sendControl(a, "abort", func(to *client.Client) (uint64, error) {
 		if c.Batch == "" {
-			return to.AbortSession(a.ctx, messages.SessionID(c.Session), why)
+			return to.AbortSession(a.Ctx, messages.SessionID(c.Session), why)
 		}
-		return to.Abort(a.ctx, messages.SessionID(c.Session), messages.BatchID(c.Batch), why)
+		return to.Abort(a.Ctx, messages.SessionID(c.Session), messages.BatchID(c.Batch), why)
 	})
 }
 
@@ -50,32 +51,32 @@ func (steerCmd) Help() string {
 without a batch keeps it for the next one. Nothing that has started is stopped.`
 }
 
-func (c steerCmd) Run(a *app) error {
+func (c steerCmd) Run(a *command.App) error {
 	message := json.RawMessage(c.Message)
 	if rawjson.Check(message) != nil {
 		message = rawjson.MustMarshal(map[string]string{"role": "user", "content": c.Message})
 	}
 	why := client.Reason{Text: c.Reason, By: c.By}
 	return sendControl(a, "message", func(to *client.Client) (uint64, error) {
-		return to.Steer(a.ctx, messages.SessionID(c.Session), message, messages.SteerWhen(c.When), why)
+		return to.Steer(a.Ctx, messages.SessionID(c.Session), message, messages.SteerWhen(c.When), why)
 	})
 }
 
 // sendControl sends an abort or a message to a session and prints its sequence number as JSON.
-func sendControl(a *app, what string, say func(*client.Client) (uint64, error)) error {
-	cfg, err := a.settings()
+func sendControl(a *command.App, what string, say func(*client.Client) (uint64, error)) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	seq, err := say(agentOver(conn, cfg.Tenant))
+	seq, err := say(command.ClientOver(conn, cfg.Tenant))
 	if err != nil {
 		return err
 	}
-	a.say("the %s is stored and holds, whoever drives the batches", what)
-	return a.print(messages.ControlAnswer{OK: true, Seq: seq})
+	a.Say("the %s is stored and holds, whoever drives the batches", what)
+	return a.Print(messages.ControlAnswer{OK: true, Seq: seq})
 }

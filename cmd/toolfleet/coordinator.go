@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
@@ -23,12 +25,12 @@ nats://127.0.0.1:4222. Of the policy it needs to know whose decisions count. SIG
 A second one hands them over at once.`
 }
 
-func (coordinatorCmd) Run(a *app) error {
-	cfg, log, err := a.load()
+func (coordinatorCmd) Run(a *command.App) error {
+	cfg, log, err := a.Load()
 	if err != nil {
 		return err
 	}
-	policy, err := policyOf(cfg, schemas.Rules{})
+	policy, err := localtools.Policy(cfg, schemas.Rules{})
 	if err != nil {
 		return err
 	}
@@ -41,19 +43,19 @@ func (coordinatorCmd) Run(a *app) error {
 		return err
 	}
 	defer shown.flush()
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet coordinator", log)
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet coordinator", log)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := daemon.SafeToStore(a.ctx, cfg, conn, log); err != nil {
+	if err := daemon.SafeToStore(a.Ctx, cfg, conn, log); err != nil {
 		return err
 	}
 	own, err := coordinatorConfig(cfg, policy, log, coordinator.NewMetrics(reg))
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
-	own.Hurry, own.Tracer = a.hurry(), shown.tracer
+	own.Hurry, own.Tracer = a.Hurry(), shown.tracer
 	c, err := coordinator.New(conn, own)
 	if err != nil {
 		return err
@@ -66,5 +68,5 @@ func (coordinatorCmd) Run(a *app) error {
 		}
 		return daemon.Usable(ctx, conn)
 	}
-	return daemon.Serve(a.ctx, cfg.HTTP, reg, ready, log, c.Run)
+	return daemon.Serve(a.Ctx, cfg.HTTP, reg, ready, log, c.Run)
 }

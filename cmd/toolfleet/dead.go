@@ -8,6 +8,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -38,56 +40,56 @@ func asDeadMessage(e journal.DeadEntry) deadMessage { return deadMessage{e.Seq, 
 
 type deadLsCmd struct {
 	daemon.Server
-	shape
+	command.OutputFlags
 	Limit int `default:"100" placeholder:"N" help:"How many to list at most."`
 }
 
-func (d deadLsCmd) Run(a *app) error {
+func (d deadLsCmd) Run(a *command.App) error {
 	if d.Limit < 1 {
-		return usagef("--limit is %d; it must be at least 1", d.Limit)
+		return command.Usagef("--limit is %d; it must be at least 1", d.Limit)
 	}
 	return withJournal(a, func(j *journal.Journal) error {
-		entries, err := j.Dead(a.ctx, d.Limit)
+		entries, err := j.Dead(a.Ctx, d.Limit)
 		if err != nil {
 			return err
 		}
-		if d.json() {
+		if d.JSON() {
 			list := []deadMessage{}
 			for _, e := range entries {
 				list = append(list, asDeadMessage(e))
 			}
-			return a.print(map[string]any{"dead": list})
+			return a.Print(map[string]any{"dead": list})
 		}
 		rows := [][]string{{"SEQ", "SET ASIDE", "SIZE", "SUBJECT", "REASON"}}
 		for _, e := range entries {
 			rows = append(rows, []string{
-				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Buried.Size), clean(e.Buried.Subject, 80), clean(e.Buried.Reason, 120),
+				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Buried.Size), terminal.Clean(e.Buried.Subject, 80), terminal.Clean(e.Buried.Reason, 120),
 			})
 		}
-		return a.table(rows)
+		return a.Table(rows)
 	})
 }
 
 type deadShowCmd struct {
 	daemon.Server
-	shape
+	command.OutputFlags
 	Seq uint64 `arg:"" help:"Number of the message, from the list."`
 }
 
-func (d deadShowCmd) Run(a *app) error {
+func (d deadShowCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
-		e, err := j.DeadAt(a.ctx, d.Seq)
+		e, err := j.DeadAt(a.Ctx, d.Seq)
 		if err != nil {
 			return noneAside(d.Seq, err)
 		}
-		if d.json() {
-			return a.print(asDeadMessage(e))
+		if d.JSON() {
+			return a.Print(asDeadMessage(e))
 		}
 		return showDead(a, e)
 	})
 }
 
-func showDead(a *app, e journal.DeadEntry) error {
+func showDead(a *command.App, e journal.DeadEntry) error {
 	b := e.Buried
 	rows := [][]string{
 		{"seq", fmt.Sprint(e.Seq)}, {"set aside", e.Stored.UTC().Format(time.RFC3339)},
@@ -101,13 +103,13 @@ func showDead(a *app, e journal.DeadEntry) error {
 			rows = append(rows, []string{"header", escaped([]byte(name+": "+value), "")})
 		}
 	}
-	if err := a.table(rows); err != nil {
+	if err := a.Table(rows); err != nil {
 		return err
 	}
 	if len(b.Body) < b.Size {
-		a.say("the first %d of %d bytes were kept", len(b.Body), b.Size)
+		a.Say("the first %d of %d bytes were kept", len(b.Body), b.Size)
 	}
-	_, err := fmt.Fprintf(a.stdout, "\n  %s\n", escaped(b.Body, "\n  "))
+	_, err := fmt.Fprintf(a.Stdout, "\n  %s\n", escaped(b.Body, "\n  "))
 	return err
 }
 
@@ -116,13 +118,13 @@ type deadDropCmd struct {
 	Seq []uint64 `arg:"" help:"Numbers of the messages, from the list."`
 }
 
-func (d deadDropCmd) Run(a *app) error {
+func (d deadDropCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
 		for _, seq := range d.Seq {
-			if err := j.DropDead(a.ctx, seq); err != nil {
+			if err := j.DropDead(a.Ctx, seq); err != nil {
 				return noneAside(seq, err)
 			}
-			a.say("message %d is forgotten", seq)
+			a.Say("message %d is forgotten", seq)
 		}
 		return nil
 	})
@@ -138,12 +140,12 @@ func noneAside(seq uint64, err error) error {
 }
 
 // withJournal connects to the server and calls do with the fleet's journal.
-func withJournal(a *app, do func(*journal.Journal) error) error {
-	cfg, err := a.settings()
+func withJournal(a *command.App, do func(*journal.Journal) error) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
 	if err != nil {
 		return err
 	}

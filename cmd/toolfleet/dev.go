@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/messages"
@@ -16,9 +19,9 @@ import (
 
 type devCmd struct {
 	daemon.General
-	served
+	command.ToolFlags
 	daemon.Governed
-	embedded
+	command.ServerFlags
 	daemon.Listens
 	Slots string `setting:"slots" placeholder:"N"`
 }
@@ -32,8 +35,8 @@ Where the policy names no approvers, whoever runs dev is one. Their key is the o
 among their own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
 }
 
-func (devCmd) Run(a *app) error {
-	cfg, log, err := a.load()
+func (devCmd) Run(a *command.App) error {
+	cfg, log, err := a.Load()
 	if err != nil {
 		return err
 	}
@@ -43,7 +46,7 @@ func (devCmd) Run(a *app) error {
 		return err
 	}
 	defer shown.flush()
-	f, err := newFleet(a.ctx, cfg, shown, devserverOptions(cfg, log), a.hurry(), (*fleet).letOwnerDecide)
+	f, err := newFleet(a.Ctx, cfg, shown, devserverOptions(cfg, log), a.Hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
 	if err != nil {
 		return err
@@ -56,7 +59,7 @@ func (devCmd) Run(a *app) error {
 		}
 		return daemon.Usable(ctx, f.conn)
 	}
-	return daemon.Serve(a.ctx, cfg.HTTP, reg, ready, log, func(ctx context.Context) error {
+	return daemon.Serve(a.Ctx, cfg.HTTP, reg, ready, log, func(ctx context.Context) error {
 		return f.run(ctx, func() { f.greet(a) })
 	})
 }
@@ -70,11 +73,11 @@ func (f *fleet) letOwnerDecide() error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	key, _, err := keyIn(file)
+	key, _, err := approvals.ReadOrMakeKey(file)
 	if err != nil {
 		return err
 	}
-	f.owner = messages.Approver{Name: approverName(f.cfg), Key: key.Public()}
+	f.owner = messages.Approver{Name: approvals.ApproverName(f.cfg), Key: key.Public()}
 	f.policy.Approvers = []messages.Approver{f.owner}
 	return nil
 }
@@ -82,7 +85,7 @@ func (f *fleet) letOwnerDecide() error {
 // ownKey returns the file of the owner's key: approver.key of the settings, else the user's own,
 // else a file in the server's data folder.
 func (f *fleet) ownKey() string {
-	return cmp.Or(string(f.cfg.Approver.Key), ownKeyFile(), filepath.Join(f.server.DataDir(), "approver.key"))
+	return cmp.Or(string(f.cfg.Approver.Key), approvals.OwnKeyFile(), filepath.Join(f.server.DataDir(), "approver.key"))
 }
 
 // howToDecide returns the command that waits for questions and answers them.
@@ -91,7 +94,7 @@ func (f *fleet) howToDecide() string {
 	if f.owner.Name == "" {
 		return watch + " --key FILE, as one whom the policy names"
 	}
-	if f.ownKey() != keyFile(f.cfg) {
+	if f.ownKey() != approvals.KeyFile(f.cfg) {
 		watch += " --key " + f.ownKey()
 	}
 	if f.shell() {
@@ -104,15 +107,15 @@ func (f *fleet) howToDecide() string {
 // it altogether.
 func (f *fleet) shell() bool {
 	rules, err := f.policy.Permissions()
-	return err == nil && slices.ContainsFunc(f.serving.registry.Promises(), func(t schemas.Tool) bool {
+	return err == nil && slices.ContainsFunc(f.serving.Registry.Promises(), func(t schemas.Tool) bool {
 		return t.ShellCommand != "" && !rules.DeniesTool(t.Name)
 	})
 }
 
 // greet prints how to reach the fleet.
-func (f *fleet) greet(a *app) {
+func (f *fleet) greet(a *command.App) {
 	url := f.server.URL()
-	a.say(`
+	a.Say(`
 toolfleet is ready at %s, with %s on %s.
 
   Run a batch:      toolfleet run examples/anthropic.json --nats %s
@@ -122,5 +125,5 @@ toolfleet is ready at %s, with %s on %s.
   Answer questions: %s
 
 Data is in %s. Ctrl-C ends it.
-`, url, count(len(f.serving.registry.Promises()), "tool"), f.serving.roots[0], url, f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, url, f.howToDecide(), f.server.DataDir())
+`, url, terminal.Count(len(f.serving.Registry.Promises()), "tool"), f.serving.Roots[0], url, f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, url, f.howToDecide(), f.server.DataDir())
 }

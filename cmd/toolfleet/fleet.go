@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
@@ -21,7 +23,7 @@ type fleet struct {
 	shown   instruments
 	server  *devserver.Server
 	conn    *bus.Conn
-	serving *serving
+	serving *localtools.Serving
 	policy  *config.Policy
 	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
 	parts   struct {
@@ -40,10 +42,10 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 			f.close()
 		}
 	}()
-	if f.serving, err = openTools(cfg, here); err != nil {
+	if f.serving, err = localtools.Open(cfg, localtools.Here); err != nil {
 		return f, err
 	}
-	if f.policy, err = f.serving.policy(cfg); err != nil {
+	if f.policy, err = f.serving.Policy(cfg); err != nil {
 		return f, err
 	}
 	if f.server, err = devserver.Start(o); err != nil {
@@ -59,7 +61,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	}
 	coordinating, err := coordinatorConfig(cfg, f.policy, shown.log, coordinator.NewMetrics(shown.metrics))
 	if err != nil {
-		return f, usage(err)
+		return f, command.Usage(err)
 	}
 	coordinating.Hurry, coordinating.Tracer = hurry, shown.tracer
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
@@ -70,9 +72,9 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 }
 
 // workerOf returns what a worker of this command is made from.
-func workerOf(s *serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
+func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
 	return daemon.Worker{
-		Tools: s.registry, Policy: p, Roots: s.roots, Version: daemon.ThisBuild().Release(),
+		Tools: s.Registry, Policy: p, Roots: s.Roots, Version: daemon.ThisBuild().Release(),
 		Logger: shown.log, Metrics: shown.metrics, Tracer: shown.tracer, Hurry: hurry,
 	}
 }
@@ -106,7 +108,7 @@ func (f *fleet) close() {
 		f.server.Shutdown()
 	}
 	if f.serving != nil {
-		f.serving.close()
+		f.serving.Close()
 	}
 }
 

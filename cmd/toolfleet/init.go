@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+
 	_ "embed"
 	"errors"
 	"fmt"
@@ -21,7 +23,7 @@ type initCmd struct {
 //go:embed starter-tools.yaml
 var starterTools []byte
 
-func (i initCmd) Run(a *app) error {
+func (i initCmd) Run(a *command.App) error {
 	const toolsName = "tools.yaml"
 	files := []struct {
 		name string
@@ -33,7 +35,7 @@ func (i initCmd) Run(a *app) error {
 	for _, f := range files { // write all files or none
 		path := filepath.Join(i.Dir, f.name)
 		if _, err := os.Lstat(path); err == nil && !i.Force {
-			return usagef("%s is there already; --force overwrites it", path)
+			return command.Usagef("%s is there already; --force overwrites it", path)
 		}
 	}
 	if err := os.MkdirAll(i.Dir, 0o777); err != nil {
@@ -44,11 +46,11 @@ func (i initCmd) Run(a *app) error {
 		if err := write(path, f.body, i.Force); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(a.stdout, path); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout, path); err != nil {
 			return err
 		}
 	}
-	a.say("\nTry it:\n  echo '{\"calls\":[{\"id\":\"1\",\"name\":\"now\",\"input\":{}}]}' | toolfleet run --provider canonical")
+	a.Say("\nTry it:\n  echo '{\"calls\":[{\"id\":\"1\",\"name\":\"now\",\"input\":{}}]}' | toolfleet run --provider canonical")
 	return nil
 }
 
@@ -61,7 +63,7 @@ func write(path string, body []byte, force bool) error {
 	}
 	f, err := os.OpenFile(path, mode, 0o666)
 	if errors.Is(err, fs.ErrExist) {
-		return usagef("%s is there already; --force overwrites it", path)
+		return command.Usagef("%s is there already; --force overwrites it", path)
 	}
 	if err != nil {
 		return err

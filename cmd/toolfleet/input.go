@@ -11,6 +11,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -29,7 +31,7 @@ const maxInput = 64 << 20
 // read returns the batch that the flags select. whole is its original bytes, or nil if the flags
 // add or change anything. A caller sends whole unchanged, so that the same file is the same batch
 // for every sender.
-func (in input) read(a *app) (batch messages.Batch, whole []byte, err error) {
+func (in input) read(a *command.App) (batch messages.Batch, whole []byte, err error) {
 	body, name, err := in.body(a)
 	if err != nil {
 		return messages.Batch{}, nil, err
@@ -44,28 +46,28 @@ func (in input) read(a *app) (batch messages.Batch, whole []byte, err error) {
 	return batch, whole, nil
 }
 
-func (in input) body(a *app) (body []byte, name string, err error) {
-	from := a.stdin
+func (in input) body(a *command.App) (body []byte, name string, err error) {
+	from := a.Stdin
 	name = "stdin"
 	if in.File != "" && in.File != "-" {
 		f, err := os.Open(in.File)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, "", usagef("there is no file %s; give the path of a batch, or - for stdin", in.File)
+			return nil, "", command.Usagef("there is no file %s; give the path of a batch, or - for stdin", in.File)
 		}
 		if err != nil {
-			return nil, "", usage(err)
+			return nil, "", command.Usage(err)
 		}
 		defer f.Close()
 		from, name = f, in.File
-	} else if isTerminal(a.stdin) {
-		return nil, "", usagef("no batch: name a file (examples/anthropic.json is one), or pipe one in")
+	} else if terminal.IsTerminal(a.Stdin) {
+		return nil, "", command.Usagef("no batch: name a file (examples/anthropic.json is one), or pipe one in")
 	}
 	body, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	switch {
 	case err != nil:
-		return nil, "", usage(fmt.Errorf("read %s: %w", name, err))
+		return nil, "", command.Usage(fmt.Errorf("read %s: %w", name, err))
 	case len(body) > maxInput:
-		return nil, "", usagef("%s is larger than %d bytes; no batch is", name, maxInput)
+		return nil, "", command.Usagef("%s is larger than %d bytes; no batch is", name, maxInput)
 	}
 	return body, name, nil
 }
@@ -88,7 +90,7 @@ func (in input) parse(body []byte) (messages.Batch, error) {
 			return batch, err
 		}
 	case in.Provider == "":
-		return batch, usagef("this is no batch (an object with provider and message); is it a model's message? Then say whose with --provider: %s", providers())
+		return batch, command.Usagef("this is no batch (an object with provider and message); is it a model's message? Then say whose with --provider: %s", providers())
 	default:
 		batch.Message = body
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
@@ -28,10 +29,10 @@ const (
 )
 
 // openInstruments opens the trace exporter that the OTEL_ variables configure.
-func openInstruments(a *app, service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
+func openInstruments(a *command.App, service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
 	i = instruments{log: log, metrics: metrics}
-	if i.tracer, i.flush, err = telemetry.Traces(a.ctx, service, daemon.ThisBuild().Release(), log); err != nil {
-		return i, usage(err)
+	if i.tracer, i.flush, err = telemetry.Traces(a.Ctx, service, daemon.ThisBuild().Release(), log); err != nil {
+		return i, command.Usage(err)
 	}
 	return i, nil
 }

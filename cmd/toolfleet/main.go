@@ -1,7 +1,8 @@
 // Command toolfleet runs the tool calls of LLM agents on a fleet over NATS JetStream.
 //
-// It is wiring: one file per subcommand, the settings from internal/config, and the packages that
-// do the work.
+// It is wiring: the daemons, and the commands that need no package of their own, one file each. The
+// packages below internal hold the others, and what all of them share: command has the streams and
+// the settings, progress shows batches, and terminal shows text and asks for answers.
 //
 // All commands keep these rules: stdout is for data, stderr for everything else. The exit status is
 // 0 for done, 1 for failed, 2 for a wrong usage or setting; a refused or aborted batch has failed,
@@ -18,33 +19,39 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/batches"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/health"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/policy"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
 // cli lists the commands in the order in which help shows them.
 type cli struct {
-	Init        initCmd        `cmd:"" help:"Write a toolfleet.yaml and a tools file to start from."`
-	Run         runCmd         `cmd:"" help:"Run one batch: the tool calls of a model's message. Prints what to append to the conversation."`
-	Plan        planCmd        `cmd:"" help:"Show the stages in which a batch would run. Runs nothing."`
-	Dev         devCmd         `cmd:"" help:"Run a whole fleet in this process and listen for agents."`
-	NATS        natsCmd        `cmd:"" name:"nats" help:"Run a NATS server with safe settings."`
-	Nkey        nkeyCmd        `cmd:"" help:"Make a key: who a program or a person is at the NATS server."`
-	Coordinator coordinatorCmd `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
-	Worker      workerCmd      `cmd:"" help:"Run a worker: it runs tool calls."`
-	Reinject    reinjectCmd    `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
-	Tools       toolsCmd       `cmd:"" help:"List tools, or export their definitions for a provider."`
-	Batch       batchCmd       `cmd:"" help:"List the batches that are open, and fetch what became of one."`
-	Watch       watchCmd       `cmd:"" help:"Show what happens to the batches of a session."`
-	Approvals   approvalsCmd   `cmd:"" help:"Answer the calls that wait for a person."`
-	Audit       auditCmd       `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`
-	Policy      policyCmd      `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
-	Abort       abortCmd       `cmd:"" help:"Abort a batch, or every batch of a session."`
-	Steer       steerCmd       `cmd:"" help:"Say something to a session: its next reply takes it along."`
-	Status      statusCmd      `cmd:"" help:"Show workers, tools, pools and what waits."`
-	Doctor      doctorCmd      `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
-	Dead        deadCmd        `cmd:"" help:"List, show and drop messages that could not be processed."`
-	Config      configCmd      `cmd:"" help:"Show the settings in effect, or the JSON Schema of toolfleet.yaml."`
-	Version     versionCmd     `cmd:"" help:"Show which build this is."`
+	Init        initCmd          `cmd:"" help:"Write a toolfleet.yaml and a tools file to start from."`
+	Run         runCmd           `cmd:"" help:"Run one batch: the tool calls of a model's message. Prints what to append to the conversation."`
+	Plan        planCmd          `cmd:"" help:"Show the stages in which a batch would run. Runs nothing."`
+	Dev         devCmd           `cmd:"" help:"Run a whole fleet in this process and listen for agents."`
+	NATS        natsCmd          `cmd:"" name:"nats" help:"Run a NATS server with safe settings."`
+	Nkey        nkeyCmd          `cmd:"" help:"Make a key: who a program or a person is at the NATS server."`
+	Coordinator coordinatorCmd   `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
+	Worker      workerCmd        `cmd:"" help:"Run a worker: it runs tool calls."`
+	Reinject    reinjectCmd      `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
+	Tools       toolsCmd         `cmd:"" help:"List tools, or export their definitions for a provider."`
+	Batch       batches.Cmd      `cmd:"" help:"List the batches that are open, and fetch what became of one."`
+	Watch       batches.WatchCmd `cmd:"" help:"Show what happens to the batches of a session."`
+	Approvals   approvals.Cmd    `cmd:"" help:"Answer the calls that wait for a person."`
+	Audit       audit.Cmd        `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`
+	Policy      policy.Cmd       `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
+	Abort       abortCmd         `cmd:"" help:"Abort a batch, or every batch of a session."`
+	Steer       steerCmd         `cmd:"" help:"Say something to a session: its next reply takes it along."`
+	Status      health.StatusCmd `cmd:"" help:"Show workers, tools, pools and what waits."`
+	Doctor      health.DoctorCmd `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
+	Dead        deadCmd          `cmd:"" help:"List, show and drop messages that could not be processed."`
+	Config      configCmd        `cmd:"" help:"Show the settings in effect, or the JSON Schema of toolfleet.yaml."`
+	Version     versionCmd       `cmd:"" help:"Show which build this is."`
 }
 
 const description = `Runs the tool calls of LLM agents on a fleet: reads in parallel, writes in order, one answer per call.
@@ -76,13 +83,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "toolfleet: %v\nRun \"toolfleet %s\" for the usage.\n", err, helpFor(err))
-		return misuse
+		return command.Misuse
 	}
 	ctx, signals := daemon.UntilSignal(context.Background())
 	defer signals.Stop()
-	a := &app{ctx: ctx, hurry: signals.Patience, stdin: stdin, stdout: stdout, stderr: stderr}
-	a.take(parsed)
-	return a.end(parsed.Run(a))
+	a := &command.App{Ctx: ctx, Hurry: signals.Patience, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	a.SetCommandLine(parsed)
+	return a.Finish(parsed.Run(a))
 }
 
 // helpFor returns the arguments that show the help of the command in which a mistake was made.

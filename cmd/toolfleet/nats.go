@@ -8,13 +8,14 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
 type natsCmd struct {
 	daemon.General
-	embedded
+	command.ServerFlags
 	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE"`
 }
 
@@ -26,14 +27,14 @@ variables come from the environment; SIGHUP has it read again, and whoever is no
 it has never. docs/identities.md shows a fleet in which each part has an identity.`
 }
 
-func (natsCmd) Run(a *app) error {
-	cfg, log, err := a.load()
+func (natsCmd) Run(a *command.App) error {
+	cfg, log, err := a.Load()
 	if err != nil {
 		return err
 	}
 	o, err := natsOptions(cfg, log)
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	again := make(chan os.Signal, 1)
 	if o.Config != "" { // a signal during the start is kept for later
@@ -53,12 +54,12 @@ func (natsCmd) Run(a *app) error {
 		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", syncs(o))
 	}
 	if o.Config == "" {
-		a.say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
-		<-a.ctx.Done()
+		a.Say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
+		<-a.Ctx.Done()
 		return nil
 	}
-	a.say("NATS at %s, as %s says. Others name who they are, with --nkey or --creds, and --inbox-prefix where they may not listen everywhere.", srv.URL(), o.Config)
-	reloads(a.ctx, again, srv, log)
+	a.Say("NATS at %s, as %s says. Others name who they are, with --nkey or --creds, and --inbox-prefix where they may not listen everywhere.", srv.URL(), o.Config)
+	reloads(a.Ctx, again, srv, log)
 	return nil
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
@@ -17,14 +19,14 @@ func (nkeyCmd) Help() string {
 NATS server. An approver's key is of the same kind, and one file may be both.`
 }
 
-func (c nkeyCmd) Run(a *app) error {
-	key, made, err := keyIn(c.File)
+func (c nkeyCmd) Run(a *command.App) error {
+	key, made, err := approvals.ReadOrMakeKey(c.File)
 	if err != nil {
 		return err
 	}
 	if made {
-		a.say("%s holds the key: keep it to yourself", c.File)
+		a.Say("%s holds the key: keep it to yourself", c.File)
 	}
-	_, err = fmt.Fprintln(a.stdout, key.Public())
+	_, err = fmt.Fprintln(a.Stdout, key.Public())
 	return err
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/daemon"
@@ -12,9 +14,9 @@ import (
 
 type planCmd struct {
 	daemon.Server
-	served
+	command.ToolFlags
 	input
-	shape
+	command.OutputFlags
 }
 
 // plannedStage and plannedCall are the stages and calls that -o json prints.
@@ -37,8 +39,8 @@ func (planCmd) Help() string {
 workers of that fleet announced.`
 }
 
-func (p planCmd) Run(a *app) error {
-	cfg, err := a.settings()
+func (p planCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
@@ -63,10 +65,10 @@ func (p planCmd) Run(a *app) error {
 		return err
 	}
 	planned := plan.New(calls, catalog)
-	if p.json() {
-		return a.print(map[string]any{"stages": stagesOf(planned)})
+	if p.JSON() {
+		return a.Print(map[string]any{"stages": stagesOf(planned)})
 	}
-	return a.table(stageRows(planned))
+	return a.Table(stageRows(planned))
 }
 
 func stagesOf(p plan.Plan) []plannedStage {
@@ -93,7 +95,7 @@ func stageRows(p plan.Plan) [][]string {
 				runs = "together"
 			}
 			rows = append(rows, []string{
-				fmt.Sprint(stage + 1), fmt.Sprint(c.Index), orDash(c.PlannedCall.Tool, 64), string(c.Kind), runs, clean(c.Reason, 200),
+				fmt.Sprint(stage + 1), fmt.Sprint(c.Index), terminal.OrDash(c.PlannedCall.Tool, 64), string(c.Kind), runs, terminal.Clean(c.Reason, 200),
 			})
 		}
 	}

@@ -9,15 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminaltest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // atTerminal runs a command at the terminal with stdout captured, and returns stdout and the exit
 // status.
-func atTerminal(term *terminal, args ...string) (out *bytes.Buffer, ended <-chan int) {
+func atTerminal(term *terminaltest.Terminal, args ...string) (out *bytes.Buffer, ended <-chan int) {
 	out = &bytes.Buffer{}
 	status := make(chan int, 1)
-	go func() { status <- run(args, term.tool, out, term.tool) }()
+	go func() { status <- run(args, term.Tool, out, term.Tool) }()
 	return out, status
 }
 
@@ -38,24 +40,24 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			dir, args := refund(t)
 			t.Setenv("EDITOR", "sed -i s/149.99/99.5/")
 			t.Setenv("NO_COLOR", "1")
-			term := newTerminal(t)
+			term := terminaltest.New(t)
 			out, ended := atTerminal(term, args...)
-			term.expect("149.99\r\n")
-			term.expect("More than 100 leaves the house")
+			term.Expect("149.99\r\n")
+			term.Expect("More than 100 leaves the house")
 			for i := 0; i < len(tc.dialog); i += 2 {
-				term.expect(tc.dialog[i])
-				term.types(tc.dialog[i+1])
+				term.Expect(tc.dialog[i])
+				term.Type(tc.dialog[i+1])
 			}
-			if status := <-ended; status != done {
+			if status := <-ended; status != command.Done {
 				t.Fatalf("the command ends with %d", status)
 			}
-			fmt.Fprintln(term.tool, "below")
-			term.expect("below\r\n") // the end of the output
+			fmt.Fprintln(term.Tool, "below")
+			term.Expect("below\r\n") // the end of the output
 			var reply messages.Reply
 			if err := json.Unmarshal(out.Bytes(), &reply); err != nil || len(reply.Results) != 3 || reply.Results[1].Status != tc.status {
 				t.Errorf("the reply: %v, want the refund %s\n%s", err, tc.status, out)
 			}
-			if board := strings.Join(rows(term.text()), "\n"); strings.Count(board, "   1  issue_refund  ") != 1 {
+			if board := strings.Join(terminaltest.Rows(term.Text()), "\n"); strings.Count(board, "   1  issue_refund  ") != 1 {
 				t.Errorf("the board is not there once:\n%s", board)
 			}
 			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // no file: nothing was refunded

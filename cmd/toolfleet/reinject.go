@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -18,24 +20,24 @@ belongs to the i-th call: {"output": any}, {"error": "text"}, {"content": [MCP b
 null for one that was lost. A message that cannot be answered is {"error":{"class","message"}} and exit status 1.`
 }
 
-func (reinjectCmd) Run(a *app) error {
-	if isTerminal(a.stdin) {
-		return usagef(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
+func (reinjectCmd) Run(a *command.App) error {
+	if terminal.IsTerminal(a.Stdin) {
+		return command.Usagef(`no request: pipe one in, for example '{"provider":"anthropic","message":{...},"results":[{"output":1}]}'`)
 	}
-	request, err := io.ReadAll(io.LimitReader(a.stdin, maxInput))
+	request, err := io.ReadAll(io.LimitReader(a.Stdin, maxInput))
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
 	}
 	answer, err := provider.Reinject(request)
 	var refusal *messages.Refusal
 	if errors.As(err, &refusal) {
-		if err := a.print(map[string]any{"error": refusal}); err != nil {
+		if err := a.Print(map[string]any{"error": refusal}); err != nil {
 			return err
 		}
-		return errSaid
+		return command.ErrPrinted
 	}
 	if err != nil {
 		return err
 	}
-	return a.printRaw(answer)
+	return a.PrintRaw(answer)
 }

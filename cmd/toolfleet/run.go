@@ -12,6 +12,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/progress"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -21,7 +25,7 @@ import (
 
 type runCmd struct {
 	daemon.Server
-	served
+	command.ToolFlags
 	daemon.Governed
 	input
 	Timeout time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
@@ -45,8 +49,8 @@ every call was answered, failed calls included, and 1 when the batch was refused
 // quick bounds the drain of an embedded fleet after Ctrl-C.
 const quick = time.Second
 
-func (r runCmd) Run(a *app) error {
-	cfg, err := a.settings()
+func (r runCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
@@ -55,7 +59,7 @@ func (r runCmd) Run(a *app) error {
 		return err
 	}
 	if r.Timeout < 0 {
-		return usagef("--timeout is negative; for no bound leave it out")
+		return command.Usagef("--timeout is negative; for no bound leave it out")
 	}
 	if r.Timeout > 0 {
 		batch.TimeoutMS = max(1, r.Timeout.Milliseconds())
@@ -67,12 +71,12 @@ func (r runCmd) Run(a *app) error {
 		}
 	}
 	began := time.Now()
-	d := newDisplay(a.stderr, r.Events)
+	d := progress.NewDisplay(a.Stderr, r.Events)
 	reply, traceID, err := r.submit(a, cfg, batch, body, d)
 	elapsed := time.Since(began)
-	d.close()
-	if err == nil && len(reply.Results) > 0 && d.silent() && !r.Events {
-		a.say("This batch ran before: here is its stored reply. --batch gives it another id, to run it anew.")
+	d.Close()
+	if err == nil && len(reply.Results) > 0 && d.Silent() && !r.Events {
+		a.Say("This batch ran before: here is its stored reply. --batch gives it another id, to run it anew.")
 	}
 	var refusal *messages.Refusal
 	if err != nil && !errors.As(err, &refusal) {
@@ -80,19 +84,19 @@ func (r runCmd) Run(a *app) error {
 	}
 	err = r.tell(a, reply, refusal, elapsed)
 	if link := cfg.TraceLink(traceID); link != "" && !r.Events {
-		a.say("trace: %s", clean(link, 400))
+		a.Say("trace: %s", terminal.Clean(link, 400))
 	}
 	return err
 }
 
 // submit runs the batch on the fleet of the settings, or on a fleet in this process if they name no
 // server. traceID is the trace of the batch; "" if there is none.
-func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []byte, d *display) (reply messages.Reply, traceID string, err error) {
+func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch, body []byte, d *progress.Display) (reply messages.Reply, traceID string, err error) {
 	quiet := "error"
 	if cfg.NATS.URL != "" {
 		quiet = "info" // shows lost and restored connections
 	}
-	log, err := a.logger(cfg, d, quiet)
+	log, err := a.Logger(cfg, d, quiet)
 	if err != nil {
 		return reply, "", err
 	}
@@ -100,7 +104,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if cfg.Given("log.level") {
 		held.release()
 	}
-	complaints, err := a.logger(cfg, held, "warn")
+	complaints, err := a.Logger(cfg, held, "warn")
 	if err != nil {
 		return reply, "", err
 	}
@@ -108,7 +112,7 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	if err != nil {
 		return reply, "", err
 	}
-	a.last = func() { // flush last: the reply must not wait for the trace collector
+	a.Last = func() { // flush last: the reply must not wait for the trace collector
 		held.release()
 		shown.flush()
 	}
@@ -117,33 +121,33 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 	defer func() { traceID = sending.traceID }()
 	if cfg.NATS.URL == "" {
 		cfg.Workers.Drain, cfg.Coordinators.Drain = min(cfg.Workers.Drain, quick), min(cfg.Coordinators.Drain, quick)
-		var person *person
+		var person *terminal.Prompt
 		if !r.Events {
-			person = promptAt(a.stdin, a.stderr)
+			person = terminal.PromptAt(a.Stdin, a.Stderr)
 		}
-		asks := newAsker(a, person, d)
-		f, err := newFleet(a.ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return asks.setApprovers(f.policy, cfg.Tenant) })
+		asks := approvals.NewPrompter(a, person, d)
+		f, err := newFleet(a.Ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return asks.SetApprovers(f.policy, cfg.Tenant) })
 		defer f.close()
 		if err != nil {
 			return reply, "", err
 		}
-		reply, err = f.once(a.ctx, sending, batch, body, asks)
+		reply, err = f.once(a.Ctx, sending, batch, body, asks)
 		return reply, "", err
 	}
-	d.tellHow(func(id string) string { return approveCommand(os.Args[0], cfg, id) })
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet run", log)
+	d.SetApproveCommand(func(id string) string { return approvals.ApproveCommand(os.Args[0], cfg, id) })
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet run", log)
 	if err != nil {
 		return reply, "", err
 	}
 	defer conn.Close()
-	c := agentOver(conn, cfg.Tenant, client.WithTracer(sending))
-	reply, err = c.Run(a.ctx, batch, client.Encoded(body), client.OnEvent(d.take))
-	if err != nil && a.ctx.Err() != nil {
-		err = errors.New("interrupted: the batch goes on without us; " + fetches(batch.Session, batch.ID))
+	c := command.ClientOver(conn, cfg.Tenant, client.WithTracer(sending))
+	reply, err = c.Run(a.Ctx, batch, client.Encoded(body), client.OnEvent(d.Take))
+	if err != nil && a.Ctx.Err() != nil {
+		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
 	}
 	// We sampled no trace, but the fleet may have.
 	if err == nil && sending.traceID == "" && cfg.TraceURL != "" {
-		ctx, cancel := context.WithTimeout(a.ctx, looking)
+		ctx, cancel := context.WithTimeout(a.Ctx, command.LookTimeout)
 		defer cancel()
 		if t, err := c.Timeline(ctx, batch.Session, batch.ID); err == nil {
 			sending.traceID = t.TraceID
@@ -153,17 +157,17 @@ func (r runCmd) submit(a *app, cfg *config.Config, batch messages.Batch, body []
 }
 
 // once runs the fleet until one batch has its reply, then stops it.
-func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, asks *asker) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, asks *approvals.Prompter) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return f.run(running, func() { close(open) }) })
-	group.Go(func() error { return asks.run(running, agentOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
+	group.Go(func() error { return asks.Run(running, command.ClientOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
 	select {
 	case <-open:
-		c := agentOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))
-		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(asks.take))
+		c := command.ClientOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))
+		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(asks.Take))
 	case <-running.Done():
 		err = running.Err()
 	}
@@ -178,14 +182,14 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.B
 }
 
 // tell prints the reply or the reinjection, and returns an error if the batch did not complete.
-func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
+func (r runCmd) tell(a *command.App, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
 	var err error
 	switch {
 	case reply.Status == "": // refused before it was sent
 	case r.Output != "reinjection":
-		err = a.print(reply)
+		err = a.Print(reply)
 	case refusal == nil:
-		err = a.printRaw(reply.Reinjection)
+		err = a.PrintRaw(reply.Reinjection)
 	}
 	switch {
 	case err != nil:
@@ -194,10 +198,10 @@ func (r runCmd) tell(a *app, reply messages.Reply, refusal *messages.Refusal, el
 		return refusedWith(refusal)
 	}
 	if !r.Events {
-		a.say("%s", summary(reply, elapsed))
+		a.Say("%s", progress.Summary(reply, elapsed))
 	}
 	if reply.Status != messages.ReplyCompleted {
-		return errSaid
+		return command.ErrPrinted
 	}
 	return nil
 }

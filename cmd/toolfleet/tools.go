@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
@@ -20,12 +23,12 @@ type toolsCmd struct {
 
 type toolsLsCmd struct {
 	daemon.Server
-	served
-	shape
+	command.ToolFlags
+	command.OutputFlags
 }
 
-func (t toolsLsCmd) Run(a *app) error {
-	cfg, err := a.settings()
+func (t toolsLsCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
@@ -33,20 +36,20 @@ func (t toolsLsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if t.json() {
-		return a.print(map[string]any{"tools": tools})
+	if t.JSON() {
+		return a.Print(map[string]any{"tools": tools})
 	}
 	rows := [][]string{{"NAME", "KIND", "POOL", "TIMEOUT", "ON CRASH", "DESCRIPTION"}}
 	for _, tool := range tools {
 		sentence, _, _ := strings.Cut(strings.ReplaceAll(tool.Description, "\n", " "), ". ")
-		rows = append(rows, []string{tool.Name, string(tool.Kind), tool.Pool, tool.Timeout().String(), string(tool.OnCrash), clean(sentence, 80)})
+		rows = append(rows, []string{tool.Name, string(tool.Kind), tool.Pool, tool.Timeout().String(), string(tool.OnCrash), terminal.Clean(sentence, 80)})
 	}
-	return a.table(rows)
+	return a.Table(rows)
 }
 
 type toolsExportCmd struct {
 	daemon.Server
-	served
+	command.ToolFlags
 	daemon.Governed
 	Provider string `required:"" placeholder:"NAME" help:"anthropic, openai-chat, openai-responses, bedrock, gemini or canonical."`
 }
@@ -57,69 +60,69 @@ func (toolsExportCmd) Help() string {
 With --nats so are those that the fleet denies: its workers say so, and where they disagree, deny wins.`
 }
 
-func (t toolsExportCmd) Run(a *app) error {
-	cfg, err := a.settings()
+func (t toolsExportCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
 	if err != nil {
 		return err
 	}
 	codec, err := provider.For(messages.Provider(t.Provider))
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	tools, err := offeredTools(a, cfg)
 	if err != nil {
 		return err
 	}
-	file, _, err := toolsFile(cfg)
+	file, _, err := localtools.File(cfg)
 	if err != nil {
 		return err
 	}
-	policy, err := policyOf(cfg, file.Rules)
+	policy, err := localtools.Policy(cfg, file.Rules)
 	if err != nil {
 		return err
 	}
 	rules, err := policy.Permissions()
 	if err != nil {
-		return usage(err)
+		return command.Usage(err)
 	}
 	tools = slices.DeleteFunc(tools, func(tool schemas.Tool) bool { return rules.DeniesTool(tool.Name) })
 	definitions, err := codec.Tools(tools)
 	if err != nil {
 		return err
 	}
-	return a.printRaw(definitions)
+	return a.PrintRaw(definitions)
 }
 
 // knownTools returns the tools of the fleet if the settings name a server, else those that run
 // would serve here; sorted by name.
-func knownTools(a *app, cfg *config.Config) ([]schemas.Tool, error) {
+func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)
 	}
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	return readBucket[schemas.Tool](a.ctx, conn, bus.BucketTools)
+	return command.ReadBucket[schemas.Tool](a.Ctx, conn, bus.BucketTools)
 }
 
 // offeredTools returns the known tools without those that the policy of the fleet's workers denies
 // altogether.
-func offeredTools(a *app, cfg *config.Config) ([]schemas.Tool, error) {
+func offeredTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)
 	}
-	conn, err := daemon.Connect(a.ctx, cfg, "toolfleet "+a.command, nil)
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	announced, err := readBucket[schemas.Announcement](a.ctx, conn, bus.BucketTools)
+	announced, err := command.ReadBucket[schemas.Announcement](a.Ctx, conn, bus.BucketTools)
 	if err != nil {
 		return nil, err
 	}
-	present, err := readBucket[wire.Presence](a.ctx, conn, bus.BucketWorkers)
+	present, err := command.ReadBucket[wire.Presence](a.Ctx, conn, bus.BucketWorkers)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +130,7 @@ func offeredTools(a *app, cfg *config.Config) ([]schemas.Tool, error) {
 }
 
 func toolsHere(cfg *config.Config) ([]schemas.Tool, error) {
-	tools, err := promises(cfg, here)
+	tools, err := localtools.Promises(cfg, localtools.Here)
 	slices.SortFunc(tools, func(a, b schemas.Tool) int { return strings.Compare(a.Name, b.Name) })
 	return tools, err
 }

@@ -3,18 +3,19 @@ package main
 import (
 	"fmt"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
 type versionCmd struct {
-	shape
+	command.OutputFlags
 }
 
-func (v versionCmd) Run(a *app) error {
+func (v versionCmd) Run(a *command.App) error {
 	b := daemon.ThisBuild()
-	if v.json() {
-		return a.print(b)
+	if v.JSON() {
+		return a.Print(b)
 	}
-	_, err := fmt.Fprintln(a.stdout, b.Line("toolfleet"))
+	_, err := fmt.Fprintln(a.Stdout, b.Line("toolfleet"))
 	return err
 }

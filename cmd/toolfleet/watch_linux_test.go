@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminaltest"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -37,44 +38,44 @@ func TestWatchTellsOfALostConnection(t *testing.T) {
 				t.Cleanup(stop)
 			}
 			answer(messages.NoBatch, messages.BatchList{V: 1, Batches: []messages.ListedBatch{{Batch: "turn-7", Status: "running", Accepted: time.Now()}}})
-			happened := []messages.Event{start(0, "Grep"), running(0, 1)}
+			happened := []messages.Event{{Type: messages.EventStart, Tool: "Grep"}, {Type: messages.EventRunning, Attempt: 1}}
 			for i := range happened {
 				happened[i].V, happened[i].Session, happened[i].Batch = 1, "s", "turn-7"
 			}
 			answer("turn-7", messages.Timeline{V: 1, Session: "s", Batch: "turn-7", Status: "running", Events: happened})
 
-			term := newTerminal(t)
+			term := terminaltest.New(t)
 			cmd := exec.CommandContext(t.Context(), "toolfleet", "watch", "s")
 			cmd.Env = append(os.Environ(), "TOOLFLEET_CONFIG=none", "GORACE=atexit_sleep_ms=0", "NO_COLOR=1", "TERM=xterm", "NATS_URL="+srv.URL())
 			var lines strings.Builder
-			cmd.Stdout, cmd.Stderr = &lines, term.tool
+			cmd.Stdout, cmd.Stderr = &lines, term.Tool
 			first := "watching session s"
 			if where == "above the board" {
-				cmd.Stdout, first = term.tool, "0  Grep  running"
+				cmd.Stdout, first = term.Tool, "0  Grep  running"
 			}
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			term.expect(first)
+			term.Expect(first)
 			srv.Stop()
-			term.expect(`msg="connection to NATS lost"`)
+			term.Expect(`msg="connection to NATS lost"`)
 			if err := srv.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			term.expect(`msg="connected to NATS again"`)
+			term.Expect(`msg="connected to NATS again"`)
 			_ = cmd.Process.Signal(os.Interrupt)
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("watch ends with %v", err)
 			}
-			fmt.Fprintln(term.tool, "below")
-			term.expect("below\r\n")
+			fmt.Fprintln(term.Tool, "below")
+			term.Expect("below\r\n")
 			if strings.Contains(lines.String(), "NATS") {
 				t.Errorf("stdout has a line of the log:\n%s", &lines)
 			}
 			if where != "above the board" {
 				return
 			}
-			screen := rows(term.text())
+			screen := terminaltest.Rows(term.Text())
 			end := screen[max(0, len(screen)-3):]
 			if board := strings.Join(screen, "\n"); strings.Count(board, "0  Grep  running") != 1 || end[0] != "turn-7" || !strings.Contains(end[1], "Grep") {
 				t.Errorf("the board is not there once, at the end:\n%s", board)

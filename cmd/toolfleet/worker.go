@@ -1,13 +1,15 @@
 package main
 
 import (
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
 type workerCmd struct {
 	daemon.Server
-	served
+	command.ToolFlags
 	daemon.Governed
 	daemon.Listens
 	Slots string `setting:"slots" placeholder:"N"`
@@ -22,17 +24,17 @@ may run on another. Without --nats it looks for a server at nats://127.0.0.1:422
 then stops them and gives up for other workers what may run again; a second one does so at once.`
 }
 
-func (workerCmd) Run(a *app) error {
-	cfg, log, err := a.load()
+func (workerCmd) Run(a *command.App) error {
+	cfg, log, err := a.Load()
 	if err != nil {
 		return err
 	}
-	tools, err := openTools(cfg, "")
+	tools, err := localtools.Open(cfg, "")
 	if err != nil {
 		return err
 	}
-	defer tools.close()
-	policy, err := tools.policy(cfg)
+	defer tools.Close()
+	policy, err := tools.Policy(cfg)
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func (workerCmd) Run(a *app) error {
 		return err
 	}
 	defer shown.flush()
-	w := workerOf(tools, policy, shown, a.hurry())
+	w := workerOf(tools, policy, shown, a.Hurry())
 	w.HTTP = reg
-	return w.Run(a.ctx, cfg)
+	return w.Run(a.Ctx, cfg)
 }

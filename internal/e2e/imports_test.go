@@ -127,6 +127,11 @@ var rooms = []room{
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e/...", may: []string{"..."}},
+	// The commands import command, progress and terminal, which import no command.
+	{path: "cmd/toolfleet/internal/terminaltest"},
+	{path: "cmd/toolfleet/internal/terminal", may: []string{"internal/rawjson", "internal/daemon"}},
+	{path: "cmd/toolfleet/internal/progress", may: plus(words, "internal/wire", "cmd/toolfleet/internal/terminal")},
+	{path: "cmd/toolfleet/internal/command", may: plus(foundations, "client", "internal/clientconn", "internal/config", "internal/daemon", "internal/telemetry", "cmd/toolfleet/internal/terminal")},
 	{path: "cmd/...", may: []string{"..."}},
 }
 

@@ -1,0 +1,299 @@
+// Package approvals is "toolfleet approvals": it lists, shows and answers the calls that wait for a
+// person. The prompt of "toolfleet run" is the same one, see Prompter.
+//
+// A person decides by the approval view, and a decision is signed for exactly what was shown. A
+// question that does not match its own id is neither shown nor answered.
+package approvals
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Cmd is "toolfleet approvals".
+type Cmd struct {
+	Ls      lsCmd      `cmd:"" help:"List the open questions, the most urgent first."`
+	Show    showCmd    `cmd:"" help:"Show a question, with all of its arguments."`
+	Approve approveCmd `cmd:"" help:"Let the call run, with exactly the arguments that are shown."`
+	Deny    denyCmd    `cmd:"" help:"Never let the call run. The model reads why."`
+	Edit    editCmd    `cmd:"" help:"Let the call run with other arguments. The model is told."`
+	Watch   watchCmd   `cmd:"" help:"Wait for questions; on a terminal, with a key, answer them one after the other."`
+	Key     keyCmd     `cmd:"" help:"Make a key to sign decisions with, and print the policy's entry for it."`
+}
+
+// Help is shown below the command's usage.
+func (Cmd) Help() string {
+	return `A call for which the policy wants a person waits until somebody answers, for approval_ttl. An id may be shortened to a
+beginning that no other open question shares. Decisions are signed with the key of an approver whom the policy names.`
+}
+
+// questionFlags holds the flags that every approvals command has.
+type questionFlags struct {
+	daemon.Server
+	command.OutputFlags
+	Tenant string `setting:"tenant" placeholder:"TOKEN" help:"Tenant whose calls wait, if not that of the settings: _ in a fleet with one tenant [$$TOOLFLEET_TENANT]."`
+}
+
+// keyFlags holds the flags of the commands that decide: the approver's key and name.
+type keyFlags struct {
+	Key string `setting:"approver.key" placeholder:"FILE"`
+	As  string `setting:"approver.name" placeholder:"NAME"`
+}
+
+type lsCmd struct{ questionFlags }
+
+func (c lsCmd) Run(a *command.App) error {
+	return withClient(a, readOnly, func(d *approvalClient) error {
+		list, err := d.open(a.Ctx)
+		if err != nil {
+			return err
+		}
+		if c.JSON() {
+			return a.Print(messages.PendingList{V: messages.Version, Pending: append([]messages.Pending{}, list...)})
+		}
+		if len(list) == 0 {
+			a.Say("%s", d.nothingOpen())
+			return nil
+		}
+		rows := pendingRows(list, time.Now())
+		if f, ok := a.Stdout.(*os.File); ok && terminal.IsTerminal(f) {
+			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+				rows = terminal.Fit(rows, width, "AGE", "ASKED BY", "AGREED")
+			}
+		}
+		return a.Table(rows)
+	})
+}
+
+// pendingRows returns a header and one table row per open question.
+func pendingRows(list []messages.Pending, now time.Time) [][]string {
+	rows := [][]string{{"ID", "TIER", "AGE", "EXPIRES IN", "ASKED BY", "AGREED", "CALL"}}
+	ids := shortIDs(list)
+	for i, p := range list {
+		rows = append(rows, []string{
+			ids[i], terminal.Clean(string(p.Tier), 20), terminal.Span(now.Sub(p.Asked)), terminal.Span(p.Expires.Sub(now)), terminal.Clean(p.Requester+"/"+string(p.Session), 40),
+			fmt.Sprintf("%d of %d", len(p.Agreed), p.Approvers), terminal.Clean(p.Line, 160),
+		})
+	}
+	return rows
+}
+
+type showCmd struct {
+	questionFlags
+	ID string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+}
+
+func (c showCmd) Run(a *command.App) error {
+	return withClient(a, readOnly, func(d *approvalClient) error {
+		p, err := d.find(a.Ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		q, err := d.show(a.Ctx, p)
+		if err != nil {
+			return err
+		}
+		if c.JSON() {
+			return a.Print(q)
+		}
+		_, err = fmt.Fprint(a.Stdout, shown(a.Stdout, q))
+		return err
+	})
+}
+
+type approveCmd struct {
+	questionFlags
+	keyFlags
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Ticket string `placeholder:"TEXT" help:"The ticket that a critical call needs."`
+	Yes    bool   `help:"Do not ask. Needed without a terminal, and then with an ID."`
+}
+
+func (c approveCmd) Run(a *command.App) error {
+	return withClient(a, withKey, func(d *approvalClient) error {
+		q, person, err := d.pick(c.ID, c.Yes)
+		if err != nil {
+			return err
+		}
+		s := decision{verdict: messages.VerdictApprove, ticket: c.Ticket}
+		if person != nil {
+			a.Say("%s", shown(a.Stderr, q))
+			if s.ticket, err = askTicket(a.Ctx, person, q, s); err != nil {
+				return err
+			}
+			if err := agreesTo(person.Confirm(a.Ctx, "approve?")); err != nil {
+				return err
+			}
+		}
+		return d.answer(q, s, c.JSON())
+	})
+}
+
+type denyCmd struct {
+	questionFlags
+	keyFlags
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Reason string `placeholder:"TEXT" help:"Why. The model reads it."`
+	Yes    bool   `help:"Do not ask. Wants an ID and --reason, which alone says as much."`
+}
+
+func (c denyCmd) Run(a *command.App) error {
+	return withClient(a, withKey, func(d *approvalClient) error {
+		if c.Yes && c.Reason == "" {
+			return command.Usagef("say why with --reason: the model reads it")
+		}
+		q, person, err := d.pick(c.ID, c.Yes || c.Reason != "")
+		if err != nil {
+			return err
+		}
+		if person != nil {
+			a.Say("%s", shown(a.Stderr, q))
+			if c.Reason, err = person.Ask(a.Ctx, "why not? The model reads it: "); err != nil {
+				return err
+			}
+		}
+		if c.Reason == "" {
+			return command.Usagef("a denial needs a reason: the model reads it")
+		}
+		return d.answer(q, decision{verdict: messages.VerdictDeny, reason: c.Reason}, c.JSON())
+	})
+}
+
+type editCmd struct {
+	questionFlags
+	keyFlags
+	ID     string `arg:"" optional:"" help:"The question's id, or its beginning. Default: the only one that is open."`
+	Input  string `placeholder:"JSON" help:"All of the new arguments. Without them $EDITOR is opened on a terminal."`
+	Reason string `placeholder:"TEXT" help:"Why. It is kept with the decision."`
+	Ticket string `placeholder:"TEXT" help:"The ticket that a critical call needs."`
+	Yes    bool   `help:"Do not ask. Needed without a terminal, and then with an ID and --input."`
+}
+
+// Help is shown below the command's usage.
+func (editCmd) Help() string {
+	return `The new arguments have to fit the tool, and the policy looks at them again. What was asked at first is kept beside them.
+Where two people have to agree, an edit counts as yours, and the other one agrees to the new arguments.`
+}
+
+func (c editCmd) Run(a *command.App) error {
+	return withClient(a, withKey, func(d *approvalClient) error {
+		q, person, err := d.pick(c.ID, c.Yes)
+		if err != nil {
+			return err
+		}
+		if person == nil && c.Input == "" {
+			return command.Usagef("there is no terminal for an editor: give the new arguments with --input")
+		}
+		s := decision{verdict: messages.VerdictEdit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
+		if person != nil {
+			a.Say("%s", shown(a.Stderr, q))
+		}
+		if c.Input == "" {
+			if s.input, err = editArguments(a.Ctx, person, q.Input); err != nil {
+				return err
+			}
+		}
+		if err := newArguments(q.Input, s.input); err != nil {
+			return command.Usage(err)
+		}
+		if person != nil {
+			a.Say("%s", terminal.Wrap(terminal.Diff(terminal.JSONText(q.Input), terminal.JSONText(s.input), terminal.Colours(a.Stderr)), terminal.Columns(a.Stderr)))
+			if s.ticket, err = askTicket(a.Ctx, person, q, s); err != nil {
+				return err
+			}
+			if err := agreesTo(person.Confirm(a.Ctx, "approve these arguments?")); err != nil {
+				return err
+			}
+		}
+		return d.answer(q, s, c.JSON())
+	})
+}
+
+// leastID is the shortest id, in characters, that a command takes when it does not show the
+// question first.
+const leastID = 8
+
+// pick returns the question that an id means, and the person to ask about it. The person is nil if
+// yes is set: then nothing is asked, and the id must have at least leastID characters.
+func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal.Prompt, error) {
+	var someone *terminal.Prompt
+	if !yes {
+		if someone = terminal.PromptAt(d.app.Stdin, d.app.Stderr); someone == nil {
+			said := "--yes"
+			if d.app.Command == "approvals deny" {
+				said = "--reason TEXT"
+			}
+			return messages.Approval{}, nil, command.Usagef("there is no terminal to ask at: look at the question with `toolfleet approvals show`, then name it and say %s", said)
+		}
+	} else if len(id) < leastID {
+		return messages.Approval{}, nil, command.Usagef("name the question by %d characters of its id or more: nobody is asked whether it is the right one", leastID)
+	}
+	p, err := d.find(d.app.Ctx, id)
+	if err != nil {
+		return messages.Approval{}, nil, err
+	}
+	q, err := d.show(d.app.Ctx, p)
+	return q, someone, err
+}
+
+// agreesTo turns a no into an error, so that the command fails and the question stays open.
+func agreesTo(yes bool, err error) error {
+	if err == nil && !yes {
+		err = errors.New("nothing was decided: the question stays open")
+	}
+	return err
+}
+
+// answer hands in a decision and, with -o json, prints the fleet's answer.
+func (d *approvalClient) answer(q messages.Approval, s decision, asJSON bool) error {
+	answer, err := d.decide(d.app.Ctx, q, s)
+	if err != nil || !asJSON {
+		return err
+	}
+	return d.app.Print(answer)
+}
+
+type keyCmd struct {
+	daemon.General
+	command.OutputFlags
+	As   string `setting:"approver.name" placeholder:"NAME"`
+	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its entry is printed."`
+}
+
+// Help is shown below the command's usage.
+func (keyCmd) Help() string {
+	return `The file is the approver's own: whoever has it decides in their name. The entry goes into the policy file of the fleet.
+The same key can be the person's identity at the NATS server (--nkey).`
+}
+
+func (c keyCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
+	if err != nil {
+		return err
+	}
+	key, made, err := ReadOrMakeKey(c.File)
+	if err != nil {
+		return err
+	}
+	about := "was there already"
+	if made {
+		about = "holds the key: keep it to yourself"
+	}
+	a.Say("%s %s. For the policy file of the fleet:\n", c.File, about)
+	name := ApproverName(cfg)
+	if c.JSON() {
+		return a.Print(messages.Approver{Name: name, Key: key.Public()})
+	}
+	_, err = fmt.Fprintf(a.Stdout, "approvers:\n  - name: %s\n    key: %s\n", name, key.Public())
+	return err
+}

@@ -1,0 +1,100 @@
+package approvals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// errClosed cancels a prompt: the question was answered elsewhere or has expired. Only the fleet
+// decides that, because our own clock may be wrong.
+var errClosed = errors.New("the question is closed")
+
+// prompt is the approval prompt: it shows a question, asks the person for a choice and hands the
+// decision in. alone means that the person is the fleet's only approver: an empty answer then asks
+// again instead of leaving the question open, and a question that needs two people can only be
+// denied.
+func (d *approvalClient) prompt(ctx context.Context, someone *terminal.Prompt, q messages.Approval, alone bool) error {
+	d.app.Say("\n%s", shown(d.app.Stderr, q))
+	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
+	if alone {
+		choices = "[a]pprove, [d]eny, [e]dit? "
+	}
+	if alone && q.Approvers > 1 {
+		d.app.Say("%d people have to agree, and here is only you.", q.Approvers)
+		choices = "[d]eny? "
+	}
+	for {
+		answer, err := someone.Ask(ctx, choices)
+		if errors.Is(err, terminal.ErrNoAnswer) && alone {
+			d.app.Say("no answer: the call waits until its question expires, in %s", terminal.Span(time.Until(q.Expires)))
+			_, err = someone.Ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
+			answer = ""
+		}
+		if err != nil {
+			return err
+		}
+		choice := chosen(choices, answer)
+		if choice == 0 {
+			if answer == "" && !alone {
+				return nil
+			}
+			continue
+		}
+		s, err := d.complete(ctx, someone, q, choice)
+		if err == nil {
+			// Hand the decision in even if the question closes at this moment, with a context that
+			// does not end then: this decision may be what closes it.
+			_, err = d.decide(d.app.Ctx, q, s)
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, terminal.ErrNoAnswer): // no answer to a follow-up: ask for the choice again
+			continue
+		}
+		d.app.Say("%v", err)
+	}
+}
+
+// chosen returns the first letter of the choice that an answer names by its word or a prefix of it,
+// 0 for none. Thus "abort" does not approve.
+func chosen(choices, answer string) byte {
+	for _, word := range []string{"approve", "deny", "edit"} {
+		if answer != "" && strings.HasPrefix(word, strings.ToLower(answer)) && strings.Contains(choices, "["+word[:1]+"]") {
+			return word[0]
+		}
+	}
+	return 0
+}
+
+// complete asks for what a choice needs: the reason of a denial, the arguments of an edit, a
+// ticket.
+func (d *approvalClient) complete(ctx context.Context, someone *terminal.Prompt, q messages.Approval, choice byte) (s decision, err error) {
+	switch choice {
+	case 'a':
+		s.verdict = messages.VerdictApprove
+		s.ticket, err = askTicket(ctx, someone, q, s)
+	case 'd':
+		s.verdict = messages.VerdictDeny
+		s.reason, err = someone.Ask(ctx, "why not? The model reads it: ")
+	case 'e':
+		s.verdict = messages.VerdictEdit
+		if s.input, err = editArguments(ctx, someone, q.Input); err != nil {
+			return s, err
+		}
+		d.app.Say("%s", terminal.Wrap(terminal.Diff(terminal.JSONText(q.Input), terminal.JSONText(s.input), terminal.Colours(d.app.Stderr)), terminal.Columns(d.app.Stderr)))
+		if err = agreesTo(someone.Confirm(ctx, "approve these arguments?")); err == nil {
+			s.ticket, err = askTicket(ctx, someone, q, s)
+		}
+	}
+	if err == nil && s.verdict == messages.VerdictDeny && s.reason == "" {
+		err = fmt.Errorf("a denial needs a reason: the model reads it")
+	}
+	return s, err
+}

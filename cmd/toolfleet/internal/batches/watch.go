@@ -1,0 +1,162 @@
+package batches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/progress"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// WatchCmd is "toolfleet watch".
+type WatchCmd struct {
+	daemon.Server
+	command.OutputFlags
+	Session string `arg:"" help:"Session whose batches to watch."`
+	Since   string `placeholder:"WHEN" help:"Begin with the batches that have ended since: 10m ago, or a time such as 2026-01-31T08:00:00Z."`
+}
+
+// Help is shown below the command's usage.
+func (WatchCmd) Help() string {
+	return `Shows what happens to the batches of a session, each from its beginning: those that are open, and those that come, and with
+--since those that have ended. What happens while the connection is lost is shown once it is back. On a terminal the
+running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. Who may see it (as
+"toolfleet batch ls" needs it) is told first what is open and what it waits for. With -o json each event is a JSON object on a
+line, and nothing else. Ctrl-C ends it.`
+}
+
+// Run shows the events of the session until its context ends.
+func (c WatchCmd) Run(a *command.App) error {
+	if c.Session == "" {
+		return command.Usagef("the session is missing or empty")
+	}
+	since, err := command.ParseMoment("--since", c.Since, time.Now())
+	if err != nil {
+		return err
+	}
+	cfg, err := a.Settings()
+	if err != nil {
+		return err
+	}
+	d := progress.NewDisplay(a.Stdout, c.JSON()) // the board is this command's data, so it goes to stdout
+	d.ExpectNothing()
+	defer d.Close()
+	var beside io.Writer = a.Stderr
+	if d.Live() && terminal.IsTerminal(a.Stderr) { // stderr is the board's screen
+		beside = d
+	}
+	log, err := a.Logger(cfg, beside, "")
+	if err != nil {
+		return err
+	}
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet watch", log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	agent := command.ClientOver(conn, cfg.Tenant)
+	watch := func(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
+		for e, err := range agent.Watch(ctx, s, client.Since(since)) {
+			if err != nil {
+				return err
+			}
+			each(e)
+		}
+		return nil
+	}
+	a.Say("watching session %s. Ctrl-C ends it", terminal.Clean(c.Session, 80))
+	switch list, err := agent.Batches(a.Ctx, messages.SessionID(c.Session), client.ListOptions{Since: since}); {
+	case errors.Is(err, client.ErrNoFleet):
+		a.Say("no coordinator answers yet; what happens is shown once one does")
+	case err == nil && len(list.Batches) == 0:
+		a.Say("%s", nothingOpen(list.Newest, time.Now()))
+	}
+	return command.WhileRead(a.Ctx, func(ctx context.Context, wrote func(error)) error {
+		if c.JSON() {
+			return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) { wrote(a.Print(e)) })
+		}
+		if !terminal.IsTerminal(a.Stdout) {
+			d.SetOutput(reportingWriter{a.Stdout, wrote})
+		}
+		w := progress.NewSession(terminal.Colours(a.Stdout), d.Live())
+		d.ShowSession(w)
+		ctx, end := context.WithCancel(ctx)
+		listed := make(chan struct{})
+		var listing sync.WaitGroup
+		defer listing.Wait()
+		defer end()
+		listing.Go(func() {
+			defer close(listed)
+			list := c.open(ctx, conn, cfg.Tenant)
+			d.Show(func(now time.Time) string { return statusLines(list, now) })
+		})
+		return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) {
+			<-listed // print the open batches before the first event
+			d.Show(func(now time.Time) string { return w.Take(e, now) })
+		})
+	})
+}
+
+// nothingOpen says why there is nothing to see yet, and how to see the session's last batch.
+func nothingOpen(newest *messages.ListedBatch, now time.Time) string {
+	if newest == nil {
+		return "no batch of it is open, and none has ended lately; what begins is shown"
+	}
+	ago := max(0, now.Sub(newest.Ended))
+	return fmt.Sprintf("no batch of it is open; the last, %s, was %s %s ago, and --since %s shows it. What begins is shown",
+		terminal.Clean(string(newest.Batch), 40), terminal.Clean(newest.Status, 20), terminal.Span(ago), sinceText(ago+time.Minute))
+}
+
+// sinceText formats a duration for --since, which has no unit for days.
+func sinceText(d time.Duration) string {
+	if hours := int(d.Hours()); hours >= 48 {
+		return fmt.Sprintf("%dh%02dm", hours, int(d.Minutes())%60)
+	}
+	return terminal.Span(d)
+}
+
+// reportingWriter is a writer that reports the result of each write.
+type reportingWriter struct {
+	io.Writer
+	wrote func(error)
+}
+
+func (t reportingWriter) Write(text []byte) (int, error) {
+	n, err := t.Writer.Write(text)
+	t.wrote(err)
+	return n, err
+}
+
+// open lists the open batches of the session, at most 20. It returns none, without a message, if
+// the user may not read them or the fleet does not answer in five times looking.
+func (c WatchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
+	ctx, cancel := context.WithTimeout(ctx, 5*command.LookTimeout)
+	defer cancel()
+	if !mayList(ctx, conn) {
+		return nil
+	}
+	list, _, err := newListing(conn).list(ctx, tenant, c.Session, "", 20)
+	if err != nil {
+		return nil // the events are shown regardless
+	}
+	return list
+}
+
+// statusLines returns one line per open batch.
+func statusLines(list []openBatch, now time.Time) string {
+	var out strings.Builder
+	for _, o := range list {
+		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", terminal.Clean(string(o.Batch), 40), terminal.Timestamp(o.Accepted), o.Text(now))
+	}
+	return out.String()
+}

@@ -1,0 +1,29 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+)
+
+// ReadBucket returns every value of a bucket, in the order of their keys.
+func ReadBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, error) {
+	found, err := conn.Values(ctx, conn.Names().Stream(name))
+	if errors.Is(err, bus.ErrNoStream) {
+		return nil, fmt.Errorf("bucket %s: %w, or it is not ready; no fleet has run on this server yet: start `toolfleet coordinator` and `toolfleet worker`", name, bus.ErrNoStream)
+	}
+	if err != nil {
+		return nil, err
+	}
+	values := make([]T, len(found))
+	for i, key := range rawjson.SortedKeys(found) {
+		if err := json.Unmarshal(found[key], &values[i]); err != nil {
+			return nil, fmt.Errorf("%s in bucket %s cannot be read: %w", key, name, err)
+		}
+	}
+	return values, nil
+}

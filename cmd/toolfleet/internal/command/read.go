@@ -1,0 +1,48 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"syscall"
+	"time"
+)
+
+// LookTimeout bounds how long a command looks at the fleet around a batch when the user asked only
+// for the batch. A user without the rights for that gets no answer at all, so the wait must be
+// short.
+const LookTimeout = time.Second
+
+// ParseMoment reads a point in time: RFC 3339, or a duration before now such as 24h.
+func ParseMoment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, Usagef("%s %.40q: want how long ago, such as 24h, or a time such as 2026-01-31T08:00:00Z", flag, text)
+	}
+	return at, nil
+}
+
+// WhileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell reports
+// each write's result to wrote. A closed pipe is no error: the reader has seen enough.
+func WhileRead(ctx context.Context, tell func(ctx context.Context, wrote func(error)) error) error {
+	telling, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	err := tell(telling, func(err error) {
+		if err != nil {
+			end(err)
+		}
+	})
+	if ctx.Err() == nil {
+		err = cmp.Or(context.Cause(telling), err)
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return err
+}

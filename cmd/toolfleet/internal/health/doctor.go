@@ -1,0 +1,466 @@
+// Package health is "toolfleet doctor" and "toolfleet status": how a fleet, its server and its workers
+// are, and what to do where something is wrong.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/policy"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/service"
+	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/internal/fleetgauges"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/permission"
+)
+
+// DoctorCmd is "toolfleet doctor".
+type DoctorCmd struct {
+	daemon.Server
+	daemon.Governed
+	command.OutputFlags
+}
+
+// Help is shown below the command's usage.
+func (DoctorCmd) Help() string {
+	return `Each line is ok, warn or fail, and says what to do. The exit status is 1 when any line is fail.`
+}
+
+// finding is one line of the doctor's.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"` // ok, warn, fail
+	Detail string `json:"detail"`
+	Next   string `json:"next,omitempty"` // what to do
+}
+
+// examination gathers findings about one fleet.
+type examination struct {
+	ctx      context.Context
+	cfg      *config.Config
+	conn     *bus.Conn
+	findings []finding
+}
+
+func (e *examination) ok(check, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "ok", fmt.Sprintf(format, args...), ""})
+}
+
+func (e *examination) warn(check, next, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "warn", fmt.Sprintf(format, args...), next})
+}
+
+func (e *examination) fail(check, next, format string, args ...any) {
+	e.findings = append(e.findings, finding{check, "fail", fmt.Sprintf(format, args...), next})
+}
+
+// Run prints the findings to stdout. It fails if one of them is "fail".
+func (d DoctorCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
+	if err != nil {
+		return err
+	}
+	e := &examination{ctx: a.Ctx, cfg: cfg}
+	e.examine()
+	if d.JSON() {
+		err = a.Print(map[string]any{"findings": e.findings})
+	} else {
+		err = a.Table(findingRows(e.findings))
+	}
+	for _, f := range e.findings {
+		if f.Status == "fail" {
+			return errors.Join(err, command.ErrPrinted)
+		}
+	}
+	return err
+}
+
+func findingRows(findings []finding) (rows [][]string) {
+	for _, f := range findings {
+		detail := terminal.Clean(f.Detail, 300)
+		if f.Next != "" {
+			detail += ". " + f.Next
+		}
+		rows = append(rows, []string{f.Status, f.Check, detail})
+	}
+	return rows
+}
+
+func (e *examination) examine() {
+	e.settings()
+	e.approvers()
+	conn, err := daemon.Connect(e.ctx, e.cfg, "toolfleet doctor", nil)
+	if err != nil {
+		e.fail("connection", "", "%v", err)
+		return
+	}
+	defer conn.Close()
+	e.conn = conn
+	e.ok("connection", "connected")
+	e.server()
+	e.payload()
+	e.sync()
+	if !e.rights() || !e.streams() {
+		return
+	}
+	e.writable()
+	e.room()
+	e.consumers()
+	e.workers()
+	e.sessions()
+	e.dead()
+}
+
+func (e *examination) settings() {
+	if e.cfg.File() != "" {
+		e.ok("settings", "from %s", e.cfg.File())
+	}
+	for _, name := range e.cfg.Strange() {
+		e.warn("settings", "See `toolfleet config print` for the names.", "%s is set and is no setting", name)
+	}
+}
+
+// approvers looks for calls that are refused because nobody, or not enough people, can be asked.
+func (e *examination) approvers() {
+	p, err := localtools.Policy(e.cfg, schemas.Rules{})
+	if err != nil {
+		e.fail("policy", "", "%v", err)
+		return
+	}
+	people := p.Needs()
+	asked := permission.Ruling{Permission: messages.Permission{Effect: string(permission.Ask)}, Approvers: people, Ticket: people > 1}
+	if lacks := policy.TooFewApprovers(p, asked); lacks != "" {
+		e.warn("policy", "Name approvers in the policy file (--policy): `toolfleet approvals key FILE` makes a key and prints the lines.", "a call that the policy asks about %s", lacks)
+	}
+}
+
+// server looks at the server itself, and compares clocks: ours is used for deadlines, its for lifetimes.
+func (e *examination) server() {
+	asked := time.Now()
+	server, err := inspect.Server(e.ctx, e.conn)
+	if err != nil {
+		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not say what it is: %v", err)
+		return
+	}
+	e.ok("server", "%s, version %s", server.Name, server.Version)
+	if !server.JetStream {
+		e.fail("jetstream", "Start nats-server with jetstream enabled, or use `toolfleet nats`.", "JetStream is off")
+	} else {
+		e.ok("jetstream", "on")
+	}
+	halfway := asked.Add(time.Since(asked) / 2)
+	switch off := server.Time.Sub(halfway).Abs().Round(time.Millisecond); {
+	case server.Time.IsZero():
+	case off > time.Second:
+		e.warn("clock", "Let NTP keep the clocks of all machines.", "the server's clock and ours differ by %v", off)
+	default:
+		e.ok("clock", "differs from the server's by %v", off)
+	}
+}
+
+func (e *examination) payload() {
+	const least = 1 << 20
+	if limit := e.conn.MaxPayload(); limit < least {
+		e.warn("max_payload", "Set max_payload: 1MB or more; batches and large results are refused beyond it.", "%d bytes", limit)
+	} else {
+		e.ok("max_payload", "%d bytes", limit)
+	}
+}
+
+func (e *examination) sync() {
+	const how = "Set jetstream { sync_interval: always } on every server."
+	accepted := ""
+	if e.cfg.UnsafeSync {
+		accepted = "; unsafe_sync accepts that"
+	}
+	switch mode := e.conn.SyncMode(e.ctx); mode {
+	case bus.SyncAlways:
+		e.ok("sync", "always: what is acknowledged survives a power failure")
+	case bus.SyncInterval:
+		e.warn("sync", how, "now and then: a power failure may lose accepted batches%s", accepted)
+	default:
+		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account%s", accepted)
+	}
+}
+
+// rights reports whether this user may look at everything. Who may not is not answered, which looks like a broken server.
+func (e *examination) rights() bool {
+	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls) // see writable; not even coordinators may
+	if !e.conn.May(e.ctx, subject) {
+		e.fail("rights", "Look as one who may, for example the operator of docs/identities.md.", "this user may not ask the server everything, for one %s", subject)
+		return false
+	}
+	return true
+}
+
+// streams reports whether all of them are there.
+func (e *examination) streams() bool {
+	names := e.conn.Names()
+	var missing []string
+	for _, name := range []string{
+		names.Stream(bus.Batches), names.Stream(bus.Jobs), names.Stream(bus.Calls), names.Stream(bus.Results), names.Stream(bus.Audit),
+		names.Stream(bus.Dead), names.Stream(bus.Replies), "KV_" + names.Stream(bus.BucketTools), "KV_" + names.Stream(bus.BucketKeys), "KV_" + names.Stream(bus.BucketWorkers),
+		"KV_" + names.Stream(bus.BucketApprovals), "OBJ_" + names.Stream(bus.Objects),
+	} {
+		switch _, err := inspect.Stream(e.ctx, e.conn, name); {
+		case errors.Is(err, bus.ErrNoStream):
+			missing = append(missing, name)
+		case err != nil:
+			e.fail("streams", "Give this user the right to $JS.API.>, or look as another.", "%v", err)
+			return false
+		}
+	}
+	var lost *provision.LostStream
+	if err := provision.Lost(e.ctx, e.conn); errors.As(err, &lost) {
+		e.fail("streams", "", "%v", err)
+		return false
+	}
+	if len(missing) > 0 {
+		e.fail("streams", "Start `toolfleet coordinator`: it makes them. Is --prefix right?", "missing: %s", strings.Join(missing, ", "))
+		return false
+	}
+	// Nothing is missing, so this makes nothing: it checks, as every daemon does when it starts.
+	if err := provision.Ensure(e.ctx, e.conn, e.cfg.Provision()); err != nil {
+		e.fail("streams", "", "%v", err)
+		return false
+	}
+	e.ok("streams", "present and as needed")
+	return true
+}
+
+func (e *examination) consumers() {
+	info, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches), bus.CoordinatorsConsumer)
+	if err == nil && info.Waiting > 0 {
+		e.ok("coordinators", "taking batches")
+		return
+	}
+	var held inspect.StreamState
+	if err == nil || errors.Is(err, bus.ErrNotFound) { // the latter where the server has started anew, and no coordinator since
+		held, err = inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches))
+	}
+	if err != nil {
+		e.fail("coordinators", "", "%v", err)
+		return
+	}
+	e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches, %s", openBatches(held.Messages))
+}
+
+func (e *examination) workers() {
+	workers, err := command.ReadBucket[wire.Presence](e.ctx, e.conn, bus.BucketWorkers)
+	var tools []schemas.Tool
+	if err == nil {
+		tools, err = command.ReadBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
+	}
+	if err != nil {
+		e.fail("workers", "", "%v", err)
+		return
+	}
+	if len(workers) == 0 {
+		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
+	} else {
+		e.policies(workers)
+		e.ok("workers", "%s in %s", terminal.Count(len(workers), "worker"), terminal.Count(len(poolsOf(workers, nil)), "pool"))
+	}
+	for _, p := range poolsOf(workers, tools) {
+		e.pool(p, tools)
+	}
+	e.toolsets(workers, tools)
+}
+
+// toolsets names the workers that do not serve what their pool does.
+func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
+	for _, d := range toolsetDifferences(workers, tools) {
+		if len(d.Unserved) > 0 {
+			e.fail("workers", "Restart a worker of the pool with the tools file that is meant: calls are planned with what was announced last.", "%s", d)
+			continue
+		}
+		e.warn("workers", "Start every worker of a pool with the same tools file, or give the tools that only some of them serve a pool of their own.", "%s", d)
+	}
+}
+
+// pool looks for calls that nobody will take. What is in flight counts: without workers it waits to be delivered again.
+func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
+	if p.Workers > 0 {
+		if _, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
+			e.fail("workers", "Restart a worker of the pool.", "%v", err)
+		}
+		return
+	}
+	queue, err := inspect.Pool(e.ctx, e.conn, p.Pool)
+	waiting := int(queue.Pending + queue.InFlight)
+	switch {
+	case err != nil:
+		e.fail("workers", "", "%v", err)
+	case waiting > 0:
+		e.fail("workers", "Start `toolfleet worker --tools FILE` with a file that has a tool of this pool: "+terminal.Clean(namesOf(toolsIn(p.Pool, tools)), 200)+".",
+			"pool %s: %s waiting and no worker that serves it", p.Pool, terminal.Count(waiting, "call"))
+	}
+}
+
+// answerTime is how long coordinators may take to say what they are. How many there are nobody knows.
+const answerTime = 500 * time.Millisecond
+
+// coordinatorsOf is the coordinators of this fleet that answer.
+func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]service.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	all, err := service.Find(ctx, conn, "toolfleet")
+	door := conn.Names().EverySession(wire.VerbControl)
+	return slices.DeleteFunc(all, func(s service.Service) bool { // of a fleet with another prefix
+		return !slices.ContainsFunc(s.Endpoints, func(at service.Endpoint) bool { return at.Subject == door })
+	}), err
+}
+
+// policies compares by which policy the members of the fleet decide.
+func (e *examination) policies(workers []wire.Presence) {
+	const next = "Give every worker and coordinator the same policy file (--policy)."
+	services, err := coordinatorsOf(e.ctx, e.conn)
+	if err != nil {
+		e.warn("policy", "Give this user the right to $SRV.>, or look as another.", "the coordinators do not say by which one they decide: %v", err)
+	}
+	theirs, ours := map[string]bool{}, map[string]bool{}
+	for _, s := range services {
+		theirs[s.Metadata["policy"]] = true
+	}
+	ungoverned := 0
+	for _, w := range workers {
+		ours[w.Policy] = true
+		if w.Policy == "" {
+			ungoverned++
+		}
+	}
+	platforms := maps.Clone(theirs)
+	for version := range ours {
+		platforms[wire.PlatformPolicy(version)] = true
+	}
+	switch {
+	case ungoverned > 0 && len(theirs) > 0 && !theirs[""]:
+		e.fail("policy", next, "%s without a policy: they take no calls, because the coordinators have one", terminal.Count(ungoverned, "worker"))
+	case len(theirs) > 1:
+		e.warn("policy", next+" Decisions about calls are taken by some and not by others.", "the coordinators have %d different policies", len(theirs))
+	case len(theirs) > 0 && len(platforms) > 1:
+		e.warn("policy", next, "workers decide by another policy than the coordinators have")
+	case len(ours) > 1:
+		e.warn("policy", next+" What was approved under one policy is asked again under another.", "the workers decide by %d different policies", len(ours))
+	case ours[""]:
+		e.ok("policy", "none")
+	default:
+		e.ok("policy", "the same for all")
+	}
+}
+
+// writable finds the streams that refuse every write: a disk that was full leaves them so until the server is
+// restarted, also when there is room again, and whoever publishes to one hears nothing. Deleting a message that is not
+// there changes nothing, and fails for just that reason.
+func (e *examination) writable() {
+	const never = 1 << 62
+	names := e.conn.Names()
+	good := true
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Audit, bus.Dead} {
+		if err := e.conn.Delete(e.ctx, names.Stream(stream), never); err != nil {
+			good = false
+			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before. What it acknowledged is kept.", "%v", err)
+		}
+	}
+	if good {
+		e.ok("writable", "every stream takes writes")
+	}
+}
+
+// room finds the streams that have reached a bound.
+func (e *examination) room() {
+	names := e.conn.Names()
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies} {
+		info, err := inspect.Stream(e.ctx, e.conn, names.Stream(stream))
+		if err != nil {
+			e.fail("room", "", "%v", err)
+			continue
+		}
+		const raise = "Raise it in the settings of the server's stream, or wait until what is there ends or ages out."
+		if most := info.MaxMessages; most > 0 && info.Messages >= uint64(most) {
+			e.warn("room", raise, "%s is full: it holds %d messages and max_msgs is %d; further ones are refused", names.Stream(stream), info.Messages, most)
+		}
+		switch most := info.MaxBytes; {
+		case most > 0 && info.Bytes >= uint64(most):
+			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it takes nothing, and batches wait for it", names.Stream(stream), info.Bytes, most)
+		case most > 0 && float64(info.Bytes) > 0.9*float64(most):
+			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.Bytes, most)
+		}
+	}
+}
+
+// stuckSessions is how many sessions that stand still are named.
+const stuckSessions = 50
+
+// sessions names the sessions that stand still although nothing explains it.
+func (e *examination) sessions() {
+	tools, err := command.ReadBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
+	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, tools))
+	for done := false; !done && err == nil; {
+		done, err = sweep.Step(e.ctx)
+	}
+	if err != nil {
+		e.fail("sessions", "", "%v", err)
+		return
+	}
+	now := e.conn.Now(e.ctx)
+	for i, h := range sweep.Stuck() {
+		if i == stuckSessions {
+			e.fail("sessions", "`toolfleet batch ls` lists every open batch.", "and %d more", len(sweep.Stuck())-i)
+			break
+		}
+		session, batch := terminal.Clean(string(h.Session), 80), terminal.Clean(string(h.Batch), 80)
+		if h.Key.Tenant != messages.OneTenant {
+			session += " of tenant " + h.Key.Tenant
+		}
+		if h.Replied {
+			e.fail("sessions", "`toolfleet abort SESSION BATCH` has a coordinator take it out of the log; its reply stays as it is.",
+				"session %s stands still: its batch %s has had its reply for %s and is still in the log", session, batch, terminal.Span(now.Sub(h.Since)))
+			continue
+		}
+		e.fail("sessions", "`toolfleet batch get BATCH --session SESSION --timeline` shows how far it came; then restart the coordinators.",
+			"session %s stands still: no call of its batch %s has been queued, run or waited for a person for %s", session, batch, terminal.Span(now.Sub(h.Since)))
+	}
+	if len(sweep.Stuck()) == 0 {
+		e.ok("sessions", "none stands still")
+	}
+}
+
+// newestDead is how many of the messages that were set aside are told.
+const newestDead = 3
+
+func (e *examination) dead() {
+	info, err := inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Dead))
+	var newest []journal.DeadEntry
+	if err == nil {
+		newest, err = journal.New(e.conn).Dead(e.ctx, newestDead)
+	}
+	switch {
+	case err != nil:
+		e.fail("set aside", "", "%v", err)
+	case len(newest) == 0:
+		e.ok("set aside", "nothing")
+	default:
+		var reasons []string
+		for _, d := range newest {
+			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, terminal.Clean(d.Buried.Reason, 80)))
+		}
+		e.warn("set aside", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` forgets one.",
+			"%s could not be processed; the newest: %s", terminal.Count(int(info.Messages), "message"), strings.Join(reasons, "; "))
+	}
+}

@@ -1,0 +1,225 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// StatusCmd is "toolfleet status".
+type StatusCmd struct {
+	daemon.Server
+	command.OutputFlags
+}
+
+// fleetStatus is what -o json prints.
+type fleetStatus struct {
+	Workers []wire.Presence `json:"workers"`
+	Tools   []schemas.Tool  `json:"tools"`
+	Pools   []poolStatus    `json:"pools"`
+	// Differences is the workers that do not serve what their pool does.
+	Differences []toolsetDifference `json:"differences,omitempty"`
+	// Coordinators is how many answer; absent where this user may not ask them.
+	Coordinators *int   `json:"coordinators,omitempty"`
+	Batches      uint64 `json:"batches"` // accepted and not finished
+	Dead         uint64 `json:"dead"`    // messages that could not be processed
+	Sync         string `json:"sync"`    // when the server writes to the disk: always, interval, unknown
+	// UnsafeSync is set where the settings accept a server that does not sync always.
+	UnsafeSync bool `json:"unsafe_sync"`
+}
+
+type poolStatus struct {
+	Pool     string `json:"pool"`
+	Workers  int    `json:"workers"`
+	Slots    int    `json:"slots"`
+	Pending  int    `json:"pending"`   // jobs that no worker has taken
+	InFlight int    `json:"in_flight"` // jobs that a worker has in hand
+}
+
+// Run prints the state of the fleet to stdout.
+func (s StatusCmd) Run(a *command.App) error {
+	cfg, err := a.Settings()
+	if err != nil {
+		return err
+	}
+	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet status", nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var coordinators *int
+	var counting sync.WaitGroup
+	counting.Go(func() { coordinators = countCoordinators(a.Ctx, conn) })
+	status, err := statusOf(a.Ctx, conn)
+	counting.Wait()
+	if err != nil {
+		return err
+	}
+	status.Coordinators = coordinators
+	status.Sync, status.UnsafeSync = conn.SyncMode(a.Ctx), cfg.UnsafeSync
+	if s.JSON() {
+		return a.Print(status)
+	}
+	return status.show(a)
+}
+
+func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
+	if s.Workers, err = command.ReadBucket[wire.Presence](ctx, conn, bus.BucketWorkers); err != nil {
+		return s, err
+	}
+	if s.Tools, err = command.ReadBucket[schemas.Tool](ctx, conn, bus.BucketTools); err != nil {
+		return s, err
+	}
+	names := conn.Names()
+	for stream, into := range map[string]*uint64{bus.Batches: &s.Batches, bus.Dead: &s.Dead} {
+		held, err := inspect.Stream(ctx, conn, names.Stream(stream))
+		if err != nil {
+			return s, err
+		}
+		*into = held.Messages
+	}
+	s.Pools = poolsOf(s.Workers, s.Tools)
+	s.Differences = toolsetDifferences(s.Workers, s.Tools)
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		queue, err := inspect.Pool(ctx, conn, p.Pool) // as the gauges of coordinators count
+		if err != nil {
+			return s, err
+		}
+		p.Pending, p.InFlight = int(queue.Pending), int(queue.InFlight)
+	}
+	return s, nil
+}
+
+// countCoordinators is how many coordinators answer; nil where this user may not ask them.
+func countCoordinators(ctx context.Context, conn *bus.Conn) *int {
+	if !conn.May(ctx, "$SRV.INFO.toolfleet") {
+		return nil
+	}
+	services, err := coordinatorsOf(ctx, conn)
+	if err != nil {
+		return nil
+	}
+	n := len(services)
+	return &n
+}
+
+// poolsOf is every pool that a worker serves or a tool names, sorted.
+func poolsOf(workers []wire.Presence, tools []schemas.Tool) []poolStatus {
+	byName := map[string]poolStatus{}
+	for _, t := range tools {
+		byName[t.Pool] = poolStatus{}
+	}
+	for _, w := range workers {
+		for _, name := range w.Pools {
+			p := byName[name]
+			p.Workers++
+			p.Slots += w.Slots
+			byName[name] = p
+		}
+	}
+	pools := []poolStatus{}
+	for _, name := range rawjson.SortedKeys(byName) {
+		p := byName[name]
+		p.Pool = name
+		pools = append(pools, p)
+	}
+	return pools
+}
+
+func toolsIn(pool string, tools []schemas.Tool) []schemas.Tool {
+	return slices.DeleteFunc(slices.Clone(tools), func(t schemas.Tool) bool { return t.Pool != pool })
+}
+
+func (s fleetStatus) show(a *command.App) error {
+	now := time.Now()
+	workers := [][]string{{"WORKER", "BUSY", "SLOTS", "POOLS", "TOOLS", "UP", "HEARD", "VERSION"}}
+	for _, w := range s.Workers {
+		workers = append(workers, []string{
+			terminal.Clean(w.Worker, 64), fmt.Sprint(w.Busy), fmt.Sprint(w.Slots), strings.Join(w.Pools, ","), fmt.Sprint(len(w.Tools)),
+			terminal.Span(w.Seen.Sub(w.Started)), terminal.Span(now.Sub(w.Seen)) + " ago", terminal.Clean(w.Version, 32),
+		})
+	}
+	pools := [][]string{{"POOL", "WORKERS", "SLOTS", "PENDING", "IN FLIGHT", "TOOLS"}}
+	for _, p := range s.Pools {
+		pools = append(pools, []string{
+			p.Pool, fmt.Sprint(p.Workers), fmt.Sprint(p.Slots), fmt.Sprint(p.Pending), fmt.Sprint(p.InFlight), namesOf(toolsIn(p.Pool, s.Tools)),
+		})
+	}
+	for i, rows := range [][][]string{workers, pools} {
+		if i > 0 {
+			fmt.Fprintln(a.Stdout)
+		}
+		if err := a.Table(rows); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(a.Stdout, "\n%s%s\nsync: %s%s\n", s.differ(), s.open(), s.Sync, s.risk())
+	return err
+}
+
+// differ is a line for each group of workers that do not serve what their pool does.
+func (s fleetStatus) differ() string {
+	var text strings.Builder
+	for _, d := range s.Differences {
+		fmt.Fprintf(&text, "%s (toolfleet doctor)\n", d)
+	}
+	return text.String()
+}
+
+// open is who drives batches, what is open and what was set aside, on one line.
+func (s fleetStatus) open() string {
+	var text string
+	if s.Coordinators != nil {
+		text = terminal.Count(*s.Coordinators, "coordinator") + ", "
+	}
+	return text + openBatches(s.Batches) + ", " + terminal.Count(int(s.Dead), "message") + " set aside"
+}
+
+func openBatches(n uint64) string {
+	switch n {
+	case 0:
+		return "no batch open"
+	case 1:
+		return "1 batch open (toolfleet batch ls)"
+	}
+	return fmt.Sprintf("%d batches open (toolfleet batch ls)", n)
+}
+
+// risk is what a server that is not known to sync always puts at risk.
+func (s fleetStatus) risk() string {
+	var text string
+	switch s.Sync {
+	case bus.SyncAlways:
+		return ""
+	case bus.SyncInterval:
+		text = ": a power failure may lose accepted batches"
+	default:
+		text = ": the server does not tell, so a power failure may lose accepted batches"
+	}
+	if s.UnsafeSync {
+		text += "; unsafe_sync accepts that"
+	}
+	return text
+}
+
+// namesOf is the first few names of tools.
+func namesOf(tools []schemas.Tool) string {
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.Name)
+	}
+	return few(names)
+}

@@ -1,0 +1,140 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// toolsetDifference is a difference between some workers and the rest of their pool. These workers
+// hand back calls of the tools concerned; such a call then reaches another worker later, or none.
+type toolsetDifference struct {
+	Pool    string   `json:"pool"`
+	Workers []string `json:"workers"`
+	Lacks   []string `json:"lacks,omitempty"` // tools that another worker of the pool serves
+	// Outdated are tools that they serve with a definition other than the planned one.
+	Outdated []string `json:"outdated,omitempty"`
+	// Unserved are the outdated tools that no worker of the pool serves as planned: their calls
+	// expire.
+	Unserved []string `json:"unserved,omitempty"`
+}
+
+// toolset maps the tools that a worker serves in one pool to their digests; "" if the worker does
+// not announce digests.
+type toolset map[string]string
+
+// toolsetOf returns what a worker serves in a pool. A worker of an older version announces only
+// names.
+func toolsetOf(w wire.Presence, pool string, planned map[string]schemas.Tool) toolset {
+	if w.Toolsets != nil {
+		return w.Toolsets[pool]
+	}
+	names := toolset{}
+	for _, name := range w.Tools {
+		if planned[name].Pool == pool {
+			names[name] = ""
+		}
+	}
+	return names
+}
+
+// toolsetDifferences compares the workers of each pool with each other, and with the definitions
+// that calls are planned with. Workers with the same difference are listed together.
+func toolsetDifferences(workers []wire.Presence, tools []schemas.Tool) (all []toolsetDifference) {
+	planned := map[string]schemas.Tool{}
+	for _, t := range tools {
+		planned[t.Name] = t
+	}
+	for _, p := range poolsOf(workers, nil) {
+		members := map[string]toolset{}
+		for _, w := range workers {
+			if slices.Contains(w.Pools, p.Pool) {
+				members[w.Worker] = toolsetOf(w, p.Pool, planned)
+			}
+		}
+		all = append(all, poolDifferences(p.Pool, members, planned)...)
+	}
+	return all
+}
+
+func poolDifferences(pool string, members map[string]toolset, planned map[string]schemas.Tool) (all []toolsetDifference) {
+	served := map[string]bool{} // every tool of the pool that a worker has; true: as calls are planned
+	for _, tools := range members {
+		for name, digest := range tools {
+			t, known := planned[name]
+			if !known || t.Pool == pool {
+				served[name] = served[name] || !known || digest == "" || digest == t.Digest
+			}
+		}
+	}
+	for _, worker := range rawjson.SortedKeys(members) {
+		d := toolsetDifference{Pool: pool}
+		for _, name := range rawjson.SortedKeys(served) {
+			digest, has := members[worker][name]
+			t, known := planned[name]
+			switch {
+			case !has:
+				d.Lacks = append(d.Lacks, name)
+			case known && digest != "" && digest != t.Digest:
+				d.Outdated = append(d.Outdated, name)
+				if !served[name] {
+					d.Unserved = append(d.Unserved, name)
+				}
+			}
+		}
+		if len(d.Lacks)+len(d.Outdated) == 0 {
+			continue
+		}
+		at := slices.IndexFunc(all, func(other toolsetDifference) bool {
+			return slices.Equal(other.Lacks, d.Lacks) && slices.Equal(other.Outdated, d.Outdated)
+		})
+		if at < 0 {
+			at, all = len(all), append(all, d)
+		}
+		all[at].Workers = append(all[at].Workers, worker)
+	}
+	slices.SortStableFunc(all, func(a, b toolsetDifference) int { return cmp.Compare(len(b.Unserved), len(a.Unserved)) })
+	return all
+}
+
+// String returns the difference as a sentence without its full stop.
+func (d toolsetDifference) String() string {
+	verb := func(one, many string) string {
+		if len(d.Workers) == 1 {
+			return one
+		}
+		return many
+	}
+	var says []string
+	if len(d.Lacks) > 0 {
+		says = append(says, verb("lacks ", "lack ")+few(d.Lacks))
+	}
+	if len(d.Outdated) > 0 {
+		says = append(says, verb("serves ", "serve ")+few(d.Outdated)+" under another definition than calls are planned with")
+	}
+	text := fmt.Sprintf("pool %s: %s %s", d.Pool, few(d.Workers), strings.Join(says, ", and "))
+	if len(d.Unserved) > 0 {
+		text += "; no worker serves " + few(d.Unserved) + " as planned, so those calls expire"
+	}
+	return text
+}
+
+// few lists at most 8 names and counts the rest.
+func few(names []string) string {
+	const most = 8
+	var shown []string
+	for i, name := range names {
+		if i == most {
+			shown = append(shown, fmt.Sprintf("and %d more", len(names)-most))
+			break
+		}
+		shown = append(shown, terminal.Clean(name, 64))
+	}
+	return strings.Join(shown, ", ")
+}

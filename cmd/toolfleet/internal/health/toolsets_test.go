@@ -1,0 +1,142 @@
+package health
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+func TestToolsetDifferences(t *testing.T) {
+	// "w1 a=1,b=1 gpu:c=1" is a worker with its toolsets. A name without a digest comes from a
+	// worker of an older version.
+	present := func(text string) (w wire.Presence) {
+		words := strings.Fields(text)
+		w.Worker = words[0]
+		for _, word := range words[1:] {
+			pool, list, named := strings.Cut(word, ":")
+			if !named {
+				pool, list = schemas.DefaultPool, word
+			}
+			w.Pools = append(w.Pools, pool)
+			for _, entry := range strings.Split(list, ",") {
+				name, digest, said := strings.Cut(entry, "=")
+				w.Tools = append(w.Tools, name)
+				if !said {
+					continue
+				}
+				if w.Toolsets == nil {
+					w.Toolsets = map[string]map[string]string{}
+				}
+				if w.Toolsets[pool] == nil {
+					w.Toolsets[pool] = map[string]string{}
+				}
+				w.Toolsets[pool][name] = digest
+			}
+		}
+		return w
+	}
+	var tools []schemas.Tool
+	for name, pool := range map[string]string{"a": schemas.DefaultPool, "b": schemas.DefaultPool, "c": "gpu"} {
+		tools = append(tools, schemas.Tool{Name: name, Pool: pool, Digest: "1"})
+	}
+	for name, tc := range map[string]struct {
+		workers []string
+		want    []string
+	}{
+		"nobody":             {},
+		"the same":           {[]string{"w1 a=1,b=1", "w2 a=1,b=1"}, nil},
+		"one worker":         {[]string{"w1 a=1"}, nil}, // b's worker is gone
+		"pools of their own": {[]string{"w1 a=1", "w2 gpu:c=1", "w3 a=1 gpu:c=1"}, nil},
+		"two tools files":    {[]string{"w1 a=1", "w2 b=1"}, []string{"pool default: w1 lacks b", "pool default: w2 lacks a"}},
+		"several lack the same": {[]string{"w1 a=1", "w2 a=1", "w3 a=1,b=1"},
+			[]string{"pool default: w1, w2 lack b"}},
+		"another definition": {[]string{"w1 a=0,b=1", "w2 a=1,b=1"},
+			[]string{"pool default: w1 serves a under another definition than calls are planned with"}},
+		"both": {[]string{"w1 a=0", "w2 a=1,b=1"},
+			[]string{"pool default: w1 lacks b, and serves a under another definition than calls are planned with"}},
+		"nobody serves what is planned": {[]string{"w1 a=0,b=1", "w2 a=0,b=1"},
+			[]string{"pool default: w1, w2 serve a under another definition than calls are planned with; no worker serves a as planned, so those calls expire"}},
+		"a tool that has moved":     {[]string{"w1 a=1,c=0", "w2 a=1", "w3 gpu:c=1"}, nil},
+		"a tool that is not known":  {[]string{"w1 a=1,x=7", "w2 a=1"}, []string{"pool default: w2 lacks x"}},
+		"an older version":          {[]string{"w1 a,b", "w2 a=1,b=1"}, nil},
+		"an older version, lacking": {[]string{"w1 a", "w2 a=1,b=1"}, []string{"pool default: w1 lacks b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var workers []wire.Presence
+			for _, text := range tc.workers {
+				workers = append(workers, present(text))
+			}
+			var got []string
+			for _, d := range toolsetDifferences(workers, tools) {
+				got = append(got, d.String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("workers %q (-want +got)\n%s", tc.workers, diff)
+			}
+		})
+	}
+}
+
+// Two workers of one pool have different tools files. doctor and status name them and what each
+// lacks.
+func TestWorkersThatDifferAreNamed(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		for name, serves := range map[string][]string{"left": {"both", "a"}, "right": {"both"}} {
+			registry := &tool.Registry{}
+			for _, name := range serves {
+				done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+				if err := registry.Add(schemas.Tool{Name: name, Kind: messages.KindRead}, done); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w, err := worker.New(conn, registry, worker.Config{Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { ended <- w.Run(ctx) }()
+		}
+		time.Sleep(time.Second) // simulated
+		e := &examination{ctx: t.Context(), conn: conn}
+		e.workers()
+		const want = "pool default: right lacks a"
+		if last := e.findings[len(e.findings)-1]; last.Status != "warn" || last.Check != "workers" || last.Detail != want || last.Next == "" {
+			t.Errorf("the doctor finds %+v, want a warning: %s", e.findings, want)
+		}
+		status, err := statusOf(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(status.differ(), want) {
+			t.Errorf("the status says %q, want %s", status.differ(), want)
+		}
+		stop()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

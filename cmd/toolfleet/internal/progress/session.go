@@ -1,0 +1,95 @@
+package progress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Session is what is shown of a session: a board for each running batch. It is computed from
+// events and the times at which they came.
+type Session struct {
+	batches []*sessionBatch // in the order of their first events
+	colour  bool
+	live    bool
+}
+
+// NewSession returns a session without batches. colour allows colours. live is set where the boards
+// are redrawn: Take then leaves out the lines that the boards show.
+func NewSession(colour, live bool) *Session {
+	return &Session{colour: colour, live: live}
+}
+
+type sessionBatch struct {
+	id    messages.BatchID
+	began time.Time // time of its first event, by the sender's clock
+	board board
+}
+
+// Take handles one event and returns the lines to print above the boards.
+func (w *Session) Take(e messages.Event, now time.Time) string {
+	b := w.batch(e)
+	if e.Type == messages.EventReply {
+		w.forget(b)
+		return b.summary(e)
+	}
+	b.board.apply(e, now)
+	if line := b.board.plain(e); line != "" && (!w.live || e.Type == messages.EventAwaiting) {
+		return terminal.Clean(string(b.id), 40) + "  " + line + "\n"
+	}
+	return ""
+}
+
+func (w *Session) batch(e messages.Event) *sessionBatch {
+	for _, b := range w.batches {
+		if b.id == e.Batch {
+			return b
+		}
+	}
+	b := &sessionBatch{id: e.Batch, began: e.Time, board: board{colour: w.colour}}
+	w.batches = append(w.batches, b)
+	return b
+}
+
+func (w *Session) forget(gone *sessionBatch) {
+	w.batches = slices.DeleteFunc(w.batches, func(b *sessionBatch) bool { return b == gone })
+}
+
+// lines returns the boards of all running batches, each below its batch id.
+func (w *Session) lines() []boardLine {
+	var lines []boardLine
+	for _, b := range w.batches {
+		lines = append(append(lines, boardLine{title: string(b.id)}), b.board.lines()...)
+	}
+	return lines
+}
+
+// summary describes an ended batch on one line, with its failures below.
+func (b *sessionBatch) summary(e messages.Event) string {
+	var failures []string
+	bad := 0
+	for i, c := range b.board.calls {
+		if c.result == nil || c.result.Status == messages.StatusOK {
+			continue
+		}
+		bad++
+		line := fmt.Sprintf("  ✗ %3d  %s: %s", i, terminal.OrDash(c.tool, 64), outcome(c.result))
+		if c.result.Failure() {
+			line += ": " + because(c.result)
+		}
+		failures = append(failures, line+"\n")
+	}
+	mark := "✓"
+	text := fmt.Sprintf("%s: %s", e.Status, terminal.Count(len(b.board.calls), "call"))
+	if bad > 0 || e.Status != messages.ReplyCompleted {
+		mark = "✗"
+	}
+	if bad > 0 {
+		text += fmt.Sprintf(", %d of them not ok", bad)
+	}
+	return fmt.Sprintf("%s %s  %s, %s\n%s", mark, terminal.Clean(string(b.id), 40), text, terminal.Brief(max(0, e.Time.Sub(b.began))), strings.Join(failures, ""))
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package terminal
+
+import "os"
+
+func dropTyped(*os.File) {}
