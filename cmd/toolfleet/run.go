@@ -121,17 +121,17 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	defer func() { traceID = sending.traceID }()
 	if cfg.NATS.URL == "" {
 		cfg.Workers.Drain, cfg.Coordinators.Drain = min(cfg.Workers.Drain, quick), min(cfg.Coordinators.Drain, quick)
-		var person *terminal.Prompt
+		var prompt *terminal.Prompt
 		if !r.Events {
-			person = terminal.PromptAt(a.Stdin, a.Stderr)
+			prompt = terminal.PromptAt(a.Stdin, a.Stderr)
 		}
-		asks := approvals.NewPrompter(a, person, d)
-		f, err := newFleet(a.Ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return asks.SetApprovers(f.policy, cfg.Tenant) })
+		prompter := approvals.NewPrompter(a, prompt, d)
+		f, err := newFleet(a.Ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return prompter.SetApprovers(f.policy, cfg.Tenant) })
 		defer f.close()
 		if err != nil {
 			return reply, "", err
 		}
-		reply, err = f.once(a.Ctx, sending, batch, body, asks)
+		reply, err = f.once(a.Ctx, sending, batch, body, prompter)
 		return reply, "", err
 	}
 	d.SetApproveCommand(func(id string) string { return approvals.ApproveCommand(os.Args[0], cfg, id) })
@@ -157,17 +157,17 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 }
 
 // once runs the fleet until one batch has its reply, then stops it.
-func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, asks *approvals.Prompter) (reply messages.Reply, err error) {
+func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.Batch, body []byte, prompter *approvals.Prompter) (reply messages.Reply, err error) {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	open := make(chan struct{})
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return f.run(running, func() { close(open) }) })
-	group.Go(func() error { return asks.Run(running, command.ClientOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
+	group.Go(func() error { return prompter.Run(running, command.ClientOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
 	select {
 	case <-open:
 		c := command.ClientOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))
-		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(asks.Take))
+		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(prompter.Take))
 	case <-running.Done():
 		err = running.Err()
 	}

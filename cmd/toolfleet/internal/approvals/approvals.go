@@ -121,17 +121,17 @@ type approveCmd struct {
 
 func (c approveCmd) Run(a *command.App) error {
 	return withClient(a, withKey, func(d *approvalClient) error {
-		q, person, err := d.pick(c.ID, c.Yes)
+		q, prompt, err := d.pick(c.ID, c.Yes)
 		if err != nil {
 			return err
 		}
 		s := decision{verdict: messages.VerdictApprove, ticket: c.Ticket}
-		if person != nil {
+		if prompt != nil {
 			a.Say("%s", shown(a.Stderr, q))
-			if s.ticket, err = askTicket(a.Ctx, person, q, s); err != nil {
+			if s.ticket, err = askTicket(a.Ctx, prompt, q, s); err != nil {
 				return err
 			}
-			if err := agreesTo(person.Confirm(a.Ctx, "approve?")); err != nil {
+			if err := agreesTo(prompt.Confirm(a.Ctx, "approve?")); err != nil {
 				return err
 			}
 		}
@@ -152,13 +152,13 @@ func (c denyCmd) Run(a *command.App) error {
 		if c.Yes && c.Reason == "" {
 			return command.Usagef("say why with --reason: the model reads it")
 		}
-		q, person, err := d.pick(c.ID, c.Yes || c.Reason != "")
+		q, prompt, err := d.pick(c.ID, c.Yes || c.Reason != "")
 		if err != nil {
 			return err
 		}
-		if person != nil {
+		if prompt != nil {
 			a.Say("%s", shown(a.Stderr, q))
-			if c.Reason, err = person.Ask(a.Ctx, "why not? The model reads it: "); err != nil {
+			if c.Reason, err = prompt.Ask(a.Ctx, "why not? The model reads it: "); err != nil {
 				return err
 			}
 		}
@@ -187,31 +187,31 @@ Where two people have to agree, an edit counts as yours, and the other one agree
 
 func (c editCmd) Run(a *command.App) error {
 	return withClient(a, withKey, func(d *approvalClient) error {
-		q, person, err := d.pick(c.ID, c.Yes)
+		q, prompt, err := d.pick(c.ID, c.Yes)
 		if err != nil {
 			return err
 		}
-		if person == nil && c.Input == "" {
+		if prompt == nil && c.Input == "" {
 			return command.Usagef("there is no terminal for an editor: give the new arguments with --input")
 		}
 		s := decision{verdict: messages.VerdictEdit, input: json.RawMessage(c.Input), reason: c.Reason, ticket: c.Ticket}
-		if person != nil {
+		if prompt != nil {
 			a.Say("%s", shown(a.Stderr, q))
 		}
 		if c.Input == "" {
-			if s.input, err = editArguments(a.Ctx, person, q.Input); err != nil {
+			if s.input, err = editArguments(a.Ctx, prompt, q.Input); err != nil {
 				return err
 			}
 		}
 		if err := newArguments(q.Input, s.input); err != nil {
 			return command.Usage(err)
 		}
-		if person != nil {
+		if prompt != nil {
 			a.Say("%s", terminal.Wrap(terminal.Diff(terminal.JSONText(q.Input), terminal.JSONText(s.input), terminal.Colours(a.Stderr)), terminal.Columns(a.Stderr)))
-			if s.ticket, err = askTicket(a.Ctx, person, q, s); err != nil {
+			if s.ticket, err = askTicket(a.Ctx, prompt, q, s); err != nil {
 				return err
 			}
-			if err := agreesTo(person.Confirm(a.Ctx, "approve these arguments?")); err != nil {
+			if err := agreesTo(prompt.Confirm(a.Ctx, "approve these arguments?")); err != nil {
 				return err
 			}
 		}
@@ -223,12 +223,12 @@ func (c editCmd) Run(a *command.App) error {
 // question first.
 const leastID = 8
 
-// pick returns the question that an id means, and the person to ask about it. The person is nil if
+// pick returns the question that an id means, and the prompt to ask about it. The prompt is nil if
 // yes is set: then nothing is asked, and the id must have at least leastID characters.
 func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal.Prompt, error) {
-	var someone *terminal.Prompt
+	var prompt *terminal.Prompt
 	if !yes {
-		if someone = terminal.PromptAt(d.app.Stdin, d.app.Stderr); someone == nil {
+		if prompt = terminal.PromptAt(d.app.Stdin, d.app.Stderr); prompt == nil {
 			said := "--yes"
 			if d.app.Command == "approvals deny" {
 				said = "--reason TEXT"
@@ -243,7 +243,7 @@ func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal
 		return messages.Approval{}, nil, err
 	}
 	q, err := d.show(d.app.Ctx, p)
-	return q, someone, err
+	return q, prompt, err
 }
 
 // agreesTo turns a no into an error, so that the command fails and the question stays open.

@@ -127,7 +127,7 @@ func some(list []messages.Pending) string {
 	return strings.Join(ids, ", ")
 }
 
-// shortIDs returns the beginnings of the ids, at least shortID characters and long enough to tell
+// shortIDs returns the beginnings of the ids, at least terminal.ShortIDLength characters, long enough to tell
 // them apart.
 func shortIDs(list []messages.Pending) []string {
 	for n := terminal.ShortIDLength; ; n += 4 {

@@ -19,7 +19,7 @@ var errClosed = errors.New("the question is closed")
 // decision in. alone means that the person is the fleet's only approver: an empty answer then asks
 // again instead of leaving the question open, and a question that needs two people can only be
 // denied.
-func (d *approvalClient) prompt(ctx context.Context, someone *terminal.Prompt, q messages.Approval, alone bool) error {
+func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q messages.Approval, alone bool) error {
 	d.app.Say("\n%s", shown(d.app.Stderr, q))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
 	if alone {
@@ -30,10 +30,10 @@ func (d *approvalClient) prompt(ctx context.Context, someone *terminal.Prompt, q
 		choices = "[d]eny? "
 	}
 	for {
-		answer, err := someone.Ask(ctx, choices)
+		answer, err := prompt.Ask(ctx, choices)
 		if errors.Is(err, terminal.ErrNoAnswer) && alone {
 			d.app.Say("no answer: the call waits until its question expires, in %s", terminal.Span(time.Until(q.Expires)))
-			_, err = someone.Ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
+			_, err = prompt.Ask(ctx, "Enter to be asked again, Ctrl-C to give up: ")
 			answer = ""
 		}
 		if err != nil {
@@ -46,7 +46,7 @@ func (d *approvalClient) prompt(ctx context.Context, someone *terminal.Prompt, q
 			}
 			continue
 		}
-		s, err := d.complete(ctx, someone, q, choice)
+		s, err := d.complete(ctx, prompt, q, choice)
 		if err == nil {
 			// Hand the decision in even if the question closes at this moment, with a context that
 			// does not end then: this decision may be what closes it.
@@ -75,22 +75,22 @@ func chosen(choices, answer string) byte {
 
 // complete asks for what a choice needs: the reason of a denial, the arguments of an edit, a
 // ticket.
-func (d *approvalClient) complete(ctx context.Context, someone *terminal.Prompt, q messages.Approval, choice byte) (s decision, err error) {
+func (d *approvalClient) complete(ctx context.Context, prompt *terminal.Prompt, q messages.Approval, choice byte) (s decision, err error) {
 	switch choice {
 	case 'a':
 		s.verdict = messages.VerdictApprove
-		s.ticket, err = askTicket(ctx, someone, q, s)
+		s.ticket, err = askTicket(ctx, prompt, q, s)
 	case 'd':
 		s.verdict = messages.VerdictDeny
-		s.reason, err = someone.Ask(ctx, "why not? The model reads it: ")
+		s.reason, err = prompt.Ask(ctx, "why not? The model reads it: ")
 	case 'e':
 		s.verdict = messages.VerdictEdit
-		if s.input, err = editArguments(ctx, someone, q.Input); err != nil {
+		if s.input, err = editArguments(ctx, prompt, q.Input); err != nil {
 			return s, err
 		}
 		d.app.Say("%s", terminal.Wrap(terminal.Diff(terminal.JSONText(q.Input), terminal.JSONText(s.input), terminal.Colours(d.app.Stderr)), terminal.Columns(d.app.Stderr)))
-		if err = agreesTo(someone.Confirm(ctx, "approve these arguments?")); err == nil {
-			s.ticket, err = askTicket(ctx, someone, q, s)
+		if err = agreesTo(prompt.Confirm(ctx, "approve these arguments?")); err == nil {
+			s.ticket, err = askTicket(ctx, prompt, q, s)
 		}
 	}
 	if err == nil && s.verdict == messages.VerdictDeny && s.reason == "" {

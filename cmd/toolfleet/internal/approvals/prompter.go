@@ -17,7 +17,7 @@ import (
 // terminal, the fleet in this process has no approvers and refuses such calls at once.
 type Prompter struct {
 	app     *command.App
-	person  *terminal.Prompt // nil: no terminal to ask at
+	prompt  *terminal.Prompt // nil: no terminal to ask at
 	display *progress.Display
 	watched *watched
 	// calls holds the last question by call index. The goroutine that takes events owns it.
@@ -28,15 +28,15 @@ type Prompter struct {
 
 // NewPrompter returns a prompter for one batch on a fleet in this process. prompt is nil where
 // nobody can be asked.
-func NewPrompter(a *command.App, person *terminal.Prompt, d *progress.Display) *Prompter {
-	return &Prompter{app: a, person: person, display: d}
+func NewPrompter(a *command.App, prompt *terminal.Prompt, d *progress.Display) *Prompter {
+	return &Prompter{app: a, prompt: prompt, display: d}
 }
 
 // SetApprovers makes the person the only approver of the policy of a fleet in this process, with a
 // key that lives as long as the process. Without a person the policy gets no approvers.
 func (s *Prompter) SetApprovers(p *config.Policy, tenant string) (err error) {
 	p.Approvers = nil // the fleet is in this process: no other approver can reach it
-	if s.person == nil {
+	if s.prompt == nil {
 		return nil
 	}
 	if s.key, err = approval.NewKey(); err != nil {
@@ -55,7 +55,7 @@ func (s *Prompter) SetApprovers(p *config.Policy, tenant string) (err error) {
 // question closes when its call runs or ends, or gets a new question.
 func (s *Prompter) Take(e messages.Event) {
 	s.display.Take(e)
-	if s.person == nil {
+	if s.prompt == nil {
 		return
 	}
 	asked, known := s.calls[e.Index]
@@ -80,7 +80,7 @@ func (s *Prompter) close(p messages.Pending, really bool) {
 // Run prompts for the open questions until ctx ends or the person gives no answer. c is a client of
 // the fleet, for the tenant.
 func (s *Prompter) Run(ctx context.Context, c *client.Client, tenant string) error {
-	if s.person == nil {
+	if s.prompt == nil {
 		return nil
 	}
 	aside := *s.app // lines outside a prompt go above the board
@@ -89,7 +89,7 @@ func (s *Prompter) Run(ctx context.Context, c *client.Client, tenant string) err
 	asking := *d
 	asking.app = s.app
 	err := d.answerAll(ctx, s.watched, func(ctx context.Context, q messages.Approval) (err error) {
-		s.display.WithPrompt(func() { err = asking.prompt(ctx, s.person, q, true) })
+		s.display.WithPrompt(func() { err = asking.prompt(ctx, s.prompt, q, true) })
 		return err
 	})
 	if errors.Is(err, terminal.ErrNoAnswer) {

@@ -34,7 +34,7 @@ func questionAbout(input string) messages.Approval {
 	return q
 }
 
-func TestCard(t *testing.T) {
+func TestApprovalView(t *testing.T) {
 	q := questionAbout(`{"reason":"bad\nmelon\u202e\u0007","amount":149.990,"to":{"name":"Ann","iban":["DE1","DE2"]},"a b":1,"e\u0301\u0301\u0301\u0301\u0301":true}`)
 	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.VerdictApprove, Ticket: "T-1"}}
 	terminaltest.Golden(t, "view.txt", strings.ReplaceAll(approvalView(q, time.Unix(400, 0), true), "\x1b", "ESC"))
@@ -62,7 +62,7 @@ func TestNoRowIsForged(t *testing.T) {
 }
 
 // A question about edited arguments shows the edited ones and the original ones.
-func TestCardOfAnEdit(t *testing.T) {
+func TestViewOfAnEdit(t *testing.T) {
 	q := questionAbout(`{"amount":9000}`)
 	q.Original = &messages.Arguments{Input: json.RawMessage(`{"amount":149.99}`)}
 	again := `edited     by a person, and these arguments have to be agreed to anew. What was asked at first: {"amount":149.99}`
@@ -80,7 +80,7 @@ func TestCardOfAnEdit(t *testing.T) {
 
 // The approval view has no invisible character and none that controls the terminal, whatever the
 // arguments hold.
-func TestCardHidesNothing(t *testing.T) {
+func TestViewHidesNothing(t *testing.T) {
 	for _, evil := range []string{"\x1b[2J", "\u202e", "\u200b", "\r", "\x7f", "\u034f", "\ufe0f", "\u115f", "a\u0301\u0301\u0301\u0301", "\U000e0041", "\u2028"} {
 		input, _ := rawjson.Marshal(map[string]any{"note" + evil: evil, "list": []string{evil}})
 		q := questionAbout(string(input))

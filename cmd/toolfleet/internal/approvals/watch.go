@@ -33,8 +33,8 @@ func (c watchCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	someone := terminal.PromptAt(a.Stdin, a.Stderr)
-	asks := someone != nil && KeyFile(cfg) != "" && !c.JSON()
+	prompt := terminal.PromptAt(a.Stdin, a.Stderr)
+	asks := prompt != nil && KeyFile(cfg) != "" && !c.JSON()
 	return withClient(a, access(asks), func(d *approvalClient) error {
 		watching, end := context.WithCancelCause(a.Ctx)
 		defer end(nil)
@@ -56,7 +56,7 @@ func (c watchCmd) Run(a *command.App) error {
 					if slices.Contains(q.Pending().Agreed, d.name) {
 						return nil
 					}
-					return d.prompt(ctx, someone, q, false)
+					return d.prompt(ctx, prompt, q, false)
 				})
 			})
 		}

@@ -18,7 +18,7 @@ import (
 
 // The audit lines of one run of a call belong together. Another call of the batch, and another run
 // under the same ids, have their own.
-func TestRetell(t *testing.T) {
+func TestSplitRuns(t *testing.T) {
 	key, session := wire.KeyOf("_", "s", "b"), wire.KeyOf("_", "other", "b")
 	var entries []audit.Entry
 	put := func(key wire.BatchKey, index int, kind messages.AuditType, approval string) {
@@ -52,7 +52,7 @@ func TestRetell(t *testing.T) {
 		"false false batch_refused/",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("stories (-want +got):\n%s", diff)
+		t.Errorf("runs (-want +got):\n%s", diff)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // board holds the state of a batch's calls, computed from its events and the times at which they
-// came. Where and when it is shown is up to display.
+// came. Where and when it is shown is up to the Display.
 type board struct {
 	calls  []callState
 	names  int // length of the longest tool name, in characters

@@ -70,7 +70,7 @@ func (d *Display) SetApproveCommand(command func(id string) string) {
 // this terminal. The caller calls it before the first event.
 func (d *Display) PromptsHere() { d.asks = true }
 
-// Live reports whether a board is redrawn. False after close.
+// Live reports whether a board is redrawn. False after Close.
 func (d *Display) Live() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,7 +20,7 @@ func unanswered(events []messages.Event) []messages.Event {
 }
 
 // The status of a batch, from its timeline and the fleet around it.
-func TestStanding(t *testing.T) {
+func TestStatusOf(t *testing.T) {
 	all := history()
 	around := Fleet{
 		tools:   map[string]schemas.Tool{"issue_refund": {Pool: "money", Kind: messages.KindWrite}, "lookup_order": {Pool: "default", Kind: messages.KindRead}, "send_mail": {Pool: "default", Kind: messages.KindWrite}},

@@ -51,7 +51,7 @@ func history() messages.Timeline {
 	return tl
 }
 
-func TestPicture(t *testing.T) {
+func TestDrawTimeline(t *testing.T) {
 	all := history()
 	var out strings.Builder
 	for _, width := range []int{80, 60} {
@@ -70,7 +70,7 @@ func TestPicture(t *testing.T) {
 }
 
 // The link to a trace stands on its own line and is never cut, however narrow the picture is.
-func TestPictureLinks(t *testing.T) {
+func TestDrawTimelineLinks(t *testing.T) {
 	link := "http://traces.example/" + strings.Repeat("long/", 20) + "4bf92f3577b34da6a3ce929d0e0e4736"
 	if got := DrawTimeline(history(), "completed", "", link, time.Now(), 60); !strings.Contains(got, ", trace 4bf92f3577b34da6a3ce929d0e0e4736\n"+link+"\n\n") {
 		t.Errorf("no link:\n%s", got)
