@@ -127,8 +127,8 @@ func some(list []messages.Pending) string {
 	return strings.Join(ids, ", ")
 }
 
-// shortIDs returns the beginnings of the ids, at least terminal.ShortIDLength characters, long enough to tell
-// them apart.
+// shortIDs returns the beginnings of the ids, at least terminal.ShortIDLength characters, long
+// enough to tell them apart.
 func shortIDs(list []messages.Pending) []string {
 	for n := terminal.ShortIDLength; ; n += 4 {
 		seen, ids := map[string]bool{}, make([]string, len(list))
