@@ -244,7 +244,7 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 // deadLetter keeps a message that is no batch at all, with the reason, and takes it out of the log.
 func (c *Coordinator) deadLetter(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a message in the log is no batch and becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
-	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
+	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {
 		c.log.Error("the dead letter was not stored; the broker delivers the message again", "err", err)
 		return
 	}

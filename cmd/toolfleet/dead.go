@@ -36,7 +36,9 @@ type deadMessage struct {
 	wire.DeadLetter
 }
 
-func asDeadMessage(e journal.DeadEntry) deadMessage { return deadMessage{e.Seq, e.Stored, e.Buried} }
+func asDeadMessage(e journal.DeadLetterEntry) deadMessage {
+	return deadMessage{e.Seq, e.Stored, e.Letter}
+}
 
 type deadLsCmd struct {
 	daemon.Server
@@ -49,7 +51,7 @@ func (d deadLsCmd) Run(a *command.App) error {
 		return command.Usagef("--limit is %d; it must be at least 1", d.Limit)
 	}
 	return withJournal(a, func(j *journal.Journal) error {
-		entries, err := j.Dead(a.Ctx, d.Limit)
+		entries, err := j.DeadLetters(a.Ctx, d.Limit)
 		if err != nil {
 			return err
 		}
@@ -63,7 +65,7 @@ func (d deadLsCmd) Run(a *command.App) error {
 		rows := [][]string{{"SEQ", "SET ASIDE", "SIZE", "SUBJECT", "REASON"}}
 		for _, e := range entries {
 			rows = append(rows, []string{
-				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Buried.Size), terminal.Clean(e.Buried.Subject, 80), terminal.Clean(e.Buried.Reason, 120),
+				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Letter.Size), terminal.Clean(e.Letter.Subject, 80), terminal.Clean(e.Letter.Reason, 120),
 			})
 		}
 		return a.Table(rows)
@@ -78,7 +80,7 @@ type deadShowCmd struct {
 
 func (d deadShowCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
-		e, err := j.DeadAt(a.Ctx, d.Seq)
+		e, err := j.DeadLetterAt(a.Ctx, d.Seq)
 		if err != nil {
 			return noneAside(d.Seq, err)
 		}
@@ -89,8 +91,8 @@ func (d deadShowCmd) Run(a *command.App) error {
 	})
 }
 
-func showDead(a *command.App, e journal.DeadEntry) error {
-	b := e.Buried
+func showDead(a *command.App, e journal.DeadLetterEntry) error {
+	b := e.Letter
 	rows := [][]string{
 		{"seq", fmt.Sprint(e.Seq)}, {"set aside", e.Stored.UTC().Format(time.RFC3339)},
 		{"subject", escaped([]byte(b.Subject), "")}, {"reason", escaped([]byte(b.Reason), "")}, {"size", fmt.Sprint(b.Size)},
@@ -121,7 +123,7 @@ type deadDropCmd struct {
 func (d deadDropCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
 		for _, seq := range d.Seq {
-			if err := j.DropDead(a.Ctx, seq); err != nil {
+			if err := j.DropDeadLetter(a.Ctx, seq); err != nil {
 				return noneAside(seq, err)
 			}
 			a.Say("message %d is forgotten", seq)

@@ -35,33 +35,33 @@ type Metrics struct {
 // UnknownTool is the label of every tool that is not in the catalog.
 const UnknownTool = "_unknown"
 
-// New registers the metrics. With a nil registerer they are counted and never seen.
+// New registers the metrics. With a nil registerer they are counted but not exported.
 func New(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Live:  gauge("toolfleet_batches_live", "Batches that this coordinator is driving."),
-		Slots: gauge("toolfleet_coordinator_slots", "Batches that this coordinator drives at once at most."),
+		Slots: gauge("toolfleet_coordinator_slots", "The most batches that this coordinator drives at once."),
 		batches: counters("toolfleet_batches_total", "Batches replied to, by provider and status.",
 			"provider", "status"),
-		succeeded: counter("toolfleet_batches_succeeded_total", "Batches replied to all of whose calls ended ok, of those that have calls."),
+		succeeded: counter("toolfleet_batches_succeeded_total", "Batches with calls that were replied to and whose calls all ended ok."),
 		calls: counters("toolfleet_batch_calls_total", "Calls of batches replied to, by tool, kind and status.",
 			"tool", "kind", "status"),
 		seconds: prometheus.NewHistogram(histogram("toolfleet_batch_duration_seconds",
-			"From the acceptance of a batch to its stored reply, the time in which it waited for people included.",
+			"Time from the acceptance of a batch to its stored reply, including waits for people.",
 			prometheus.ExponentialBuckets(0.001, 3, 11))),
 		rounds: prometheus.NewHistogram(histogram("toolfleet_batch_round",
-			"Which round of its agent's loop a batch is, of those replied to that say so.",
+			"The round of the agent's loop, for batches with a reply that state one.",
 			[]float64{1, 2, 3, 5, 8, 13, 21, 34, 55, 89})),
 		refusal: counters("toolfleet_batches_refused_total", "Batches refused, by class.", "class"),
-		unknown: counters("toolfleet_outcome_unknown_total", "Writes of batches replied to of which nobody knows whether they happened, by tool.", "tool"),
+		unknown: counters("toolfleet_outcome_unknown_total", "Writes in replies that may or may not have been applied, by tool.", "tool"),
 		Redelivered: counter("toolfleet_batch_redeliveries_total",
-			"Deliveries of batches that had been delivered before: to a driver that was lost, or while they waited for their turn or for people."),
-		Resumed:   counter("toolfleet_batches_resumed_total", "Drives of batches that were driven before and go on."),
-		decisions: counters("toolfleet_approval_decisions_total", "Decisions of people taken, by verdict.", "verdict"),
+			"Repeated deliveries of batches: the driver was lost, or the batch waited for earlier batches or for people."),
+		Resumed:   counter("toolfleet_batches_resumed_total", "Batches that a driver resumed where another driver had stopped."),
+		decisions: counters("toolfleet_approval_decisions_total", "Decisions of people that were accepted, by verdict.", "verdict"),
 		notDecided: counters("toolfleet_approval_decisions_refused_total",
 			"Decisions refused, by class.", "class"),
 		asked: prometheus.NewHistogramVec(histogram("toolfleet_approval_wait_seconds",
-			"From a question to the decision that answered it, by tier.", prometheus.ExponentialBuckets(1, 2, 13)), []string{"tier"}),
-		unaudited: counter("toolfleet_audit_write_failures_total", "Lines that are missing in the record for people, and tries to store those of a batch that failed."),
+			"Time from a question to the decision that answered it, by tier.", prometheus.ExponentialBuckets(1, 2, 13)), []string{"tier"}),
+		unaudited: counter("toolfleet_audit_write_failures_total", "Failed attempts to write to the audit log, and audit lines that are missing because of them."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.Live, m.Slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.Redelivered, m.Resumed,

@@ -130,7 +130,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
 	// The last decision may bring the ticket.
 	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
-		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and nobody has named one.")
+		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and no decision names one.")
 	}
 	if d.Verdict == messages.VerdictEdit {
 		if sum, err := hash(d.Input); err != nil {
@@ -171,7 +171,7 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	case len(q.Decisions) < people(q):
 		return refuse(messages.ClassNotPending, "%d of %d people have agreed.", len(q.Decisions), people(q))
 	case !ticketed(q, q.Decisions...):
-		return refuse(messages.ClassTicketMissing, "Nobody has named a ticket.")
+		return refuse(messages.ClassTicketMissing, "No decision names a ticket.")
 	case !now.Before(q.Expires.Add(StartWithin)):
 		return refuse(messages.ClassApprovalExpired, "The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
 	}

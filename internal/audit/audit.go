@@ -7,13 +7,13 @@
 //	                                 a line for each call, a line if the batch was refused, and
 //	                                 once what they have in common; n counts the ten minutes since
 //	                                 1970 in which the batches were accepted
-//	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for its turn in the
-//	                                 session, or lines that were missing when later batches had
-//	                                 theirs
+//	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for the earlier
+//	                                 batches of its session, or lines that were missing when
+//	                                 later batches had theirs
 //
 // The lines of a batch are stored together, before the batch leaves the log, by compare-and-set:
 // when several coordinators end the same batch, one of them writes each line. A subject costs the
-// server memory for as long as lines are kept, so the batches of a session share one. A look at the
+// server memory for as long as lines are kept, so the batches of a session share one. A read of the
 // newest message of a subject makes the server load the messages around it, so a session gets a new
 // subject every ten minutes. No line is ever changed or deleted; the stream forgets by age alone.
 //

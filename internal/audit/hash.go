@@ -57,7 +57,7 @@ func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	if !l.given && time.Since(l.read) > readAgain {
 		key, err := l.fleetKey(ctx)
 		if err != nil && l.key == nil {
-			return Hasher{}, fmt.Errorf("read the key of the audit record: %w", err)
+			return Hasher{}, fmt.Errorf("read the key of the audit log: %w", err)
 		}
 		if l.read = time.Now(); err == nil {
 			l.key = key

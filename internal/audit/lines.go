@@ -107,7 +107,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if r.Permission != nil {
 		l.Approval = r.Permission.Approval
 	}
-	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < absurd {
+	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < implausible {
 		l.Started = r.Started
 	}
 	if !l.Started.IsZero() && l.DurationMS > 0 { // else the duration is not known
@@ -142,13 +142,14 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	return l
 }
 
-// absurd is longer than anything in a call takes. Larger values from a worker are cut or dropped: a
-// number that does not fit into a time must not keep the lines of a batch from being stored.
-const absurd = 366 * 24 * time.Hour
+// implausible is longer than anything in a call takes. Larger values from a worker are cut or
+// dropped: a number that does not fit into a time must not keep the lines of a batch from being
+// stored.
+const implausible = 366 * 24 * time.Hour
 
-// sane limits milliseconds to the range from 0 to absurd.
+// sane limits milliseconds to the range from 0 to implausible.
 func sane(ms float64) float64 {
-	return min(max(ms, 0), float64(absurd/time.Millisecond))
+	return min(max(ms, 0), float64(implausible/time.Millisecond))
 }
 
 // digestOf returns the hex SHA-256 of arguments in canonical form; "" if they are not an object.

@@ -66,8 +66,8 @@ func (f Filter) subject(n wire.Names) string {
 	return n.OfSession(wire.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
-// wants applies what the server's filter cannot express. Key is set, as in near.
-func (f Filter) wants(e Entry) bool {
+// matches applies what the server's filter cannot express. Key is set, as in near.
+func (f Filter) matches(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
 		return false
 	}
@@ -96,13 +96,14 @@ func (f Filter) wants(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
-// near reports whether a message may be about the selected batch. It saves decoding most messages.
-func (f Filter) near(msg bus.Msg) bool {
+// mayMatchBatch reports whether a message may be about the selected batch. It saves decoding most
+// messages.
+func (f Filter) mayMatchBatch(msg bus.Msg) bool {
 	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
 }
 
-// words are texts of which each must occur in a message, or none of its lines is selected.
-func (f Filter) words() (words [][]byte) {
+// requiredTexts are texts of which each must occur in a message, or none of its lines is selected.
+func (f Filter) requiredTexts() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
 			quoted := rawjson.Quote(text) // quoted as every writer does
@@ -126,11 +127,11 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 		Lines []messages.AuditRecord `json:"lines"`
 	}
 	err := json.Unmarshal(msg.Data, &one)
-	key, onItsWay := l.keyOf(msg.Subject)
+	key, open := l.keyOf(msg.Subject)
 	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: key}
 	lines := wire.AuditLines{About: one.About, Lines: one.Lines}.Whole()
 	switch ends := one.Type == "" || one.Type == messages.AuditCall || one.Type == messages.AuditBatchRefused; {
-	case !onItsWay:
+	case !open:
 		e.Key.Batch = cmp.Or(one.Token, e.Key.Batch)
 	case ends:
 		lines = nil
@@ -138,7 +139,7 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 		lines = []messages.AuditRecord{one.AuditRecord}
 	}
 	if err != nil || len(lines) == 0 {
-		e.Err = fmt.Errorf("message %d at %.200s is no line of the record", msg.Seq, msg.Subject)
+		e.Err = fmt.Errorf("message %d at %.200s is not an audit line", msg.Seq, msg.Subject)
 		return []Entry{e}
 	}
 	found := make([]Entry, len(lines))
@@ -152,7 +153,7 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 // keyOf returns the address in an audit subject, and whether the subject is that of an open call.
 // Only those subjects have four tokens. A session's subject names no batch: its third token is
 // "ended".
-func (l *Log) keyOf(subject string) (key wire.BatchKey, onItsWay bool) {
+func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
 		key.Tenant, key.Session, key.Batch = tokens[0], tokens[1], tokens[2]
@@ -170,33 +171,33 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) 
 // readFrom is Read from a place in the stream. It returns where the next read continues.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
 	f.Key = f.key()
-	words := f.words()
+	words := f.requiredTexts()
 	err := l.conn.Scan(ctx, l.names.Stream(bus.Audit), f.subject(l.names), from, func(msg bus.Msg) bool {
 		from = bus.From{Seq: msg.Seq + 1}
 		if !f.Until.IsZero() && !msg.Time.Before(f.Until) {
 			return false
 		}
-		if !f.near(msg) || !contains(msg.Data, words) {
+		if !f.mayMatchBatch(msg) || !contains(msg.Data, words) {
 			return true
 		}
 		for _, e := range l.entries(msg) {
-			if f.wants(e) && !each(e) {
+			if f.matches(e) && !each(e) {
 				return false
 			}
 		}
 		return true
 	})
 	if err != nil {
-		return from, fmt.Errorf("read the audit record: %w", err)
+		return from, fmt.Errorf("read the audit log: %w", err)
 	}
 	return from, nil
 }
 
-// A follower reads soon after a message was published, which may be a moment before the message is
-// stored, and every nowAndThen in any case.
+// A follower reads readDelay after a message was published, because the message may be stored a
+// moment later, and every readInterval in any case.
 const (
-	soon       = 50 * time.Millisecond
-	nowAndThen = 2 * time.Second
+	readDelay    = 50 * time.Millisecond
+	readInterval = 2 * time.Second
 )
 
 // Follow is Read that continues with lines that are stored later, until ctx ends, and then returns
@@ -204,34 +205,34 @@ const (
 // through lost connections too. Follow ignores Until. It retries every error after the first read
 // except a terminal one (bus.IsTerminal).
 func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
-	news := make(chan struct{}, 1)
-	nudge := func() {
+	published := make(chan struct{}, 1)
+	wake := func() {
 		select {
-		case news <- struct{}{}:
+		case published <- struct{}{}:
 		default:
 		}
 	}
-	unsubscribe, err := l.conn.Subscribe(f.subject(l.names), "", func(bus.Msg) { nudge() })
+	unsubscribe, err := l.conn.Subscribe(f.subject(l.names), "", func(bus.Msg) { wake() })
 	if err != nil {
 		return err
 	}
 	defer unsubscribe()
-	defer l.conn.OnReconnect(nudge)()
+	defer l.conn.OnReconnect(wake)()
 	f.Until = time.Time{}
 	from, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, func(e Entry) bool { each(e); return true })
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	looks := time.NewTicker(nowAndThen)
-	defer looks.Stop()
+	ticker := time.NewTicker(readInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-looks.C:
-		case <-news:
+		case <-ticker.C:
+		case <-published:
 			select {
-			case <-time.After(soon):
+			case <-time.After(readDelay):
 			case <-ctx.Done():
 				return nil
 			}

@@ -36,7 +36,7 @@ type Journal interface {
 	Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error)
 }
 
-// RecorderConfig is what a Recorder has to know of its process.
+// RecorderConfig holds the settings of a Recorder.
 type RecorderConfig struct {
 	Writer string                   // who writes the lines
 	Digest func(tool string) string // the digest of a tool's definition; "": not known
@@ -82,9 +82,9 @@ func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error 
 		}
 		return Lines(about, calls, hasher, r.log.Include()), err
 	})
-	if hopeless(err) {
+	if isPermanent(err) {
 		r.cfg.Failed()
-		log.Error("the full audit lines of a batch cannot be written; bare lines are written instead", "err", err)
+		log.Error("the full audit lines of the batch cannot be written; lines without details are written instead", "err", err)
 		err = r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 			return Bare(about, e.Results, hasher), nil
 		})
@@ -92,8 +92,8 @@ func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error 
 	if err != nil {
 		r.cfg.Failed()
 	}
-	if hopeless(err) {
-		log.Error("the lines of a batch are missing in the audit log; its reply and its call records hold what is known", "err", err)
+	if isPermanent(err) {
+		log.Error("the audit lines of the batch cannot be written and are missing; its reply and its call records hold what is known", "err", err)
 		return nil
 	}
 	return err
@@ -102,8 +102,8 @@ func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error 
 // errPanic is a panic while lines were made. Another try would panic, too.
 var errPanic = errors.New("panic")
 
-// hopeless reports whether another try would fail in the same way.
-func hopeless(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
+// isPermanent reports whether another try would fail in the same way.
+func isPermanent(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
 
 func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher) (wire.AuditLines, error)) (err error) {
 	defer func() {
@@ -127,7 +127,7 @@ func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher
 		return err
 	}
 	if e.Refused == messages.ClassBatchConflict { // answered while earlier batches of the session run
-		return r.log.AppendAside(ctx, e.Accepted.Key, e.Accepted.Seq, all)
+		return r.log.AppendUnordered(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 	}
 	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 }
@@ -141,7 +141,7 @@ func (r *Recorder) Recall(ctx context.Context, key wire.BatchKey, sent []message
 		return nil, err
 	}
 	plans, err := r.journal.Plans(ctx, key)
-	if err != nil && !bus.IsTerminal(err) { // a plan that cannot be read, which its driver has logged, adds nothing
+	if err != nil && !bus.IsTerminal(err) { // an unreadable plan adds nothing; its driver has logged it
 		return nil, err
 	}
 	found := make([]Call, max(len(sent), len(results)))
@@ -211,7 +211,7 @@ func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran
 }
 
 // resultOf returns the result in the newest record of a call. The outcome of a claimed call is
-// unknown: nobody waits for its worker any more.
+// unknown: the coordinator no longer waits for its worker.
 func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
 	switch record, i := e.Record, e.Key.Index; {
 	case record.Result != nil:

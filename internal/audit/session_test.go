@@ -164,13 +164,13 @@ func TestWhatALaterBatchHides(t *testing.T) {
 func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	again := turn{id: "b", seq: 5, at: 5 * time.Second, who: "again"}
-	if err := l.AppendAside(t.Context(), again.key(), again.seq, again.lines()); err != nil {
+	if err := l.AppendUnordered(t.Context(), again.key(), again.seq, again.lines()); err != nil {
 		t.Fatal(err)
 	}
 	l.put(t, turn{id: "c", seq: 3, at: 3 * time.Second, who: "w"})
 	for range 2 {
 		l.put(t, turn{id: "b", seq: 2, at: 2 * time.Second, who: "w"})
-		if err := l.AppendAside(t.Context(), again.key(), again.seq, again.lines()); err != nil {
+		if err := l.AppendUnordered(t.Context(), again.key(), again.seq, again.lines()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -294,11 +294,11 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 		all, subject := b.lines(), conn.Names().Ended("_", "s", accepted)
 		all.Token, all.Seq = b.key().Batch, b.seq
 		for range parts {
-			found, err := l.inTurn(t.Context(), b.key(), placeOf(all))
+			found, err := l.findOrdered(t.Context(), b.key(), positionOf(all))
 			if err != nil {
 				t.Fatal(err)
 			}
-			all.Lines, all.Earlier = without(all.Lines, found.has), found.has
+			all.Lines, all.Earlier = without(all.Lines, found.indices), found.indices
 			part, body := fitting(all, conn.MaxBody())
 			if part.Last {
 				t.Fatalf("all lines by %s fit", who)
@@ -395,7 +395,7 @@ func TestOutOfTurn(t *testing.T) {
 		refused := turn{id: "one", seq: seq, at: time.Duration(seq) * time.Second, who: "aside"}
 		all := refused.lines()
 		all.Lines = all.Lines[:1]
-		if err := errors.Join(l.AppendAside(t.Context(), refused.key(), seq, all), l.AppendAside(t.Context(), refused.key(), seq, all)); err != nil {
+		if err := errors.Join(l.AppendUnordered(t.Context(), refused.key(), seq, all), l.AppendUnordered(t.Context(), refused.key(), seq, all)); err != nil {
 			t.Fatal(err)
 		}
 	}

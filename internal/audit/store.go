@@ -21,112 +21,115 @@ func (l *Log) Include() Include { return l.include }
 // stored line: ours, or that of a faster writer. seq is the place of the batch in the log. The
 // batches of a session end one after another, in the order of the log, and leave it only when their
 // lines are stored, so the newest message of the session's subject shows how far the session's
-// lines go. When that message is of a later batch, Append stores what is missing at the aside
-// subject.
+// lines go. When that message is of a later batch, Append stores what is missing at the
+// unordered subject of the batch.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
-	return l.append(ctx, l.inTurn, key, seq, all)
+	return l.append(ctx, l.findOrdered, key, seq, all)
 }
 
-// AppendAside is Append for a batch that is refused without waiting for the earlier batches of its
-// session. It shares a subject with the batches of the same id, of which the log holds one at a
+// AppendUnordered is Append for a batch that is refused without waiting for the earlier batches of
+// its session. It shares a subject with the batches of the same id, of which the log holds one at a
 // time.
-func (l *Log) AppendAside(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
-	return l.append(ctx, l.aside, key, seq, all)
+func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
+	return l.append(ctx, l.findUnordered, key, seq, all)
 }
 
-// look finds what is stored of a batch.
-type look func(context.Context, wire.BatchKey, place) (recorded, error)
+// finder finds what is stored of a batch.
+type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
-// append stores the missing lines, one message at a time, each behind the newest message that look
-// has found. After a conflict it looks again: the other writer may have stored all of them.
-func (l *Log) append(ctx context.Context, look look, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
+// append stores the missing lines, one message at a time, each behind the newest message that find
+// has found. After a conflict it searches again: the other writer may have stored all of them.
+func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
-	at := placeOf(all)
-	found, err := look(ctx, key, at)
+	at := positionOf(all)
+	found, err := find(ctx, key, at)
 	for err == nil {
-		all.Lines, all.Earlier = without(all.Lines, found.has), found.has
+		all.Lines, all.Earlier = without(all.Lines, found.indices), found.indices
 		if len(all.Lines) == 0 {
 			return nil
 		}
 		some, body := fitting(all, l.conn.MaxBody())
 		found.newest, err = l.conn.CompareAndSet(ctx, found.subject, nil, body, found.newest)
-		found.has = stored(some)
+		found.indices = stored(some)
 		if errors.Is(err, bus.ErrConflict) { // another writer stored something
-			found, err = look(ctx, key, at)
+			found, err = find(ctx, key, at)
 		}
 	}
-	return fmt.Errorf("put the calls of batch %s on record: %w", key, err)
+	return fmt.Errorf("write the audit lines of batch %s: %w", key, err)
 }
 
 // Written reports whether all lines of a batch are stored, including those of its first calls.
 // accepted is when the batch was stored in the log.
 func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
-	found, err := l.inTurn(ctx, key, place{seq, accepted})
+	found, err := l.findOrdered(ctx, key, position{seq, accepted})
 	if err != nil {
-		return false, fmt.Errorf("read what is on record of batch %s: %w", key, err)
+		return false, fmt.Errorf("read the audit lines of batch %s: %w", key, err)
 	}
 	all := found.last
 	for i := range calls {
-		all = all && slices.Contains(found.has, i)
+		all = all && slices.Contains(found.indices, i)
 	}
 	return all, nil
 }
 
-// place is where and when a batch was stored in the log. A recreated log gives out its sequences
+// position is where and when a batch was stored in the log. A recreated log gives out its sequences
 // again, so neither the sequence nor the time alone identifies a batch.
-type place struct {
+type position struct {
 	seq      uint64
 	accepted time.Time
 }
 
-func placeOf(part wire.AuditLines) place { return place{part.Seq, part.About.Accepted} }
+func positionOf(part wire.AuditLines) position { return position{part.Seq, part.About.Accepted} }
 
-func (p place) is(other place) bool { return p.seq == other.seq && p.accepted.Equal(other.accepted) }
+func (p position) equals(other position) bool {
+	return p.seq == other.seq && p.accepted.Equal(other.accepted)
+}
 
-// follows reports whether p certainly came after other. Sequence and time disagree when the log was
+// isAfter reports whether p certainly came after other. Sequence and time disagree when the log was
 // recreated in between, or when its leader changed and the clock of the next one is behind.
-func (p place) follows(other place) bool {
+func (p position) isAfter(other position) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }
 
-// recorded is what is stored of a batch, and where the missing lines go.
-type recorded struct {
-	subject string
-	newest  uint64 // the sequence of the subject's newest message; 0: there is none
-	has     []int  // the indices of the stored lines of the batch
-	last    bool   // the newest part of the batch is its last
-	missed  bool   // the newest message is, or may be, of a later batch
+// storedLines is what is stored of a batch, and where the missing lines go.
+type storedLines struct {
+	subject   string
+	newest    uint64 // the sequence of the subject's newest message; 0: there is none
+	indices   []int  // the indices of the stored lines of the batch
+	last      bool   // the newest part of the batch is its last
+	overtaken bool   // the newest message is, or may be, of a later batch
 }
 
-// inTurn finds what is stored of a batch at its session's subject. If the newest message there may
-// belong to a later batch, the batch has missed its turn. The missing lines then go to the aside
-// subject, because the newest message of a session's subject must never go back to an earlier
-// batch.
-func (l *Log) inTurn(ctx context.Context, key wire.BatchKey, at place) (recorded, error) {
-	found, err := l.lookAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.follows)
-	if err != nil || !found.missed {
+// findOrdered finds what is stored of a batch at its session's subject. If the newest message there
+// may belong to a later batch, a later batch has overtaken this one. The missing lines then go to
+// the unordered subject, because the newest message of a session's subject must never go back to an
+// earlier batch.
+func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
+	found, err := l.findAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.isAfter)
+	if err != nil || !found.overtaken {
 		return found, err
 	}
-	aside, err := l.aside(ctx, key, at)
-	aside.has, aside.last = append(found.has, aside.has...), found.last || aside.last
+	aside, err := l.findUnordered(ctx, key, at)
+	aside.indices, aside.last = append(found.indices, aside.indices...), found.last || aside.last
 	return aside, err
 }
 
-// aside finds what is stored of a batch at the subject of its id, where batches have no order.
-func (l *Log) aside(ctx context.Context, key wire.BatchKey, at place) (recorded, error) {
-	return l.lookAt(ctx, l.names.Aside(key), at, func(place) bool { return false })
+// findUnordered finds what is stored of a batch at the subject of its id, where batches have no
+// order.
+func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
+	return l.findAt(ctx, l.names.Aside(key), at, func(position) bool { return false })
 }
 
-// clocks is how far apart the clocks of two servers may be.
-const clocks = time.Minute
+// maxClockSkew is how far apart the clocks of two servers may be.
+const maxClockSkew = time.Minute
 
-// lookAt reads the newest message of a subject. If that message is of the batch, it lists all
+// findAt reads the newest message of a subject. If that message is of the batch, it lists all
 // stored lines of the batch; if it is of an earlier batch, none are stored. A message that cannot
 // be read belongs to no batch and must not block later ones. In any other case the lines of the
-// batch, if there are any, lie further back: lookAt scans for them and sets missed. comesAfter
+// batch, if there are any, lie further back: findAt scans for them and sets overtaken. comesAfter
 // reports whether the batch certainly came after the given place.
-func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter func(place) bool) (recorded, error) {
-	found := recorded{subject: subject}
+func (l *Log) findAt(ctx context.Context, subject string, at position, comesAfter func(position) bool) (storedLines, error) {
+	found := storedLines{subject: subject}
 	newest, err := l.conn.Last(ctx, l.names.Stream(bus.Audit), subject)
 	if errors.Is(err, bus.ErrNotFound) {
 		return found, nil
@@ -135,11 +138,11 @@ func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter f
 		return found, err
 	}
 	found.newest = newest.Seq
-	if part, err := partOf(newest); err != nil || comesAfter(placeOf(part)) || found.add(part, at) {
+	if part, err := partOf(newest); err != nil || comesAfter(positionOf(part)) || found.add(part, at) {
 		return found, nil
 	}
-	found.missed = true
-	since, seen := at.accepted.Add(-clocks), false
+	found.overtaken = true
+	since, seen := at.accepted.Add(-maxClockSkew), false
 	err = l.conn.Scan(ctx, l.names.Stream(bus.Audit), subject, bus.From{Time: since}, func(msg bus.Msg) bool {
 		seen = seen || msg.Seq >= newest.Seq
 		if part, err := partOf(msg); err == nil {
@@ -148,7 +151,7 @@ func (l *Log) lookAt(ctx context.Context, subject string, at place, comesAfter f
 		return true
 	})
 	if err == nil && !seen && !newest.Time.Before(since) {
-		err = errors.New("a server that is behind has answered")
+		err = errors.New("the answer comes from a replica that lags behind")
 	}
 	return found, err
 }
@@ -161,10 +164,10 @@ func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 
 // add takes over the stored lines that a part lists, and reports whether the part is of the batch
 // at.
-func (r *recorded) add(part wire.AuditLines, at place) bool {
-	own := at.is(placeOf(part))
+func (r *storedLines) add(part wire.AuditLines, at position) bool {
+	own := at.equals(positionOf(part))
 	if own {
-		r.has, r.last = append(r.has, stored(part)...), part.Last
+		r.indices, r.last = append(r.indices, stored(part)...), part.Last
 	}
 	return own
 }

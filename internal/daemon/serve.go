@@ -1,6 +1,6 @@
 // Package daemon is what a program that runs until it is stopped does around its work: flags and
-// signals, the connection, metrics and health. The command toolfleet and workers written in Go share
-// it.
+// signals, the connection, metrics and health. The command toolfleet and workers written in Go
+// share it.
 package daemon
 
 import (
@@ -71,7 +71,7 @@ func SafeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *s
 		return errors.New("the NATS server does not sync what it acknowledges, so a power failure may lose accepted batches: " + how +
 			", or accept that with unsafe_sync: true (" + config.Env("unsafe_sync") + "=true)")
 	default:
-		log.Warn("the NATS server does not tell whether it syncs what it acknowledges: " + how + "; unsafe_sync: true silences this")
+		log.Warn("the NATS server does not report whether it syncs what it acknowledges: " + how + "; unsafe_sync: true silences this")
 	}
 	return nil
 }

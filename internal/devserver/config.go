@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Said holds the settings of a nats-server configuration file that Options have too. A setting that
-// the file does not have is zero.
-type Said struct {
+// FileSettings holds the settings of a nats-server configuration file that Options have too. A
+// setting that the file does not have is zero.
+type FileSettings struct {
 	Listen     string // host:port
 	DataDir    string
 	Sync       bool // the file sets SyncInterval; then 0 means always
@@ -22,12 +22,12 @@ type Said struct {
 
 // ReadConfig reads a configuration file, so that the caller can choose between its settings and its
 // own Options.
-func ReadConfig(file string) (Said, error) {
+func ReadConfig(file string) (FileSettings, error) {
 	opts, err := read(file)
 	if err != nil {
-		return Said{}, err
+		return FileSettings{}, err
 	}
-	s := Said{DataDir: opts.StoreDir, MaxPayload: opts.MaxPayload, Sync: opts.SyncInterval != 0}
+	s := FileSettings{DataDir: opts.StoreDir, MaxPayload: opts.MaxPayload, Sync: opts.SyncInterval != 0}
 	if !opts.SyncAlways {
 		s.SyncInterval = opts.SyncInterval
 	}

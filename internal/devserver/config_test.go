@@ -14,7 +14,7 @@ import (
 
 func TestReadConfig(t *testing.T) {
 	t.Setenv("SOME_FOLDER", "/somewhere")
-	for text, want := range map[string]devserver.Said{
+	for text, want := range map[string]devserver.FileSettings{
 		"":                                {},
 		"port: 4333":                      {Listen: "0.0.0.0:4333"},
 		"port: -1\nhost: localhost":       {Listen: "localhost:0"},

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// logAdapter writes the server's log to ours. It remembers the last error, for the case that a
-// start fails. The server's notices are debug lines here, because they tell of normal operation.
+// logAdapter writes the server's log to ours. It keeps the last error, for the case that a
+// start fails. The server's notices are debug lines here, because they describe normal operation.
 type logAdapter struct {
 	out *slog.Logger
 
@@ -23,13 +23,13 @@ func (l *logAdapter) Debugf(format string, v ...any)  { l.write(slog.LevelDebug,
 func (l *logAdapter) Tracef(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
 
 func (l *logAdapter) Errorf(format string, v ...any) {
-	l.remember(format, v)
+	l.keepLast(format, v)
 	l.write(slog.LevelError, format, v)
 }
 
 // Fatalf does not end the process. Start returns its text as an error.
 func (l *logAdapter) Fatalf(format string, v ...any) {
-	l.remember(format, v)
+	l.keepLast(format, v)
 	l.write(slog.LevelError, format, v)
 }
 
@@ -39,7 +39,7 @@ func (l *logAdapter) write(level slog.Level, format string, v []any) {
 	}
 }
 
-func (l *logAdapter) remember(format string, v []any) {
+func (l *logAdapter) keepLast(format string, v []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = fmt.Sprintf(format, v...)

@@ -214,17 +214,17 @@ func guess(body []byte) []byte {
 // may use it.
 func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	subjects := s.everySubject()
-	in.Hear(in.Inbox())
+	in.Subscribe(in.Inbox())
 	for _, subject := range subjects {
-		in.Hear(subject)
+		in.Subscribe(subject)
 	}
 	for i, body := range s.bodies(q) {
 		for j, subject := range subjects {
 			if own && allowedIn(subject, "victim") {
 				continue
 			}
-			in.Say(subject, in.Inbox(), nil, body)
-			in.Say(subject, in.Inbox(), tricks[(i+j)%len(tricks)], body)
+			in.Publish(subject, in.Inbox(), nil, body)
+			in.Publish(subject, in.Inbox(), tricks[(i+j)%len(tricks)], body)
 		}
 		in.Flush()
 	}
@@ -237,10 +237,10 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 		session, header := fmt.Sprint("attacker", i%16), tricks[i%len(tricks)]
 		key := wire.BatchKey{Tenant: messages.OneTenant, Session: session, Batch: fmt.Sprint("b", i)}
 		batch := rawjson.MustMarshal(canonical(session, key.Batch))
-		in.Say(n.Of(wire.VerbBatch, key), reply, header, batch)
-		in.Say(n.Of(wire.VerbRun, key), reply, map[string][]string{messages.ProgressHeader: {"1"}}, batch)
-		in.Say(n.Of(wire.VerbGet, key), reply, header, []byte(`{"results":"full"}`))
-		in.Say(n.OfSession(wire.VerbControl, key.Tenant, session), reply, header, []byte(`{"v":1,"steer":"x"}`))
+		in.Publish(n.Of(wire.VerbBatch, key), reply, header, batch)
+		in.Publish(n.Of(wire.VerbRun, key), reply, map[string][]string{messages.ProgressHeader: {"1"}}, batch)
+		in.Publish(n.Of(wire.VerbGet, key), reply, header, []byte(`{"results":"full"}`))
+		in.Publish(n.OfSession(wire.VerbControl, key.Tenant, session), reply, header, []byte(`{"v":1,"steer":"x"}`))
 		in.Flush()
 	}
 }
@@ -290,14 +290,14 @@ func TestAnAgentTriesEverything(t *testing.T) {
 	if diff := cmp.Diff(before, s.belongings()); diff != "" {
 		t.Errorf("what is the victim's has changed:\n%s", diff)
 	}
-	for _, m := range foreign.Heard() {
+	for _, m := range foreign.Received() {
 		if strings.Contains(string(m.Data), secretOfAcme) {
 			t.Errorf("globex heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
 		}
 	}
 	for _, in := range []*natstest.Intruder{foreign, own} {
 		_, hears := s.agentMay()
-		for _, m := range in.Heard() {
+		for _, m := range in.Received() {
 			if !slices.ContainsFunc(hears, func(p string) bool { return matches(p, m.Subject) }) {
 				t.Errorf("an agent heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
 			}
@@ -362,7 +362,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	srv := natstest.Server(t, natstest.Fast, ids.Option)
 	ear := ids.Intruder(srv, "operator")
-	ear.Hear("toolfleet.>")
+	ear.Subscribe("toolfleet.>")
 	ear.Flush()
 	var n wire.Names
 	agent := "batch control get run"
@@ -377,25 +377,25 @@ func TestWhoMaySayWhat(t *testing.T) {
 			key := wire.BatchKey{Tenant: tenant, Session: "s", Batch: who}
 			for _, v := range everyVerb(t) {
 				for _, subject := range []string{n.Of(v, key), n.OfCall(v, key.Call(0)), n.OfSession(v, tenant, "s"), n.OfTenant(v, tenant)} {
-					speaker.Say(subject, "", nil, []byte(who))
+					speaker.Publish(subject, "", nil, []byte(who))
 				}
 			}
 			for _, subject := range []string{n.Lane(false, "default", key.Call(0)), n.Lane(true, "default", key.Call(0)), n.Notify("c"), n.Dead()} {
-				speaker.Say(subject, "", nil, []byte(who))
+				speaker.Publish(subject, "", nil, []byte(who))
 			}
 		}
 		speaker.Flush()
-		ear.Say("toolfleet.batch.end.end."+who, "", nil, nil)
+		ear.Publish("toolfleet.batch.end.end."+who, "", nil, nil)
 		heard := map[string]bool{}
 		newFleetless(t).until("all of it was heard", func() bool {
-			for _, m := range ear.Heard() {
+			for _, m := range ear.Received() {
 				if m.Subject == "toolfleet.batch.end.end."+who {
 					return true
 				}
 			}
 			return false
 		})
-		for _, m := range ear.Heard() {
+		for _, m := range ear.Received() {
 			if string(m.Data) != who {
 				continue
 			}

@@ -82,20 +82,20 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	fleetUp       = desc("toolfleet_fleet_up", "1 when the last look at the server succeeded; without that the other gauges of the fleet are absent.")
+	fleetUp       = desc("toolfleet_fleet_up", "1 when the last read from the server succeeded; 0 when it failed, and the other gauges of the fleet are absent.")
 	poolPending   = desc("toolfleet_pool_pending", "Calls that wait for a worker of the pool.", "pool")
-	poolInFlight  = desc("toolfleet_pool_in_flight", "Calls that workers of the pool have in hand.", "pool")
-	poolLoad      = desc("toolfleet_pool_load", "Calls that wait or are in hand: what to scale the pool by.", "pool")
-	poolOldest    = desc("toolfleet_oldest_pending_call_age_seconds", "How long the oldest call that waits for a worker of the pool has waited; 0 when none does.", "pool")
+	poolInFlight  = desc("toolfleet_pool_in_flight", "Calls that workers of the pool are processing.", "pool")
+	poolLoad      = desc("toolfleet_pool_load", "Calls that wait or are being processed: scale the pool by this number.", "pool")
+	poolOldest    = desc("toolfleet_oldest_pending_call_age_seconds", "Age of the oldest call that waits for a worker of the pool; 0 when none waits.", "pool")
 	poolSlots     = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
 	poolWorkers   = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
-	batchesOpen   = desc("toolfleet_batches_open", "Batches accepted and not finished, those that wait for people included.")
+	batchesOpen   = desc("toolfleet_batches_open", "Batches accepted and not finished, including those that wait for people.")
 	headsStuck    = desc("toolfleet_heads_stuck", "Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
 	asksPending   = desc("toolfleet_approvals_pending", "Questions that wait for people, by tier.", "tier")
-	asksOldest    = desc("toolfleet_approvals_oldest_age_seconds", "How long the oldest question of the tier has waited; 0 when none does.", "tier")
-	streamBytes   = desc("toolfleet_stream_bytes", "What a stream holds.", "stream")
+	asksOldest    = desc("toolfleet_approvals_oldest_age_seconds", "Age of the oldest question of the tier; 0 when none waits.", "tier")
+	streamBytes   = desc("toolfleet_stream_bytes", "Bytes in a stream.", "stream")
 	streamHolds   = desc("toolfleet_stream_messages", "Messages in a stream.", "stream")
-	streamAtMost  = desc("toolfleet_stream_max_bytes", "What a stream may hold, where it is bounded.", "stream")
+	streamAtMost  = desc("toolfleet_stream_max_bytes", "The most bytes that a stream may hold, if it has a limit.", "stream")
 	shownStreams  = []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies}
 	allFleetDescs = []*prometheus.Desc{
 		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, headsStuck, asksPending, asksOldest,
@@ -141,7 +141,7 @@ func (g *Gauges) refresh(ctx context.Context, c *cache, query func(context.Conte
 	if err != nil {
 		metrics = nil
 		if c.up || c.at.IsZero() {
-			g.cfg.Logger.Warn("the gauges of the fleet are absent: the server does not answer; check the connection to NATS", "err", err)
+			g.cfg.Logger.Warn("the gauges of the fleet are absent, because the NATS server does not answer: check the connection", "err", err)
 		}
 	}
 	c.metrics, c.up, c.at = metrics, err == nil, time.Now()

@@ -25,7 +25,7 @@ type NoQuestion struct {
 }
 
 func (n *NoQuestion) Error() string {
-	return fmt.Sprintf("call %s waits for nobody's decision", n.Key)
+	return fmt.Sprintf("call %s does not wait for a decision", n.Key)
 }
 
 // Question returns the record of a call that waits for a person, from the stream's leader, so that
@@ -47,7 +47,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
 	if err != nil {
-		return false, fmt.Errorf("list the question of call %s: %w", key, err)
+		return false, fmt.Errorf("index the question of call %s: %w", key, err)
 	}
 	if found && slices.Equal(rawjson.MustMarshal(listed), entry) {
 		return false, nil
@@ -58,7 +58,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	case errors.Is(err, bus.ErrConflict):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("list the question of call %s: %w", key, err)
+		return false, fmt.Errorf("index the question of call %s: %w", key, err)
 	}
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
@@ -67,14 +67,14 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
-		return was, false, fmt.Errorf("take the question of call %s off the list: %w", key, err)
+		return was, false, fmt.Errorf("remove the question of call %s from the index: %w", key, err)
 	}
 	if !found {
 		return was, false, nil
 	}
 	gone := bus.Header{operation: {"DEL"}}
 	if _, err := j.conn.CompareAndSet(ctx, j.listing(key.String()), gone, nil, last); err != nil && !errors.Is(err, bus.ErrConflict) {
-		return was, false, fmt.Errorf("take the question of call %s off the list: %w", key, err)
+		return was, false, fmt.Errorf("remove the question of call %s from the index: %w", key, err)
 	} else if err != nil {
 		return was, false, nil
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// DeadEntry is a dead letter. A message that is no [wire.DeadLetter], because another program wrote
-// it, keeps its own subject and body; its Reason says why it cannot be read.
-type DeadEntry struct {
+// DeadLetterEntry is a dead letter. A message that is no [wire.DeadLetter], because another program
+// wrote it, keeps its own subject and body; its Reason says why it cannot be read.
+type DeadLetterEntry struct {
 	Seq    uint64
 	Stored time.Time // when it was dead-lettered
-	Buried wire.DeadLetter
+	Letter wire.DeadLetter
 }
 
-// Dead returns the newest dead letters, newest first, at most as many as most, without their
+// DeadLetters returns the newest dead letters, newest first, at most as many as most, without their
 // bodies. It reads backwards one by one, so their number and sizes do not matter.
-func (j *Journal) Dead(ctx context.Context, most int) ([]DeadEntry, error) {
+func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry, error) {
 	stream := j.names.Stream(bus.Dead)
 	first, err := j.conn.First(ctx, stream, ">")
 	if errors.Is(err, bus.ErrNotFound) {
@@ -31,39 +31,39 @@ func (j *Journal) Dead(ctx context.Context, most int) ([]DeadEntry, error) {
 	if err == nil {
 		last, err = j.conn.Last(ctx, stream, ">")
 	}
-	var entries []DeadEntry
+	var entries []DeadLetterEntry
 	for seq := last.Seq; err == nil && seq >= first.Seq && len(entries) < most; seq-- {
-		var e DeadEntry
-		if e, err = j.DeadAt(ctx, seq); err == nil {
-			e.Buried.Body = nil
+		var e DeadLetterEntry
+		if e, err = j.DeadLetterAt(ctx, seq); err == nil {
+			e.Letter.Body = nil
 			entries = append(entries, e)
 		} else if errors.Is(err, bus.ErrNotFound) { // dropped meanwhile
 			err = nil
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what was set aside: %w", err)
+		return nil, fmt.Errorf("read the dead letters: %w", err)
 	}
 	return entries, nil
 }
 
-// DeadAt returns the dead letter at a sequence; bus.ErrNotFound when there is none.
-func (j *Journal) DeadAt(ctx context.Context, seq uint64) (DeadEntry, error) {
+// DeadLetterAt returns the dead letter at a sequence; bus.ErrNotFound when there is none.
+func (j *Journal) DeadLetterAt(ctx context.Context, seq uint64) (DeadLetterEntry, error) {
 	msg, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq)
 	if err != nil {
-		return DeadEntry{}, err
+		return DeadLetterEntry{}, err
 	}
-	e := DeadEntry{Seq: msg.Seq, Stored: msg.Time}
-	if err := json.Unmarshal(msg.Data, &e.Buried); err != nil {
-		e.Buried = wire.DeadLetter{
-			Subject: msg.Subject, Reason: "not set aside by toolfleet: " + err.Error(), Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
+	e := DeadLetterEntry{Seq: msg.Seq, Stored: msg.Time}
+	if err := json.Unmarshal(msg.Data, &e.Letter); err != nil {
+		e.Letter = wire.DeadLetter{
+			Subject: msg.Subject, Reason: "not a dead letter of toolfleet: " + err.Error(), Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
 		}
 	}
 	return e, nil
 }
 
-// DropDead deletes the dead letter at a sequence; bus.ErrNotFound when there is none.
-func (j *Journal) DropDead(ctx context.Context, seq uint64) error {
+// DropDeadLetter deletes the dead letter at a sequence; bus.ErrNotFound when there is none.
+func (j *Journal) DropDeadLetter(ctx context.Context, seq uint64) error {
 	if _, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq); err != nil {
 		return err
 	}

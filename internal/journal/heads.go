@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A session hangs when its head does not move: the batches behind it wait for it. A head may stand for long, because it
-// waits for a person, for a worker, or for a call that runs. What is stored tells such a head from one that nobody
-// drives any more.
+// A session hangs when its head does not move, because the batches behind the head wait for it. A
+// head may wait for a long time for a person, for a worker, or for a call that runs. The stored
+// records distinguish such a head from one that no coordinator drives.
 
 // StuckHead is the head of a session that has not moved, although nothing explains it.
 type StuckHead struct {
@@ -23,45 +23,47 @@ type StuckHead struct {
 	Batch   messages.BatchID   // the same
 	Seq     uint64             // in the log
 	Since   time.Time          // the last sign that the session moved
-	// Replied: its reply is stored, and it is in the log all the same. Else none of its calls is queued, runs, or waits
-	// for a person.
+	// Replied reports that the reply of the batch is stored, but the batch is still in the log. If it
+	// is false, no call of the batch is queued, runs, or waits for a person.
 	Replied bool
 }
 
-// removal is how long a batch may stay in the log behind its reply, or its turn when it was submitted again: for the
-// audit log, and for a coordinator that is lost at that moment.
+// removal is how long a batch may stay in the log after its reply, or after it became the head when
+// it was submitted again. The time covers the write to the audit log, and the loss of a coordinator
+// at that moment.
 const removal = time.Minute
 
 // Bounds of one step of a sweep, so that a log of any length costs the server little at a time.
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
-	stepLooks    = 32 // heads that are looked at one by one
+	stepHeads    = 32 // heads that are checked one by one
 )
 
-// HeadSweep goes through the log once, the oldest batches first, and finds the stuck heads. It is for one goroutine.
+// HeadSweep goes through the log once, the oldest batches first, and finds the stuck heads. It is
+// for one goroutine.
 type HeadSweep struct {
 	j        *Journal
 	patience time.Duration
 	next     uint64          // place in the log where the next step begins
-	seen     map[string]bool // sessions whose head was looked at
-	// asked is the batches with a question in the index of open questions, as it was when the first old head was seen; nil
-	// before. It spares a look at most heads that wait for a person.
+	seen     map[string]bool // sessions whose head was checked
+	// asked holds the batches with an open question, as indexed when the sweep saw its first old
+	// head; nil before. It saves checking most heads that wait for a person.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
 
-// SweepHeads begins a sweep. Patience is how long a head may stand without a sign, where it has no reply and nothing
-// that is stored explains it.
+// SweepHeads begins a sweep. Patience is how long a head without a reply may show no activity while
+// no stored record explains it.
 func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 	return &HeadSweep{j: j, patience: patience, next: 1, seen: map[string]bool{}}
 }
 
-// Stuck is what was found so far, the oldest in the log first.
+// Stuck returns the stuck heads found so far, the oldest in the log first.
 func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
 
-// Step goes on through the log by a bounded number of requests, and reports whether that was its end. A step that
-// fails is taken again by the next call.
+// Step goes on through the log by a bounded number of requests, and reports whether that was its
+// end. A step that fails is taken again by the next call.
 func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	now := s.j.conn.Now(ctx)
 	heads, next, done, err := s.heads(ctx, now)
@@ -72,13 +74,13 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("look for sessions that stand still: %w", err)
 	}
-	if len(quiet) > stepLooks {
-		next, done = quiet[stepLooks].Seq, false
-		quiet = quiet[:stepLooks]
+	if len(quiet) > stepHeads {
+		next, done = quiet[stepHeads].Seq, false
+		quiet = quiet[:stepHeads]
 	}
 	var stuck []StuckHead
 	for i, q := range quiet {
-		head, is, err := s.look(ctx, now, q)
+		head, is, err := s.checkHead(ctx, now, q)
 		if err != nil && i > 0 && ctx.Err() != nil { // time is up, and the next step goes on from here
 			next, done = q.Seq, false
 			break
@@ -101,8 +103,9 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 
 func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// heads is the heads in the next part of the log of sessions that were not seen before, the place behind that part, and
-// whether everything behind it is too young to be stuck.
+// heads returns the heads in the next part of the log, without those of sessions that the sweep has
+// seen, and the sequence after that part. done reports that all later batches are too young to be
+// stuck.
 func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
 	next, done = s.next, true
 	here := map[string]bool{}
@@ -128,14 +131,14 @@ func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted,
 	return heads, next, done, err
 }
 
-// quietHead is a head that has to be looked at.
+// quietHead is a head that must be checked.
 type quietHead struct {
 	Accepted
 	replied bool
 }
 
-// unexplained is the heads that have a reply, and those that are old enough to be stuck and wait for no person, by a few
-// requests for all of them.
+// unexplained returns the heads that have a reply, and those that are old enough to be stuck and do
+// not wait for a person. It makes a few requests for all heads together.
 func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Accepted) (quiet []quietHead, err error) {
 	finals := make([]string, len(heads))
 	old := false
@@ -170,8 +173,8 @@ func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Acce
 	return quiet, nil
 }
 
-// look takes the last sign of a session, and whether its head is stuck.
-func (s *HeadSweep) look(ctx context.Context, now time.Time, q quietHead) (head StuckHead, stuck bool, err error) {
+// checkHead reports whether the head of a session is stuck, by its last sign of activity.
+func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (head StuckHead, stuck bool, err error) {
 	last, replied, err := s.j.LastReplied(ctx, q.Key.Tenant, q.Key.Session)
 	if err != nil {
 		return head, false, err
@@ -226,8 +229,8 @@ func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.
 	return since, nil
 }
 
-// explainedUntil is until when a batch without a reply may stand still: a call of it is queued or with a worker, is
-// claimed, is to be tried again, or waits for a person.
+// explainedUntil returns the time until which a batch without a reply may wait: a call of it is
+// queued, is with a worker, is claimed, will be retried, or waits for a person.
 func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {

@@ -158,7 +158,8 @@ func (x *fixture) result(a journal.Accepted) {
 	x.must(err)
 }
 
-// A batch that is submitted again has its reply from before. It may stand in the log for as long as another.
+// A batch that is submitted again already has its reply. It may stay in the log for as long as any
+// other.
 func TestABatchSubmittedAgainIsNotStuckAtOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("s", "b")
@@ -173,7 +174,7 @@ func TestABatchSubmittedAgainIsNotStuckAtOnce(t *testing.T) {
 	})
 }
 
-// A step looks at few heads and few batches, however many there are, and a sweep finds each of them once.
+// A step reads a bounded number of heads and batches, and a sweep finds each stuck head once.
 func TestASweepTakesBoundedSteps(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		const sessions, behind = 70, 1100

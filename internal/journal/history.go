@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is everything that the journal still holds of a batch, except arguments and outputs. It is
-// for people: no code decides by it.
+// History is everything that the journal still holds of a batch, except arguments and outputs. It
+// is for people: no code decides by it.
 type History struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
@@ -34,8 +34,8 @@ type StoredResult struct {
 	Result messages.Result
 }
 
-// History returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves out
-// call records and results that cannot be read.
+// History returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves
+// out call records and results that cannot be read.
 func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, err error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.
@@ -100,7 +100,7 @@ func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *Hist
 	}
 	for _, msg := range results {
 		var known Known
-		if j.know(&known, msg) == nil && len(known.Results) == 1 {
+		if j.addMessage(&known, msg) == nil && len(known.Results) == 1 {
 			r := known.Results[0]
 			lighten(&r.Result)
 			s.Results = append(s.Results, StoredResult{r.Key, msg.Time, r.Result})
@@ -144,9 +144,9 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 // clocks is how far apart the clocks of two servers may be.
 const clocks = time.Minute
 
-// historyLines adds the audit lines about the batch that the stored reply answers. It looks among the
-// lines of the session and then at the aside subject. All of them were stored after the batch was
-// accepted, however long before the reply.
+// historyLines adds the audit lines about the batch that the stored reply answers. It reads the
+// lines of the session and then the unordered subject of the batch. All of them were stored after
+// the batch was accepted, however long before the reply.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

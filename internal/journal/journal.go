@@ -135,7 +135,7 @@ func (j *Journal) Write(ctx context.Context, key wire.CallKey, rec wire.CallReco
 	if answer.Final() {
 		return seq, err
 	}
-	reading, done := j.afterwards(ctx, j.clock.Now().Sub(began))
+	reading, done := j.readContext(ctx, j.clock.Now().Sub(began))
 	defer done()
 	newest, found, readErr := j.newest(reading, key)
 	seen := outcome.Newest{Read: readErr == nil, Seq: newest.Seq, Own: found && newest.Record.Nonce == rec.Nonce}
@@ -171,9 +171,9 @@ func undecided(write, read error) error {
 	return errors.Join(write, read)
 }
 
-// afterwards returns a context for the read that decides a write, even when ctx has ended. The read
-// may take as long as the write took, but at least 500 ms and at most 5 s.
-func (j *Journal) afterwards(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
+// readContext returns a context for the read that decides a write, even when ctx has ended. The
+// read may take as long as the write took, but at least 500 ms and at most 5 s.
+func (j *Journal) readContext(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
 	return j.clock.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
@@ -346,15 +346,15 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 		return known, fmt.Errorf("read the results of batch %s: %w", key, err)
 	}
 	for _, msg := range append(calls, results...) {
-		if err := j.know(&known, msg); err != nil {
+		if err := j.addMessage(&known, msg); err != nil {
 			known.Unread = append(known.Unread, err)
 		}
 	}
 	return known, nil
 }
 
-// know adds one message to known.
-func (j *Journal) know(known *Known, msg bus.Msg) error {
+// addMessage adds what one message says to known.
+func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 	verb, key, err := j.names.Call(msg.Subject)
 	if err != nil {
 		return err
@@ -542,19 +542,19 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// Bury dead-letters a message that cannot be processed, with the reason. The dead letter keeps as
-// much of the message as fits, for people to inspect.
-func (j *Journal) Bury(ctx context.Context, msg bus.Msg, reason string) error {
-	buried := wire.DeadLetter{
+// DeadLetter dead-letters a message that cannot be processed, with the reason. The dead letter
+// keeps as much of the message as fits, for people to inspect.
+func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) error {
+	letter := wire.DeadLetter{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
 	}
-	body := rawjson.MustMarshal(buried)
+	body := rawjson.MustMarshal(letter)
 	if len(body) > j.inline() {
-		buried.Header, buried.Body = nil, msg.Data[:min(len(msg.Data), j.inline()/2)]
-		body = rawjson.MustMarshal(buried)
+		letter.Header, letter.Body = nil, msg.Data[:min(len(msg.Data), j.inline()/2)]
+		body = rawjson.MustMarshal(letter)
 	}
 	if _, err := j.conn.Append(ctx, j.names.Dead(), nil, body); err != nil {
-		return fmt.Errorf("set aside message of %.200s: %w", msg.Subject, err)
+		return fmt.Errorf("dead-letter the message of %.200s: %w", msg.Subject, err)
 	}
 	return nil
 }

@@ -309,7 +309,7 @@ func TestReplied(t *testing.T) {
 // bodies.
 func TestDeadLetters(t *testing.T) {
 	withFixture(t, func(x *fixture) {
-		if entries, err := x.journal.Dead(x.t.Context(), 10); err != nil || len(entries) != 0 {
+		if entries, err := x.journal.DeadLetters(x.t.Context(), 10); err != nil || len(entries) != 0 {
 			t.Fatalf("before the first: %+v, %v", entries, err)
 		}
 		at := time.Now().UTC()
@@ -319,52 +319,52 @@ func TestDeadLetters(t *testing.T) {
 			{Subject: "dropped", Data: []byte("body")},
 			{Subject: "huge", Data: []byte(huge), Header: bus.Header{"A": {"b"}}},
 		} {
-			x.must(x.journal.Bury(x.t.Context(), msg, "because of "+msg.Subject))
+			x.must(x.journal.DeadLetter(x.t.Context(), msg, "because of "+msg.Subject))
 		}
 		foreign := x.append(x.names.Dead(), "not ours")
-		entries, err := x.journal.Dead(x.t.Context(), 10)
+		entries, err := x.journal.DeadLetters(x.t.Context(), 10)
 		x.must(err)
 		if len(entries) != 4 {
 			t.Fatalf("got %+v, want four dead letters", entries)
 		}
-		x.must(x.journal.DropDead(x.t.Context(), entries[2].Seq))
-		if err := x.journal.DropDead(x.t.Context(), entries[2].Seq); !errors.Is(err, bus.ErrNotFound) {
+		x.must(x.journal.DropDeadLetter(x.t.Context(), entries[2].Seq))
+		if err := x.journal.DropDeadLetter(x.t.Context(), entries[2].Seq); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("dropped twice: %v, want bus.ErrNotFound", err)
 		}
-		if _, err := x.journal.DeadAt(x.t.Context(), entries[2].Seq); !errors.Is(err, bus.ErrNotFound) {
+		if _, err := x.journal.DeadLetterAt(x.t.Context(), entries[2].Seq); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("read after it was dropped: %v, want bus.ErrNotFound", err)
 		}
-		subjects := func(entries []journal.DeadEntry) (all []string) {
+		subjects := func(entries []journal.DeadLetterEntry) (all []string) {
 			for _, e := range entries {
-				if all = append(all, e.Buried.Subject); e.Buried.Body != nil || e.Stored.IsZero() {
+				if all = append(all, e.Letter.Subject); e.Letter.Body != nil || e.Stored.IsZero() {
 					t.Errorf("listed with its body or without its time: %+v", e)
 				}
 			}
 			return all
 		}
-		rest, err := x.journal.Dead(x.t.Context(), 10)
+		rest, err := x.journal.DeadLetters(x.t.Context(), 10)
 		x.must(err)
 		x.same("listed", []string{x.names.Dead(), "huge", "one"}, subjects(rest))
-		two, err := x.journal.Dead(x.t.Context(), 2)
+		two, err := x.journal.DeadLetters(x.t.Context(), 2)
 		x.must(err)
 		x.same("the newest two", []string{x.names.Dead(), "huge"}, subjects(two))
 
-		one, err := x.journal.DeadAt(x.t.Context(), entries[3].Seq)
+		one, err := x.journal.DeadLetterAt(x.t.Context(), entries[3].Seq)
 		x.must(err)
 		x.same("one", wire.DeadLetter{
 			V: messages.Version, Subject: "one", Reason: "because of one", Header: map[string][]string{"A": {"b"}}, Body: []byte("body"), Size: 4, Stored: at,
-		}, one.Buried)
-		cut, err := x.journal.DeadAt(x.t.Context(), entries[1].Seq)
+		}, one.Letter)
+		cut, err := x.journal.DeadLetterAt(x.t.Context(), entries[1].Seq)
 		x.must(err)
-		if b := cut.Buried; b.Size != len(huge) || len(b.Body) < len(huge)/4 || !strings.HasPrefix(huge, string(b.Body)) || b.Reason != "because of huge" {
+		if b := cut.Letter; b.Size != len(huge) || len(b.Body) < len(huge)/4 || !strings.HasPrefix(huge, string(b.Body)) || b.Reason != "because of huge" {
 			t.Errorf("of %d bytes: %d of %d are kept, because %q", len(huge), len(b.Body), b.Size, b.Reason)
 		}
-		other, err := x.journal.DeadAt(x.t.Context(), foreign)
+		other, err := x.journal.DeadLetterAt(x.t.Context(), foreign)
 		x.must(err)
-		if b := other.Buried; b.Subject != x.names.Dead() || string(b.Body) != "not ours" || b.Size != 8 || !strings.HasPrefix(b.Reason, "not set aside by toolfleet: ") {
+		if b := other.Letter; b.Subject != x.names.Dead() || string(b.Body) != "not ours" || b.Size != 8 || !strings.HasPrefix(b.Reason, "not a dead letter of toolfleet: ") {
 			t.Errorf("of another program: %+v", b)
 		}
-		if !slices.ContainsFunc(entries, func(e journal.DeadEntry) bool { return e.Seq == foreign }) {
+		if !slices.ContainsFunc(entries, func(e journal.DeadLetterEntry) bool { return e.Seq == foreign }) {
 			t.Error("the message of another program is not listed")
 		}
 	})

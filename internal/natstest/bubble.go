@@ -34,8 +34,8 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 	emptyPools()
 	defer emptyPools()
 	synctest.Test(t, func(t *testing.T) {
-		// Last of all: a file of the server may be flushed for a millisecond more after the server has ended, and a
-		// goroutine that sleeps when the bubble ends fails the test.
+		// Last of all: a file of the server may be flushed for a millisecond more after the server
+		// has ended, and a goroutine that sleeps when the bubble ends fails the test.
 		t.Cleanup(func() { time.Sleep(10 * time.Millisecond) })
 		clock := keepClock(bubbleTick)
 		t.Cleanup(clock)

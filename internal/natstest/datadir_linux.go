@@ -2,14 +2,14 @@ package natstest
 
 import "syscall"
 
-// roomInMemory is what must be free: containers often have 64 MB.
-const roomInMemory = 2 << 30
+// minFreeMemory is what must be free: containers often have 64 MB.
+const minFreeMemory = 2 << 30
 
 // inMemory returns the folder of a file system in memory, or "".
 func inMemory() string {
 	const dir, tmpfs = "/dev/shm", 0x01021994
 	var about syscall.Statfs_t
-	if syscall.Statfs(dir, &about) != nil || about.Type != tmpfs || about.Bavail*uint64(about.Bsize) < roomInMemory {
+	if syscall.Statfs(dir, &about) != nil || about.Type != tmpfs || about.Bavail*uint64(about.Bsize) < minFreeMemory {
 		return ""
 	}
 	return dir

@@ -18,13 +18,13 @@ type Intruder struct {
 	nc    *nats.Conn
 	inbox string
 
-	mu      sync.Mutex
-	heard   []Overheard // guarded by mu
-	refused int         // guarded by mu
+	mu       sync.Mutex
+	received []Intercepted // guarded by mu
+	refused  int           // guarded by mu
 }
 
-// Overheard is a message that an intruder received.
-type Overheard struct {
+// Intercepted is a message that an intruder received.
+type Intercepted struct {
 	Subscription, Subject string
 	Data                  []byte
 }
@@ -52,21 +52,21 @@ func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
 // Inbox returns a reply subject to which the intruder may subscribe.
 func (i *Intruder) Inbox() string { return i.inbox + ".any" }
 
-// Say publishes a message. A message that the client itself refuses is dropped.
-func (i *Intruder) Say(subject, reply string, header map[string][]string, data []byte) {
+// Publish publishes a message. A message that the client itself refuses is dropped.
+func (i *Intruder) Publish(subject, reply string, header map[string][]string, data []byte) {
 	_ = i.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Header: header, Data: data})
 }
 
-// Hear subscribes, if the server allows it. It skips a subject with ">" in the middle: the server
-// would close the connection.
-func (i *Intruder) Hear(subject string) {
+// Subscribe subscribes, if the server allows it. It skips a subject with ">" in the middle, because
+// the server would close the connection.
+func (i *Intruder) Subscribe(subject string) {
 	if strings.Contains(subject, ">.") {
 		return
 	}
 	_, _ = i.nc.Subscribe(subject, func(m *nats.Msg) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		i.heard = append(i.heard, Overheard{subject, m.Subject, m.Data})
+		i.received = append(i.received, Intercepted{subject, m.Subject, m.Data})
 	})
 }
 
@@ -78,11 +78,11 @@ func (i *Intruder) Flush() {
 	}
 }
 
-// Heard returns what the intruder received.
-func (i *Intruder) Heard() []Overheard {
+// Received returns what the intruder received.
+func (i *Intruder) Received() []Intercepted {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return append([]Overheard(nil), i.heard...)
+	return append([]Intercepted(nil), i.received...)
 }
 
 // Refused returns how often the server refused the intruder something.

@@ -18,37 +18,37 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// complainEvery is the least time between two log lines about traces that are not sent.
-const complainEvery = time.Minute
+// failureLogInterval is the least time between two log lines about traces that are not sent.
+const failureLogInterval = time.Minute
 
-// complaints is an exporter that limits the log lines about its failures: without a collector,
+// failureLog is an exporter that limits the log lines about its failures: without a collector,
 // every batch of spans fails.
-type complaints struct {
+type failureLog struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
 
-	mu     sync.Mutex
-	last   time.Time // guarded by mu
-	missed int       // failures since the last line; guarded by mu
+	mu         sync.Mutex
+	last       time.Time // guarded by mu
+	suppressed int       // failures since the last line; guarded by mu
 }
 
 // ExportSpans never returns an error: the SDK would log it, and its text quotes the collector.
-func (c *complaints) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (c *failureLog) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := c.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		c.complain(err)
+		c.logFailure(err)
 	}
 	return nil
 }
 
-func (c *complaints) complain(err error) {
+func (c *failureLog) logFailure(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.last.IsZero() && time.Since(c.last) < complainEvery {
-		c.missed++
+	if !c.last.IsZero() && time.Since(c.last) < failureLogInterval {
+		c.suppressed++
 		return
 	}
-	c.log.Warn("traces are not sent", "err", whatHappened(err), "failures_since_last_line", c.missed)
-	c.last, c.missed = time.Now(), 0
+	c.log.Warn("traces are not sent", "err", describeFailure(err), "failures_since_last_line", c.suppressed)
+	c.last, c.suppressed = time.Now(), 0
 }
 
 var (
@@ -57,11 +57,11 @@ var (
 		`ResourceExhausted|FailedPrecondition|Aborted|OutOfRange|Unimplemented|Internal|Unavailable|DataLoss|Unauthenticated) desc = `)
 )
 
-// whatHappened describes an exporter's error in our own words. The error text is never shown: it
+// describeFailure describes an exporter's error in our own words. The error text is never shown: it
 // quotes the collector, which may repeat the credentials it was sent, and the whole address, which
-// may hold a token. The exporters have no types for most errors, so whatHappened matches their
+// may hold a token. The exporters have no types for most errors, so describeFailure matches their
 // text.
-func whatHappened(err error) string {
+func describeFailure(err error) string {
 	text := err.Error()
 	var network net.Error
 	var name *net.DNSError

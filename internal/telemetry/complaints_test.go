@@ -16,9 +16,9 @@ func TestComplaintsAreRare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
 		log, _ := Logger(&said, "info", "json", false)
-		c := &complaints{log: log}
+		c := &failureLog{log: log}
 		for range 10 * 60 {
-			c.complain(errors.New("connection refused"))
+			c.logFailure(errors.New("connection refused"))
 			time.Sleep(time.Second)
 		}
 		if lines := strings.Count(said.String(), "\n"); lines != 10 {
@@ -42,7 +42,7 @@ func TestWhatHappened(t *testing.T) {
 		"traces export: OTLP partial success: canary (1 spans rejected)":                                                     "the collector has taken a part of them",
 		`traces export: Post "http://host/canary": EOF`:                                                                      "connection or answer broken",
 	} {
-		if got := whatHappened(errors.New(text)); got != want {
+		if got := describeFailure(errors.New(text)); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}
@@ -52,7 +52,7 @@ func TestWhatHappened(t *testing.T) {
 		"timeout":                            context.DeadlineExceeded,
 		"given up at the end of the process": context.Canceled,
 	} {
-		if got := whatHappened(fmt.Errorf("canary: %w", err)); got != want {
+		if got := describeFailure(fmt.Errorf("canary: %w", err)); got != want {
 			t.Errorf("%v: got %q, want %q", err, got, want)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package telemetry builds what a process shows of itself: its logger, its metrics, its tracer, and
-// the small HTTP server for metrics and health. Only programs build them; every other package takes a
-// *slog.Logger, a prometheus.Registerer or a trace.Tracer.
+// the small HTTP server for metrics and health. Only programs build them; every other package takes
+// a *slog.Logger, a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
 import (
@@ -74,20 +74,20 @@ const readyIn = 2 * time.Second
 func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyIn)
 		defer cancel()
 		if err := ready(ctx); err != nil {
-			say(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			writeText(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
 			return
 		}
-		say(w, http.StatusOK, "ok")
+		writeText(w, http.StatusOK, "ok")
 	})
 	return mux
 }
 
-func say(w http.ResponseWriter, status int, text string) {
+func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

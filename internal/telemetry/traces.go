@@ -39,9 +39,9 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 	}
 	// By default the SDK writes to stderr, including the values of variables.
 	otel.SetLogger(logr.Discard())
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("OpenTelemetry complains", "err", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("the OpenTelemetry SDK reports an error", "err", err) }))
 	for _, doubt := range doubts() {
-		log.Warn("a variable about traces is passed over; the default holds", "err", doubt)
+		log.Warn("an OpenTelemetry variable is invalid and is ignored; the default applies", "err", doubt)
 	}
 	exporter, err := newExporter(ctx)
 	if err != nil {
@@ -53,16 +53,16 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 		// detectors: command lines hold secrets.
 		resource.WithFromEnv())
 	if err != nil {
-		log.Debug("the description of this process in traces is not complete", "err", err)
+		log.Debug("the resource attributes of traces are incomplete", "err", err)
 	}
 	log = log.With(destination()...)
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&complaints{SpanExporter: exporter, log: log}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&failureLog{SpanExporter: exporter, log: log}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
 	tracer = provider.Tracer(tracing.Scope, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(tracing.SchemaURL))
 	return tracer, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushIn)
 		defer cancel()
 		if err := provider.Shutdown(ending); err != nil {
-			log.Warn("the last traces are not sent", "err", whatHappened(err))
+			log.Warn("the last traces are not sent", "err", describeFailure(err))
 		}
 	}, nil
 }

@@ -14,7 +14,7 @@ import (
 type policyCheck struct {
 	version string // of this worker's policy; "": it has none
 	log     *slog.Logger
-	told    sync.Map // versions of coordinators' policies that were logged
+	logged  sync.Map // versions of coordinators' policies that were logged
 	// idle is when it was last logged that no call is taken, in Unix nanoseconds; 0: not since
 	// calls were last taken.
 	idle atomic.Int64
@@ -28,18 +28,18 @@ func (p *policyCheck) fits(job wire.Job) bool {
 		// When coordinators with and without a policy are there at once, each is logged at most
 		// once a minute.
 		if at := p.idle.Load(); at != 0 && time.Since(time.Unix(0, at)) > time.Minute && p.idle.CompareAndSwap(at, 0) {
-			p.told.Clear()
-			p.log.Warn("calls are taken, and nothing is denied: this coordinator has no policy, and this worker has none")
+			p.logged.Clear()
+			p.log.Warn("calls are taken again, and nothing is denied: neither this coordinator nor this worker has a policy")
 		}
 		return true
 	}
-	if _, again := p.told.LoadOrStore(job.Policy, true); !again {
-		p.tell(job.Policy)
+	if _, again := p.logged.LoadOrStore(job.Policy, true); !again {
+		p.logDifference(job.Policy)
 	}
 	return p.version != ""
 }
 
-func (p *policyCheck) tell(theirs string) {
+func (p *policyCheck) logDifference(theirs string) {
 	const next = "give every coordinator and worker the same policy file (--policy)"
 	switch {
 	case p.version == "":

@@ -260,7 +260,7 @@ func (w *Worker) announce(ctx context.Context) error {
 func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketWorkers))
 	if err != nil {
-		w.cfg.Logger.Warn("presence not announced", "err", err)
+		w.cfg.Logger.Warn("the presence of the worker cannot be announced; it is tried again", "err", err)
 		return
 	}
 	presence := wire.Presence{
@@ -283,7 +283,7 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	for {
 		presence.Busy, presence.Seen = w.Busy(), time.Now()
 		if err := bucket.Put(ctx, key, rawjson.MustMarshal(presence)); err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Warn("presence not announced", "err", err)
+			w.cfg.Logger.Warn("the presence of the worker cannot be announced; it is tried again", "err", err)
 		}
 		select {
 		case <-ticks.C:
@@ -313,8 +313,8 @@ func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
-func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (messages.Result, error) {
-	return s.phases.Run(ctx, job, prior, claim, tell)
+func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event)) (messages.Result, error) {
+	return s.phases.Run(ctx, job, prior, claim, emit)
 }
 
 // write stores an audit line that a call waits for. A broken connection gets about three seconds

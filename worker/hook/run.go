@@ -37,14 +37,14 @@ type Result struct {
 	Count    int                    // hooks that ran or failed to run
 	Messages []messages.HookMessage // the same as events for watchers, in order
 
-	tell func(messages.HookMessage)
+	emit func(messages.HookMessage)
 }
 
 // Before runs the hooks for the call in order, each on the input that the previous one left. The
-// list ends at a deny, and at a gate that could not run. tell gets each message as it happens; it
+// list ends at a deny, and at a gate that could not run. emit gets each message as it happens; it
 // may be nil.
-func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessage)) Result {
-	r := Result{tell: tell}
+func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessage)) Result {
+	r := Result{emit: emit}
 	for _, h := range s.hooks {
 		if h.Before == nil || !h.matches(call.Tool) {
 			continue
@@ -78,9 +78,9 @@ func (s Set) Before(ctx context.Context, call Call, tell func(messages.HookMessa
 }
 
 // After runs the hooks for the call in order, each on the output that the previous one left. No
-// hook ends the list: the tool has run, and every observer gets to see it. tell is as in Before.
-func (s Set) After(ctx context.Context, call Call, done Done, tell func(messages.HookMessage)) Result {
-	r := Result{tell: tell}
+// hook ends the list: the tool has run, and every observer gets to see it. emit is as in Before.
+func (s Set) After(ctx context.Context, call Call, done Done, emit func(messages.HookMessage)) Result {
+	r := Result{emit: emit}
 	for _, h := range s.hooks {
 		if h.After == nil || !h.matches(call.Tool) {
 			continue
@@ -109,9 +109,9 @@ func (s Set) After(ctx context.Context, call Call, done Done, tell func(messages
 func (r *Result) fail(f *Failure) {
 	r.Failures = append(r.Failures, f)
 	if f.Cancelled {
-		r.say(messages.HookMessage{Type: messages.HookCancelled, Hook: f.Hook})
+		r.addMessage(messages.HookMessage{Type: messages.HookCancelled, Hook: f.Hook})
 	} else {
-		r.say(messages.HookMessage{Type: messages.HookErrorInExecution, Hook: f.Hook})
+		r.addMessage(messages.HookMessage{Type: messages.HookErrorInExecution, Hook: f.Hook})
 	}
 	if f.Class == Gate {
 		r.Refused = f
@@ -124,7 +124,7 @@ func (r *Result) opine(hook string, o Opinion, reason string) {
 		return
 	}
 	reason = bounded(reason, MaxReason)
-	r.say(messages.HookMessage{Type: messages.HookPermissionDecision, Hook: hook, Opinion: string(o), Text: reason})
+	r.addMessage(messages.HookMessage{Type: messages.HookPermissionDecision, Hook: hook, Opinion: string(o), Text: reason})
 	strictness := []Opinion{None, Allow, Ask, Deny}
 	if slices.Index(strictness, o) > slices.Index(strictness, r.Opinion) {
 		r.Opinion, r.By, r.Reason = o, hook, reason
@@ -140,22 +140,22 @@ func (r *Result) add(hook, context string, stop bool, stopReason string) {
 		if left > 0 {
 			r.Context = append(r.Context, bounded(context, left))
 		}
-		r.say(messages.HookMessage{Type: messages.HookAdditionalContext, Hook: hook, Text: bounded(context, MaxReason)})
+		r.addMessage(messages.HookMessage{Type: messages.HookAdditionalContext, Hook: hook, Text: bounded(context, MaxReason)})
 	}
 	if !stop {
 		return
 	}
 	stopReason = bounded(stopReason, MaxReason)
-	r.say(messages.HookMessage{Type: messages.HookStoppedContinuation, Hook: hook, Text: stopReason})
+	r.addMessage(messages.HookMessage{Type: messages.HookStoppedContinuation, Hook: hook, Text: stopReason})
 	if r.Stop == "" {
 		r.Stop, r.StopReason = hook, stopReason
 	}
 }
 
-func (r *Result) say(m messages.HookMessage) {
+func (r *Result) addMessage(m messages.HookMessage) {
 	r.Messages = append(r.Messages, m)
-	if r.tell != nil {
-		r.tell(m)
+	if r.emit != nil {
+		r.emit(m)
 	}
 }
 

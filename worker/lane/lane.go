@@ -323,7 +323,7 @@ func (c *Consumer) stop(m bus.Msg) {
 // blocks nothing and is not forgotten.
 func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("set aside", "subject", d.Subject, "err", reason)
-	if err := c.journal.Bury(ctx, d.Msg, reason.Error()); err != nil {
+	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {
 		c.log.Error("could not be set aside; it will come again", "subject", d.Subject, "err", err)
 		return
 	}

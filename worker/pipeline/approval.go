@@ -52,8 +52,8 @@ func (c *callRun) approval(ctx context.Context) error {
 	case c.ruling.Effect != string(permission.Ask):
 		return nil
 	case c.cfg.Approvals == nil || c.cfg.Approvals.Len() < max(c.ruling.Approvers, 1):
-		c.flaw = &messages.Refusal{Class: messages.ClassNotPending, Message: "Nobody's word counts for this call any more."}
-		return c.unasked()
+		c.flaw = &messages.Refusal{Class: messages.ClassNotPending, Message: "No approver may decide on this call any more."}
+		return c.noApprovers()
 	case q == nil:
 		return c.ask()
 	}
@@ -66,7 +66,7 @@ func (c *callRun) approval(ctx context.Context) error {
 		return fail(messages.StatusExpired, messages.CodeApprovalExpired,
 			"A person has allowed this call, and it did not start in time after that. It was not run. Ask for it again if it is still wanted.")
 	}
-	c.log().Warn("what people have agreed to does not hold; they are asked again", "approval", q.ID, "why", c.flaw.Message)
+	c.log().Warn("the approval is not valid for this call; the question is asked again", "approval", q.ID, "why", c.flaw.Message)
 	return c.ask()
 }
 
@@ -127,19 +127,19 @@ func (c *callRun) ask() error {
 	return &call.Ask{Approval: q, Hooks: c.frozen.Hooks, ArgsHash: c.frozen.ArgsHash}
 }
 
-// unasked is the failure of a call that needs an approval where too few people can be asked.
-func (c *callRun) unasked() *failure {
+// noApprovers is the failure of a call that needs an approval where too few people can be asked.
+func (c *callRun) noApprovers() *failure {
 	who := "A person"
 	if c.ruling.Approvers > 1 {
 		who = fmt.Sprintf("%d people", c.ruling.Approvers)
 	}
 	return fail(messages.StatusDenied, messages.CodeApprovalRequired,
-		"%s would have to approve this call (%s), and nobody can be asked here. It was not run.", who, c.ruling.Reason)
+		"%s would have to approve this call (%s), and this fleet has too few approvers. It was not run.", who, c.ruling.Reason)
 }
 
-// tellOfEdit adds a note for the model when a person changed its arguments. It does so even when
+// noteEdit adds a note for the model when a person changed its arguments. It does so even when
 // the edited call was refused later.
-func (c *callRun) tellOfEdit() {
+func (c *callRun) noteEdit() {
 	q := c.answered()
 	if q == nil || q.Original == nil {
 		return

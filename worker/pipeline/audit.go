@@ -8,9 +8,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// record stores the audit line that must exist before the call runs: granted for a call that people
-// approved, allowed for one of tier medium. A call whose line cannot be stored does not run.
-func (c *callRun) record(ctx context.Context) error {
+// storeAuditLine stores the audit line that must exist before the call runs: granted for a call
+// that people approved, allowed for one of tier medium. A call whose line cannot be stored does not
+// run.
+func (c *callRun) storeAuditLine(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
 	case c.agreement != nil:
@@ -26,10 +27,10 @@ func (c *callRun) record(ctx context.Context) error {
 	if stopped := c.stopped(ctx, nil); stopped != nil {
 		return stopped
 	}
-	c.log().Error("the audit log does not take the line about a call, so it is not run", "err", err)
-	f := fail(messages.StatusError, messages.CodeInternal, "%s has to be put on record before it runs, and that failed. It was not run.", c.job.Tool)
+	c.log().Error("the audit line of the call cannot be stored; the call is not run: check the stream AUDIT", "err", err)
+	f := fail(messages.StatusError, messages.CodeInternal, "%s must be written to the audit log before it runs, and that failed. It was not run.", c.job.Tool)
 	if c.maybeDone() {
-		f = c.unknown("an attempt before was lost, and another could not be put on record")
+		f = c.unknown("an earlier attempt was lost, and another could not be written to the audit log")
 	}
 	f.err.Retryable = true
 	return f
@@ -42,7 +43,7 @@ func (c *callRun) auditVoid(ctx context.Context, err error) {
 		return
 	}
 	if err := c.audit(ctx, messages.AuditVoid, why); err != nil {
-		c.log().Error("the audit log does not take the line about a void approval", "approval", q.ID, "why", why.Message, "err", err)
+		c.log().Error("the audit line of a void approval cannot be stored: check the stream AUDIT", "approval", q.ID, "why", why.Message, "err", err)
 	}
 }
 

@@ -21,11 +21,11 @@ const (
 	maxDetails = 64 << 10 // bytes of JSON
 )
 
-// answer is what tool code returned.
-type answer struct {
-	output tool.Output
-	err    error
-	broken bool // it panicked
+// toolReturn is what tool code returned.
+type toolReturn struct {
+	output   tool.Output
+	err      error
+	panicked bool // it panicked
 }
 
 // errLeftBehind takes the place of an error when tool code did not return in time.
@@ -37,13 +37,13 @@ func (c *callRun) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
 	own := c.toolCall()
-	reports := &reports{tell: c.tell}
+	reports := &reports{emit: c.emit}
 	own.Progress = reports.add
 	c.started = true
 	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
 	reports.end()
 	switch {
-	case a.broken:
+	case a.panicked:
 		return c.broken()
 	case a.err != nil && ctx.Err() != nil:
 		return c.stopped(ctx, a.err)
@@ -65,10 +65,10 @@ func (c *callRun) execute(ctx context.Context) error {
 
 // await runs tool code on its own goroutine. Code that still runs KillGrace after ctx has ended is
 // left behind, so that it cannot hold a slot of the worker for ever.
-func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) answer {
-	answers := make(chan answer, 1)
+func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) toolReturn {
+	answers := make(chan toolReturn, 1)
 	go func() {
-		a := answer{broken: true} // also when the goroutine ends without returning
+		a := toolReturn{panicked: true} // also when the goroutine ends without returning
 		defer func() {
 			if v := recover(); v != nil {
 				c.logPanic(phase, v)
@@ -76,7 +76,7 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 			answers <- a
 		}()
 		output, err := f()
-		a = answer{output: output, err: err}
+		a = toolReturn{output: output, err: err}
 	}()
 	select {
 	case a := <-answers:
@@ -89,41 +89,41 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 	case a := <-answers:
 		return a
 	case <-grace.C:
-		c.log().Error("a tool does not end when it is told to; it is left behind", "phase", phase, "grace", c.cfg.KillGrace)
+		c.log().Error("the tool ignores its cancellation and still runs; the worker goes on without it", "phase", phase, "grace", c.cfg.KillGrace)
 		c.cfg.LeftBehind(c.job.Tool)
-		return answer{err: errLeftBehind}
+		return toolReturn{err: errLeftBehind}
 	}
 }
 
 // toolFailure makes a failure of the tool's own error. The tool says whether another try may help,
 // and that is passed on only where a second run can do no harm.
 func (c *callRun) toolFailure(err error) *failure {
-	said := messages.Error{Code: messages.CodeToolError}
+	toolErr := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error
 	switch isOwn := errors.As(err, &own); {
 	case isOwn && own != nil:
-		said = *own
+		toolErr = *own
 	case !isOwn:
-		said.Message = err.Error()
+		toolErr.Message = err.Error()
 	}
-	if said.Code == "" {
-		said.Code = messages.CodeToolError
+	if toolErr.Code == "" {
+		toolErr.Code = messages.CodeToolError
 	}
-	said.Message = c.readable(said.Message)
-	said.Details = c.details(said.Details)
-	wantsAnother := said.Retryable
-	said.Retryable = said.Retryable && c.repeatable()
-	if said.Code == messages.CodeTimeout && !c.harmless() { // the tool reports a timeout of its own
+	toolErr.Message = c.readable(toolErr.Message)
+	toolErr.Details = c.details(toolErr.Details)
+	wantsAnother := toolErr.Retryable
+	toolErr.Retryable = toolErr.Retryable && c.repeatable()
+	if toolErr.Code == messages.CodeTimeout && !c.harmless() { // the tool reports a timeout of its own
 		f := c.unknown("it did not end in its time and was stopped")
 		f.err.Retryable = c.repeatable()
-		f.err.Message += "\n" + said.Message
+		f.err.Message += "\n" + toolErr.Message
 		return f
 	}
 	status := messages.StatusError
-	if said.Code == messages.CodeOutcomeUnknown {
+	if toolErr.Code == messages.CodeOutcomeUnknown {
 		status = messages.StatusOutcomeUnknown
 	}
-	return &failure{status: status, err: &said, ask: wantsAnother && !said.Retryable}
+	return &failure{status: status, err: &toolErr, ask: wantsAnother && !toolErr.Retryable}
 }
 
 // readable makes the text of an error valid UTF-8 and cuts it to the limit of the tool's output.
@@ -150,7 +150,7 @@ func (c *callRun) details(v any) (details any) {
 	}()
 	raw, err := rawjson.Marshal(v)
 	if err != nil || len(raw) > maxDetails {
-		c.log().Warn("the details of a tool's error are dropped", "bytes", len(raw), "unwritable", err != nil)
+		c.log().Warn("the details of the tool's error are too large or not JSON and are dropped", "bytes", len(raw), "unwritable", err != nil)
 		return nil
 	}
 	return json.RawMessage(raw)

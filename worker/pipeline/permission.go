@@ -11,7 +11,7 @@ import (
 
 // denied checks the deny rules alone. It runs before the hooks.
 func (c *callRun) denied(context.Context) error {
-	decision, denied := c.cfg.Rules.Denied(c.asRulesSeeIt())
+	decision, denied := c.cfg.Rules.Denied(c.ruleCall())
 	if !denied {
 		return nil
 	}
@@ -20,7 +20,8 @@ func (c *callRun) denied(context.Context) error {
 }
 
 // permissions makes the decision of phase four. It freezes and hashes the input first, then weighs
-// the rules together with what the hooks said. When a person is needed, approval handles the rest.
+// the rules together with the opinion of the hooks. When a person is needed, approval handles the
+// rest.
 func (c *callRun) permissions(context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
@@ -30,11 +31,11 @@ func (c *callRun) permissions(context.Context) error {
 		Input: c.input, ArgsHash: messages.Digest(canonical), Hooks: c.hooks.Report(), OnCrash: c.onCrash(),
 		Deadline: c.tool.Timeout() + c.cfg.Hooks.BudgetAfter(c.job.Tool),
 	}
-	c.ruling = c.cfg.Rules.Decide(c.asRulesSeeIt()).Weigh(permission.Opinion{
+	c.ruling = c.cfg.Rules.Decide(c.ruleCall()).Weigh(permission.Opinion{
 		Opinion: string(c.hooks.Opinion), By: c.hooks.By, Reason: c.hooks.Reason,
 	})
 	if q := c.answered(); c.ruling.Effect == string(permission.Allow) && q != nil && q.Original != nil {
-		c.ruling = standBy(c.ruling)
+		c.ruling = askEditor(c.ruling)
 	}
 	if c.ruling.Effect == string(permission.Deny) {
 		return c.refused()
@@ -42,16 +43,16 @@ func (c *callRun) permissions(context.Context) error {
 	return nil
 }
 
-// standBy turns an allow into an ask of one person, for arguments that a person has edited. The
+// askEditor turns an allow into an ask of one person, for arguments that a person has edited. The
 // model did not ask for these arguments, so they run only on that person's checked agreement.
-func standBy(r permission.Ruling) permission.Ruling {
+func askEditor(r permission.Ruling) permission.Ruling {
 	return permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Ask), Source: "person", Tier: r.Tier, Policy: r.Policy},
 		Approvers:  1, Reason: "a person has changed the arguments",
 	}
 }
 
-func (c *callRun) asRulesSeeIt() permission.Call {
+func (c *callRun) ruleCall() permission.Call {
 	return permission.Call{Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant)}
 }
 

@@ -100,18 +100,18 @@ type callRun struct {
 	hooks          hook.Result       // of the pre-hooks
 	ruling         permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
 	// After the check of an answered question exactly one of the next two is set.
-	agreement *messages.Approval // the approval holds, and the call runs on it
-	flaw      *messages.Refusal  // why the approval does not hold
-	tell      func(messages.Event)
-	started   bool // the tool was started
-	ended     bool // the tool has returned, or a lost attempt was found applied
-	took      map[string]time.Duration
-	at        string // the current phase; "": between two phases
-	failed    string // the first phase that failed; "": none
-	given     string // the hash of the tool's output, where a hook has replaced it
-	result    messages.Result
-	span      trace.Span
-	traceID   string // "": no trace
+	agreement    *messages.Approval // the approval holds, and the call runs on it
+	flaw         *messages.Refusal  // why the approval does not hold
+	emit         func(messages.Event)
+	started      bool // the tool was started
+	ended        bool // the tool has returned, or a lost attempt was found applied
+	phaseTimes   map[string]time.Duration
+	current      string // the current phase; "": between two phases
+	failed       string // the first phase that failed; "": none
+	replacedHash string // the hash of the tool's output, where a hook has replaced it
+	result       messages.Result
+	span         trace.Span
+	traceID      string // "": no trace
 }
 
 // failure ends a call in one of its phases. It is an error that becomes the result.
@@ -126,13 +126,13 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // Run takes a job through the phases. The result lacks only what the lane knows: the worker, and
 // the time in the queue. prior is the record of the call's journal that the job takes over from, or
 // nil. If prior holds a frozen input, that input runs and the pre-hooks are not run again, unless a
-// person has just edited it. claim may be nil where nothing has to be claimed. tell may be nil; it
+// person has just edited it. claim may be nil where nothing has to be claimed. emit may be nil; it
 // receives events, fills in their ids, and must not block. The error is a *call.HandBack for a call
-// that was planned to run beside others and must run alone, and a *call.Ask for a call that a person
-// has to allow first.
-func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (_ messages.Result, err error) {
+// that was planned to run beside others and must run alone, and a *call.Ask for a call that a
+// person has to allow first.
+func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event)) (_ messages.Result, err error) {
 	ctx, span := p.span(ctx, job)
-	c := p.call(job, prior, tell)
+	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
 	err = c.stopped(ctx, nil) // a call that has been stopped already enters no phase
@@ -147,24 +147,24 @@ func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord
 	}
 	if entered {
 		c.postHooks(ctx)
-		c.tellOfEdit()
+		c.noteEdit()
 	}
 	c.result.DurationMS = milliseconds(time.Since(c.result.Started))
 	c.result.Trail = c.trail()
 	for _, phase := range phases {
-		if took, ok := c.took[phase]; ok {
+		if took, ok := c.phaseTimes[phase]; ok {
 			p.cfg.Observe(phase, took)
 		}
 	}
 	return c.result, nil
 }
 
-func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, tell func(messages.Event)) *callRun {
-	if tell == nil {
-		tell = func(messages.Event) {}
+func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, emit func(messages.Event)) *callRun {
+	if emit == nil {
+		emit = func(messages.Event) {}
 	}
 	return &callRun{
-		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), tell: tell, took: make(map[string]time.Duration, len(phases)),
+		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), emit: emit, phaseTimes: make(map[string]time.Duration, len(phases)),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
 		},
@@ -210,7 +210,7 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	return c.steps(running, []step{
 		{do: func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{phase: Execute, do: func(running context.Context) error {
-			err := c.steps(running, []step{{do: c.probe}, {do: c.record}, {do: c.execute}})
+			err := c.steps(running, []step{{do: c.probe}, {do: c.storeAuditLine}, {do: c.execute}})
 			// This also happens when the time is up, so it needs ctx.
 			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err)
 		}},
@@ -234,7 +234,7 @@ func (c *callRun) steps(ctx context.Context, steps []step) error {
 		switch {
 		case err != nil:
 		case step.phase == "":
-			err = c.guard(c.at, func() error { return step.do(ctx) })
+			err = c.guard(c.current, func() error { return step.do(ctx) })
 		default:
 			err = c.phase(ctx, step)
 		}
@@ -327,9 +327,9 @@ func (c *callRun) logPanic(phase string, v any) {
 	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
-// stopped returns how a call ends whose context has ended, and nil while the context lives. said is
-// the error that the tool returned, if any.
-func (c *callRun) stopped(ctx context.Context, said error) error {
+// stopped returns how a call ends whose context has ended, and nil while the context lives. toolErr
+// is the error that the tool returned, if any.
+func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
 	var stop *wire.Stop
@@ -360,8 +360,8 @@ func (c *callRun) stopped(ctx context.Context, said error) error {
 		f.err.Retryable = true
 	}
 	var own *messages.Error
-	// The tool's last words often tell why it took so long.
-	if errors.As(said, &own) && own != nil && own.Message != "" {
+	// The tool's own error often explains why it took so long.
+	if errors.As(toolErr, &own) && own != nil && own.Message != "" {
 		f.err.Message += "\n" + c.readable(own.Message)
 	}
 	return f
@@ -381,8 +381,8 @@ func (c *callRun) harmless() bool {
 	return c.tool.Kind == messages.KindRead || c.tool.Kind == messages.KindCompute
 }
 
-// onCrash is what may be done about the call when its worker is lost. A call that changes nothing may
-// run again, even when it is claimed.
+// onCrash is what may be done about the call when its worker is lost. A call that changes nothing
+// may run again, even when it is claimed.
 func (c *callRun) onCrash() messages.OnCrash {
 	if c.tool.Kind != messages.KindWrite {
 		return messages.OnCrashIdempotent

@@ -20,14 +20,14 @@ func (c *callRun) postHooks(ctx context.Context) {
 	if err := c.phase(context.WithoutCancel(ctx), step{phase: PostHooks, do: func(ctx context.Context) error {
 		r := c.cfg.Hooks.After(ctx, c.hookCall(), hook.Done{
 			Status: c.result.Status, Outcome: c.result.Outcome, Duration: time.Since(c.result.Started),
-		}, c.tellHook)
+		}, c.emitHook)
 		c.count(r)
 		c.result.Hooks = hook.Summary(c.hooks, r)
 		c.replace(r)
 		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
 		return nil
 	}}); err != nil {
-		c.result, c.given = before, ""
+		c.result, c.replacedHash = before, ""
 	}
 }
 
@@ -38,18 +38,18 @@ func (c *callRun) replace(r hook.Result) {
 	}
 	outcome, err := c.outcome(tool.Output{Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil})
 	if err != nil {
-		c.log().Error("the output that a hook gave cannot be used", "hooks", r.PatchedBy)
+		c.log().Error("the output of a hook is invalid; the output of the tool is kept", "hooks", r.PatchedBy)
 		// The error may quote the output, so it is logged at debug level only.
-		c.log().Debug("why the output that a hook gave cannot be used", "hooks", r.PatchedBy, "err", err)
+		c.log().Debug("the error of the output of a hook", "hooks", r.PatchedBy, "err", err)
 		return
 	}
 	outcome.IsError = c.result.IsError
-	c.given = c.result.Outcome.Hash()
+	c.replacedHash = c.result.Outcome.Hash()
 	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
 }
 
-// withContext adds what hooks tell the model: a block after the output, or lines after the message
-// of an error. The notes together have at most hook.MaxContext characters.
+// withContext adds the hooks' notes for the model: a block after the output, or lines after the
+// message of an error. The notes together have at most hook.MaxContext characters.
 func withContext(o messages.Outcome, notes []string) messages.Outcome {
 	if len(notes) == 0 {
 		return o

@@ -23,7 +23,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 		c.hooks = hook.Reported(c.prior.Hooks)
 		return nil
 	}
-	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.tellHook)
+	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.emitHook)
 	c.count(c.hooks)
 	// Hooks that fail because their call was stopped are not to blame.
 	if err := c.stopped(ctx, nil); err != nil {
@@ -82,8 +82,8 @@ func (c *callRun) hookCall() hook.Call {
 	}
 }
 
-func (c *callRun) tellHook(m messages.HookMessage) {
-	c.tell(messages.Event{Type: messages.EventHook, Hook: &m})
+func (c *callRun) emitHook(m messages.HookMessage) {
+	c.emit(messages.Event{Type: messages.EventHook, Hook: &m})
 }
 
 // count logs and counts the hooks that could not run: a broken gate refuses calls, and a broken
@@ -95,7 +95,7 @@ func (c *callRun) count(r hook.Result) {
 			about = append(about, "program", f.Program)
 		}
 		if f.Cancelled {
-			c.log().Info("a hook was cut off: its call has ended", about...)
+			c.log().Info("the hook was cancelled because its call has ended", about...)
 			continue
 		}
 		about = append(about, "err", f.Err)
@@ -105,7 +105,7 @@ func (c *callRun) count(r hook.Result) {
 		if f.Stack != nil {
 			about = append(about, "stack", string(f.Stack))
 		}
-		c.log().Error("a hook could not run", about...)
+		c.log().Error("the hook failed", about...)
 		c.cfg.HookFailed(f.Hook, f.Class)
 	}
 }

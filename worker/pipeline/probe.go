@@ -28,8 +28,8 @@ func (c *callRun) probe(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil: // no answer: the next attempt asks again
 		return c.stopped(ctx, nil)
 	case err != nil:
-		c.log().Warn("a lost attempt could not be checked")
-		c.log().Debug("why a lost attempt could not be checked", "err", err) // may quote the tool
+		c.log().Warn("the probe of a lost attempt failed; the outcome of the call is unknown")
+		c.log().Debug("the error of the probe of a lost attempt", "err", err) // may quote the tool
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
 	case applied:
 		c.ended = true
@@ -53,9 +53,9 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	applied, probeErr := c.wasApplied(context.WithoutCancel(ctx), within)
 	switch {
 	case probeErr != nil:
-		c.log().Warn("a run that was stopped could not be checked")
+		c.log().Warn("the probe of a stopped run failed; the outcome of the call stays as it is")
 		// The error may quote the tool.
-		c.log().Debug("why a run that was stopped could not be checked", "err", probeErr)
+		c.log().Debug("the error of the probe of a stopped run", "err", probeErr)
 		return err
 	case applied:
 		return nil
@@ -98,7 +98,7 @@ func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, e
 		return false, nil
 	case a.err != nil:
 		return false, a.err
-	case a.broken:
+	case a.panicked:
 		return false, errors.New("the probe broke down")
 	}
 	output := a.output

@@ -21,41 +21,41 @@ const (
 // sent, and the last one is always sent. Progress never goes back: a report with a lower fraction,
 // or none, repeats the highest one so far. Its methods may be called from any goroutine.
 type reports struct {
-	tell func(messages.Event)
+	emit func(messages.Event)
 
-	mu    sync.Mutex
-	far   float64            // the highest fraction so far; guarded by mu
-	owed  *messages.Progress // reported but not sent yet; guarded by mu
-	timer *time.Timer        // runs while a report is owed; guarded by mu
-	// free is when reportEvery has passed for every report that was sent; guarded by mu.
-	free time.Time
-	over bool // guarded by mu
+	mu      sync.Mutex
+	highest float64            // the highest fraction so far; guarded by mu
+	pending *messages.Progress // reported but not sent yet; guarded by mu
+	timer   *time.Timer        // runs while a report is pending; guarded by mu
+	// nextFree is when reportEvery has passed for every report that was sent; guarded by mu.
+	nextFree time.Time
+	ended    bool // guarded by mu
 }
 
 // add is for the tool to call.
 func (r *reports) add(p messages.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over { // a tool that was left behind may still report
+	if r.ended { // a tool that was left behind may still report
 		return
 	}
 	if p.Fraction <= 1 { // not NaN
-		r.far = max(r.far, p.Fraction)
+		r.highest = max(r.highest, p.Fraction)
 	}
-	p.Fraction = r.far
-	if p.Text == "" && r.owed != nil {
-		p.Text = r.owed.Text
+	p.Fraction = r.highest
+	if p.Text == "" && r.pending != nil {
+		p.Text = r.pending.Text
 	}
 	p.Text = shortened(p.Text)
-	r.owed = &p
+	r.pending = &p
 	if r.timer != nil {
 		return
 	}
-	if wait := time.Until(r.free.Add(-(reportsAtOnce - 1) * reportEvery)); wait > 0 {
-		r.timer = time.AfterFunc(wait, r.due)
+	if wait := time.Until(r.nextFree.Add(-(reportsAtOnce - 1) * reportEvery)); wait > 0 {
+		r.timer = time.AfterFunc(wait, r.onTimer)
 		return
 	}
-	r.pay()
+	r.send()
 }
 
 // shortened cuts a text to maxReport bytes without splitting a character.
@@ -70,33 +70,33 @@ func shortened(text string) string {
 	return text[:n]
 }
 
-func (r *reports) due() {
+func (r *reports) onTimer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer = nil
-	r.pay()
+	r.send()
 }
 
-// end sends the report that is owed. Nothing is sent after it has returned.
+// end sends the pending report. Nothing is sent after it has returned.
 func (r *reports) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
+	r.ended = true
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	r.pay()
+	r.send()
 }
 
-// pay sends the report that is owed. The caller holds mu.
-func (r *reports) pay() {
-	if r.owed == nil {
+// send sends the pending report. The caller holds mu.
+func (r *reports) send() {
+	if r.pending == nil {
 		return
 	}
-	r.tell(messages.Event{Type: messages.EventProgress, Progress: r.owed})
-	r.owed = nil
-	if now := time.Now(); r.free.Before(now) {
-		r.free = now
+	r.emit(messages.Event{Type: messages.EventProgress, Progress: r.pending})
+	r.pending = nil
+	if now := time.Now(); r.nextFree.Before(now) {
+		r.nextFree = now
 	}
-	r.free = r.free.Add(reportEvery)
+	r.nextFree = r.nextFree.Add(reportEvery)
 }

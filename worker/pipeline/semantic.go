@@ -26,7 +26,7 @@ func (c *callRun) semantic(ctx context.Context) error {
 	own.Progress = func(messages.Progress) {} // nothing runs yet
 	a := c.await(ctx, Semantic, func() (tool.Output, error) { return tool.Output{}, checker.Check(ctx, own) })
 	switch {
-	case a.broken:
+	case a.panicked:
 		return c.broken()
 	case a.err == nil:
 		return nil
@@ -34,8 +34,8 @@ func (c *callRun) semantic(ctx context.Context) error {
 		return c.stopped(ctx, nil)
 	}
 	f := c.toolFailure(a.err)
-	var said *messages.Error
-	if !errors.As(a.err, &said) {
+	var toolErr *messages.Error
+	if !errors.As(a.err, &toolErr) {
 		f.err.Code = messages.CodeInvalidArguments
 	}
 	f.status, f.err.Retryable = messages.StatusSemanticError, false
@@ -53,7 +53,7 @@ func (c *callRun) required() error {
 	for _, rule := range c.tool.Semantic {
 		program, err := c.compiled(rule.Require)
 		if err != nil {
-			c.log().Error("a rule of the tool cannot be read", "err", err)
+			c.log().Error("a rule of the tool cannot be compiled; correct its definition", "err", err)
 			return fail(messages.StatusError, messages.CodeInternal, "A rule of %s cannot be read. It was not run.", c.job.Tool)
 		}
 		holds, err := program.Bool(subject)

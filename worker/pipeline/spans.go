@@ -47,10 +47,10 @@ func (c *callRun) phase(ctx context.Context, s step) (err error) {
 	if !s.early {
 		within, span = open(ctx)
 	}
-	c.at = s.phase
+	c.current = s.phase
 	defer func() {
-		c.at = ""
-		c.took[s.phase] += time.Since(began)
+		c.current = ""
+		c.phaseTimes[s.phase] += time.Since(began)
 		if s.early && err != nil {
 			_, span = open(ctx)
 		}

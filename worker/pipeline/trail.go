@@ -8,10 +8,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// trail is what only the audit log gets to know about the call. The lane adds the hash of the
+// trail is what only the audit log shows of the call. The lane adds the hash of the
 // result, because it may still change the result.
 func (c *callRun) trail() *messages.Trail {
-	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.given, PhasesMS: messages.PhasesMS{
+	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.replacedHash, PhasesMS: messages.PhasesMS{
 		Validate: c.entered(Validate), Semantic: c.entered(Semantic), PreHooks: c.entered(PreHooks),
 		Permissions: c.entered(Permissions), Execute: c.entered(Execute), PostHooks: c.entered(PostHooks),
 	}}
@@ -27,7 +27,7 @@ func (c *callRun) trail() *messages.Trail {
 // entered returns how long a phase took, in milliseconds: at least 0.001, and 0 for a phase that
 // the call did not enter.
 func (c *callRun) entered(phase string) float64 {
-	took, ok := c.took[phase]
+	took, ok := c.phaseTimes[phase]
 	if !ok {
 		return 0
 	}

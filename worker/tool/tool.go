@@ -1,5 +1,5 @@
-// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner] that runs
-// it. Most tools in Go are made by worker.New, and need of this package the [Call] that
+// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner] that
+// runs it. Most tools in Go are made by worker.New, and need of this package the [Call] that
 // worker.CallOf returns. A Runner of your own handles its input and output as JSON; worker.Custom
 // makes a tool of it. The packages below this one are runners too.
 //

@@ -11,6 +11,6 @@
 //     the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in ours)?
 //   - the same for the tool definitions that each codec exports.
 //
-// The checks allow only one loss, which is the SDKs' own: digits beyond 2^53, because some SDKs hold
-// numbers as float64.
+// The checks allow only one loss, which is the SDKs' own: digits beyond 2^53, because some SDKs
+// hold numbers as float64.
 package sdkcheck

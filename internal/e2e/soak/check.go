@@ -46,18 +46,18 @@ func Check(h History) []Violation {
 			for i, call := range b.Calls {
 				c.truth(b, i, call)
 				if n := h.Lines[b.ID][i]; n != 1 {
-					c.found(Audit, callKey{b.ID, i}.String(), "%d lines in the audit log, want 1", n)
+					c.report(Audit, callKey{b.ID, i}.String(), "%d lines in the audit log, want 1", n)
 				}
 			}
 		}
 	}
 	c.order()
 	for _, what := range h.Left {
-		c.found(Leftover, "log", "%s", what)
+		c.report(Leftover, "log", "%s", what)
 	}
 	for _, f := range h.Faults {
 		if f.Act == Died && !c.hadNoServer(f) {
-			c.found(EndedItself, f.Process, "%s", f.Status)
+			c.report(EndedItself, f.Process, "%s", f.Status)
 		}
 	}
 	return c.violations
@@ -88,7 +88,7 @@ type checker struct {
 	violations []Violation
 }
 
-func (c *checker) found(rule Rule, where string, format string, args ...any) {
+func (c *checker) report(rule Rule, where string, format string, args ...any) {
 	c.violations = append(c.violations, Violation{rule, where, fmt.Sprintf(format, args...)})
 }
 
@@ -104,7 +104,7 @@ func (c *checker) readLedger() {
 	for place, e := range c.Ledger {
 		key := callKey{e.Batch, e.Index}
 		if b := asked[e.Batch]; b == nil || b.Session != e.Session || e.Index >= len(b.Calls) || b.Calls[e.Index].Tool != e.Tool {
-			c.found(Stray, key.String(), "%s of %s by %s: nobody asked for it", e.Point, e.Tool, e.Worker)
+			c.report(Stray, key.String(), "%s of %s by %s: nobody asked for it", e.Point, e.Tool, e.Worker)
 			continue
 		}
 		r := c.runs[key]
@@ -119,7 +119,7 @@ func (c *checker) readLedger() {
 		}
 		if e.Fence > 0 {
 			if _, again := used[e.Fence]; again {
-				c.found(Twice, key.String(), "the claim %d was used for two starts", e.Fence)
+				c.report(Twice, key.String(), "the claim %d was used for two starts", e.Fence)
 			}
 			used[e.Fence] = key
 			l.shut = e.Fence < newest[e.Session]
@@ -135,26 +135,26 @@ func (c *checker) answered(b *Batch) bool {
 	case b.Acked.IsZero():
 		return false
 	case b.Refused != "":
-		c.found(Lost, b.ID, "refused: %s", b.Refused)
+		c.report(Lost, b.ID, "refused: %s", b.Refused)
 		return false
 	case b.Replied.IsZero():
-		c.found(Lost, b.ID, "no reply")
+		c.report(Lost, b.ID, "no reply")
 		return false
 	}
 	if len(b.Copies) > 1 {
-		c.found(Differs, b.ID, "%d different replies", len(b.Copies))
+		c.report(Differs, b.ID, "%d different replies", len(b.Copies))
 	}
 	r := b.Reply
 	if aborted := r.Status == messages.ReplyAborted && !b.Abort.IsZero(); r.Status != messages.ReplyCompleted && !aborted || r.Digest != b.Digest || string(r.Batch) != b.ID || string(r.Session) != b.Session {
-		c.found(Malformed, b.ID, "the reply is %s of %s %s, digest %s", r.Status, r.Session, r.Batch, r.Digest)
+		c.report(Malformed, b.ID, "the reply is %s of %s %s, digest %s", r.Status, r.Session, r.Batch, r.Digest)
 	}
 	if len(r.Results) != len(b.Calls) {
-		c.found(Malformed, b.ID, "%d results for %d calls", len(r.Results), len(b.Calls))
+		c.report(Malformed, b.ID, "%d results for %d calls", len(r.Results), len(b.Calls))
 		return false
 	}
 	for i, result := range r.Results {
 		if call := b.Calls[i]; result.Index != i || string(result.CallID) != call.ID || result.Tool != call.Tool {
-			c.found(Malformed, b.ID, "result %d is of call %d %s %s", i, result.Index, result.CallID, result.Tool)
+			c.report(Malformed, b.ID, "result %d is of call %d %s %s", i, result.Index, result.CallID, result.Tool)
 			return false
 		}
 	}
@@ -166,16 +166,16 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	tool, result := Tools[call.Tool], b.Reply.Results[i]
 	key := callKey{b.ID, i}
 	if result.Status == messages.StatusAborted && b.Abort.IsZero() {
-		c.found(Untrue, key.String(), "aborted, and nobody asked for that")
+		c.report(Untrue, key.String(), "aborted, and nobody asked for that")
 	}
 	if result.Status == messages.StatusTimeout {
-		c.found(Untrue, key.String(), "%s, and no call of the run had so little time", outcome(result))
+		c.report(Untrue, key.String(), "%s, and no call of the run had so little time", outcome(result))
 	}
 	if why := stranded(b, i, tool); why != "" {
-		c.found(Stranded, key.String(), "%s after %s: %s", outcome(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
+		c.report(Stranded, key.String(), "%s after %s: %s", outcome(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
 	}
 	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
-		c.found(Untrue, key.String(), "ok, and the tool was told to fail")
+		c.report(Untrue, key.String(), "ok, and the tool was told to fail")
 	}
 	if !tool.Ledger {
 		return
@@ -186,27 +186,27 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	}
 	if tool.Kind == messages.KindRead {
 		if result.Status == messages.StatusOK && len(r.ends) == 0 {
-			c.found(Untrue, key.String(), "ok, and no run of it ended")
+			c.report(Untrue, key.String(), "ok, and no run of it ended")
 		}
 		return
 	}
 	c.effects(key, tool, r)
 	if tool.Asks {
-		c.agreed(b, i, r)
+		c.checkApproval(b, i, r)
 	}
 	switch ran := len(r.starts) > 0; {
 	case result.Status == messages.StatusOK || result.Err != nil && result.Err.Code == messages.CodeToolError:
 		if !endedIn(r, result.Attempt) {
-			c.found(Untrue, key.String(), "%s in attempt %d, and the ledger has no such end", result.Status, result.Attempt)
+			c.report(Untrue, key.String(), "%s in attempt %d, and the ledger has no such end", result.Status, result.Attempt)
 		}
 	case result.Status == messages.StatusOutcomeUnknown:
 		c.explained(b, i)
 		if !ran && c.unharmed(b, i) {
-			c.found(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
+			c.report(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
 		}
 	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // it may have been stopped while it ran
 	case ran:
-		c.found(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
+		c.report(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
 	}
 }
 
@@ -238,24 +238,24 @@ func outcome(r messages.Result) string {
 // effects checks how often a write was applied.
 func (c *checker) effects(key callKey, tool Tool, r *runs) {
 	if tool.OnCrash == messages.OnCrashOnce && len(r.starts) > 1 {
-		c.found(Twice, key.String(), "started %d times, by %s and %s", len(r.starts), r.starts[0].Worker, r.starts[1].Worker)
+		c.report(Twice, key.String(), "started %d times, by %s and %s", len(r.starts), r.starts[0].Worker, r.starts[1].Worker)
 	}
 	attempts := map[int]bool{}
 	for _, s := range r.starts {
 		switch owner, taken := c.keys[s.Key]; {
 		case s.Key == "" || s.Fence == 0:
-			c.found(Untrue, key.String(), "a write was started with the key %q and the fence %d", s.Key, s.Fence)
+			c.report(Untrue, key.String(), "a write was started with the key %q and the fence %d", s.Key, s.Fence)
 		case s.Key != r.starts[0].Key:
-			c.found(Twice, key.String(), "it was started with the keys %q and %q", r.starts[0].Key, s.Key)
+			c.report(Twice, key.String(), "it was started with the keys %q and %q", r.starts[0].Key, s.Key)
 		case taken && owner != key:
-			c.found(Untrue, key.String(), "it has the idempotency key of %s", owner)
+			c.report(Untrue, key.String(), "it has the idempotency key of %s", owner)
 		case attempts[s.Attempt]:
-			c.found(Twice, key.String(), "attempt %d was started twice", s.Attempt)
+			c.report(Twice, key.String(), "attempt %d was started twice", s.Attempt)
 		}
 		attempts[s.Attempt] = true
 		c.keys[s.Key] = key
 		if s.shut && !c.wasStopped(s.Worker, s.At) {
-			c.found(Stray, key.String(), "%s started it after it had lost its claim, and nothing had stopped it", s.Worker)
+			c.report(Stray, key.String(), "%s started it after it had lost its claim, and nothing had stopped it", s.Worker)
 		}
 	}
 }
@@ -330,5 +330,5 @@ func (c *checker) explained(b *Batch, i int) {
 			}
 		}
 	}
-	c.found(Unknown, callKey{b.ID, i}.String(), "claimed by %v, and nothing had happened to them", b.Claims[i])
+	c.report(Unknown, callKey{b.ID, i}.String(), "claimed by %v, and nothing had happened to them", b.Claims[i])
 }

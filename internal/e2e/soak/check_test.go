@@ -262,7 +262,7 @@ func answered() *History {
 	}
 	b.Reply.Results[3].Status = messages.StatusExpired
 	h := &History{
-		Lines: map[string]map[int]int{"b1": {0: 1, 1: 1, 2: 1, 3: 1}}, Batches: []*Batch{b}, Said: map[string][]Said{
+		Lines: map[string]map[int]int{"b1": {0: 1, 1: 1, 2: 1, 3: 1}}, Batches: []*Batch{b}, Decisions: map[string][]Decision{
 			"b1#0": {{By: "alice", At: began, Verdict: messages.VerdictApprove, State: messages.DecisionGranted}, {By: "bob", At: began, Verdict: messages.VerdictDeny}},
 			"b1#1": {{By: "bob", At: began, Verdict: messages.VerdictEdit, MS: 50, State: messages.DecisionGranted}},
 			"b1#2": {{By: "alice", At: began, Verdict: messages.VerdictDeny, State: messages.DecisionDenied}},
@@ -281,17 +281,17 @@ func TestWhatPeopleSayIsHeldToWhatRan(t *testing.T) {
 		forge func(*History)
 		want  Rule
 	}{
-		"nobody was asked":               {func(h *History) { delete(h.Said, "b1#0") }, Unasked},
-		"somebody else's call":           {func(h *History) { h.Said["b1#0"], h.Said["b1#2"] = h.Said["b1#2"], h.Said["b1#0"] }, Unasked},
-		"it ran before":                  {func(h *History) { h.Said["b1#0"][0].At = after(time.Hour) }, Unasked},
+		"nobody was asked":               {func(h *History) { delete(h.Decisions, "b1#0") }, Unasked},
+		"somebody else's call":           {func(h *History) { h.Decisions["b1#0"], h.Decisions["b1#2"] = h.Decisions["b1#2"], h.Decisions["b1#0"] }, Unasked},
+		"it ran before":                  {func(h *History) { h.Decisions["b1#0"][0].At = after(time.Hour) }, Unasked},
 		"it ran as it was before":        {func(h *History) { h.Ledger[2].MS = 0 }, Unasked},
 		"denied, and run":                {func(h *History) { h.run("b1", 2, "refund", 3, 1, "w1") }, Untrue},
 		"expired, and run":               {func(h *History) { h.run("b1", 3, "refund", 3, 1, "w1") }, Untrue},
 		"run twice":                      {func(h *History) { h.run("b1", 0, "refund", 3, 2, "w1") }, Twice},
-		"two were heard":                 {func(h *History) { h.Said["b1#0"][1].State = messages.DecisionDenied }, Twice},
-		"told denied, and it is done":    {func(h *History) { h.Said["b1#0"][1].State = messages.DecisionDenied }, Untrue},
-		"told granted, and it is denied": {func(h *History) { h.Said["b1#2"][0].State = messages.DecisionGranted }, Untrue},
-		"denied by nobody":               {func(h *History) { delete(h.Said, "b1#2") }, Untrue},
+		"two were heard":                 {func(h *History) { h.Decisions["b1#0"][1].State = messages.DecisionDenied }, Twice},
+		"told denied, and it is done":    {func(h *History) { h.Decisions["b1#0"][1].State = messages.DecisionDenied }, Untrue},
+		"told granted, and it is denied": {func(h *History) { h.Decisions["b1#2"][0].State = messages.DecisionGranted }, Untrue},
+		"denied by nobody":               {func(h *History) { delete(h.Decisions, "b1#2") }, Untrue},
 		"what asks nobody has expired":   {func(h *History) { h.Batches[0].Calls[3].Tool, h.Batches[0].Reply.Results[3].Tool = "book", "book" }, Stranded},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,13 +44,13 @@ type member struct {
 
 // process is one process of a member.
 type process struct {
-	name   string
-	born   time.Time
-	cmd    *exec.Cmd
-	exited chan struct{}
+	name      string
+	startTime time.Time
+	cmd       *exec.Cmd
+	exited    chan struct{}
 
-	mu    sync.Mutex
-	meant bool // it was told to end; guarded by mu
+	mu       sync.Mutex
+	expected bool // it was told to end; guarded by mu
 }
 
 // Quick is the settings of the fleet: leases and waits so short that every fault outlasts some of them.
@@ -209,7 +209,7 @@ func (f *fleet) stop() {
 // start starts the next process of the member. The caller holds mu.
 func (m *member) start() error {
 	m.started++
-	p := &process{name: fmt.Sprintf("%s.%d", m.name, m.started), born: time.Now(), exited: make(chan struct{})}
+	p := &process{name: fmt.Sprintf("%s.%d", m.name, m.started), startTime: time.Now(), exited: make(chan struct{})}
 	logs, err := os.OpenFile(filepath.Join(m.dir, "logs", m.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -225,17 +225,17 @@ func (m *member) start() error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	m.process = p
-	go m.watch(p)
+	go m.supervise(p)
 	return nil
 }
 
-// watch waits for the end of a process. One that nobody told to end is noted, and followed by another.
-func (m *member) watch(p *process) {
+// supervise waits for the end of a process, and starts another when the end was not expected.
+func (m *member) supervise(p *process) {
 	_ = p.cmd.Wait()
 	died := time.Now()
 	close(p.exited)
 	p.mu.Lock()
-	meant := p.meant
+	meant := p.expected
 	p.mu.Unlock()
 	if meant {
 		return
@@ -244,7 +244,7 @@ func (m *member) watch(p *process) {
 	defer m.mu.Unlock()
 	m.again()
 	m.log.add(Fault{
-		Member: m.name, Process: p.name, Act: Died, At: died, Until: time.Now(), Born: p.born, Status: p.cmd.ProcessState.String(),
+		Member: m.name, Process: p.name, Act: Died, At: died, Until: time.Now(), Born: p.startTime, Status: p.cmd.ProcessState.String(),
 	})
 }
 
@@ -261,7 +261,7 @@ func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 // end tells the process to end and waits until it has.
 func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 	p.mu.Lock()
-	p.meant = true
+	p.expected = true
 	p.mu.Unlock()
 	p.signal(s)
 	select {

@@ -17,8 +17,8 @@ type History struct {
 	Replies []time.Time
 	// Left is what was still in the log, or was set aside, when every batch had its reply.
 	Left []string
-	// Said is what people have signed about a call, in the order in which they did.
-	Said map[string][]Said
+	// Decisions is what people have signed about a call, in the order in which they did.
+	Decisions map[string][]Decision
 	// Lines counts the lines of the audit log about a call, by batch and index.
 	Lines map[string]map[int]int
 	// Lease is how long a claim holds, with the grace behind it.
@@ -63,8 +63,8 @@ type Claim struct {
 	At     time.Time
 }
 
-// Said is a person's word about a call that asks.
-type Said struct {
+// Decision is a person's word about a call that asks.
+type Decision struct {
 	By      string
 	At      time.Time // before it was handed in
 	Verdict messages.Verdict

@@ -34,7 +34,7 @@ type load struct {
 	copies  map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
 	// How often an acknowledged batch was said to be unknown, and how many were submitted again; guarded by mu.
 	unknowns, resubmitted int
-	said                  map[string][]Said // by call; guarded by mu
+	decisions             map[string][]Decision // by call; guarded by mu
 }
 
 type copies map[string]bool
@@ -49,12 +49,12 @@ func (l *load) listen() (stop func(), err error) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.saw(key.Batch, m.Data)
+		l.onMessage(key.Batch, m.Data)
 	})
 }
 
-// saw notes the body of a reply. The caller holds mu.
-func (l *load) saw(batch string, body []byte) {
+// onMessage notes the body of a reply. The caller holds mu.
+func (l *load) onMessage(batch string, body []byte) {
 	if l.copies[batch] == nil {
 		l.copies[batch] = copies{}
 	}
@@ -271,10 +271,10 @@ func (l *load) reread(ctx context.Context) error {
 		}
 		reply.Reinjection = nil
 		l.mu.Lock()
-		l.saw(b.ID, stored.Data)
+		l.onMessage(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
-		if told := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(told, rawjson.MustMarshal(reply)) {
-			b.Copies[messages.Digest(told)] = true
+		if received := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(received, rawjson.MustMarshal(reply)) {
+			b.Copies[messages.Digest(received)] = true
 		}
 		l.mu.Unlock()
 	}

@@ -32,10 +32,10 @@ func (c *checker) order() {
 			}
 			for _, s := range r.starts {
 				if s.place < before {
-					c.found(Order, key.String(), "%s started it in line %d, and %s was over in line %d", s.Worker, s.place+1, whose, before+1)
+					c.report(Order, key.String(), "%s started it in line %d, and %s was over in line %d", s.Worker, s.place+1, whose, before+1)
 				}
 			}
-			at := over(r, b.result(i), writes)
+			at := lastPlace(r, b.result(i), writes)
 			if at > p.any {
 				p.any, p.who = at, key
 			}
@@ -54,13 +54,13 @@ func (b *Batch) result(i int) *messages.Result {
 	return &b.Reply.Results[i]
 }
 
-// over is the place in the ledger behind which a call is over, or -1 where the ledger cannot tell.
+// lastPlace is the place in the ledger behind which a call is over, or -1 where the ledger cannot tell.
 //
 // For a write whose outcome is known it is the end of the run that the result is of; for one whose outcome is
 // not, its last start that a target would have taken: what a lost worker left running may end whenever it
 // does. A read may be run again behind everybody's back, so it is its first end, and nothing for one that
 // did not end well: it may have been given up.
-func over(r *runs, result *messages.Result, write bool) int {
+func lastPlace(r *runs, result *messages.Result, write bool) int {
 	at := -1
 	if !write {
 		if result != nil && result.Status == messages.StatusOK && len(r.ends) > 0 {

@@ -108,7 +108,7 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 		in.MS += 50
 		d.Input = rawjson.MustMarshal(in)
 	}
-	word := Said{By: name, Verdict: v, At: time.Now(), MS: in.MS}
+	word := Decision{By: name, Verdict: v, At: time.Now(), MS: in.MS}
 	d.At = word.At.UTC()
 	d, err := l.people[name].Sign(d)
 	if err != nil {
@@ -116,8 +116,8 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 	}
 	key := callKey{string(p.Batch), p.Index}.String()
 	l.mu.Lock()
-	l.said[key] = append(l.said[key], word)
-	place := len(l.said[key]) - 1
+	l.decisions[key] = append(l.decisions[key], word)
+	place := len(l.decisions[key]) - 1
 	l.mu.Unlock()
 	for ctx.Err() == nil {
 		answer, err := l.client.Decide(ctx, d)
@@ -127,7 +127,7 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 		}
 		if err == nil {
 			l.mu.Lock()
-			l.said[key][place].State = answer.State
+			l.decisions[key][place].State = answer.State
 			l.mu.Unlock()
 			return
 		}

@@ -104,7 +104,7 @@ func (r *Report) judge(h History) *Report {
 		}
 	}
 	r.Answers = map[messages.Verdict]int{}
-	for _, said := range h.Said {
+	for _, said := range h.Decisions {
 		for _, s := range said {
 			r.Answers[s.Verdict]++
 			if s.State != "" {

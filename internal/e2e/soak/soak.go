@@ -118,7 +118,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	if err != nil {
 		return History{}, nil, err
 	}
-	l := &load{client: agent, conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, said: map[string][]Said{}}
+	l := &load{client: agent, conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, decisions: map[string][]Decision{}}
 	unsubscribe, err := l.listen()
 	if err != nil {
 		return History{}, nil, err
@@ -130,14 +130,14 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	defer stopSubmitting()
 	waiting, giveUp := context.WithCancel(whole)
 	defer giveUp()
-	var agents, telling sync.WaitGroup
+	var agents, reporting sync.WaitGroup
 	for i := range cfg.Sessions {
 		agents.Go(func() {
 			l.agent(submitting, waiting, fmt.Sprintf("s%d", i+1), rand.New(rand.NewPCG(cfg.Seed, 1<<32+uint64(i))))
 		})
 	}
-	telling.Go(func() { l.tell(submitting, f, cfg) })
-	telling.Go(func() { f.watchMachine(submitting) })
+	reporting.Go(func() { l.reportProgress(submitting, f, cfg) })
+	reporting.Go(func() { f.watchMachine(submitting) })
 	deciding, stopDeciding := context.WithCancel(whole)
 	defer stopDeciding()
 	var people sync.WaitGroup
@@ -156,7 +156,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 			pause(ctx, 50*time.Millisecond)
 		}
 	} else {
-		telling.Go(func() { // from now on, however long the fleet took to come up
+		reporting.Go(func() { // from now on, however long the fleet took to come up
 			defer stopBreaking()
 			pause(breaking, cfg.Duration)
 			for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
@@ -170,7 +170,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	stopSubmitting()
 	time.AfterFunc(cfg.Drain, giveUp)
 	agents.Wait()
-	telling.Wait()
+	reporting.Wait()
 	stopDeciding()
 	people.Wait()
 	r.Drain, r.Ended = time.Since(mended), time.Now()
@@ -190,8 +190,8 @@ func (l *load) warm(ctx context.Context) error {
 	return errors.New("the run ended before the first reply")
 }
 
-// tell says now and then how it goes.
-func (l *load) tell(ctx context.Context, f *fleet, cfg Config) {
+// reportProgress says now and then how it goes.
+func (l *load) reportProgress(ctx context.Context, f *fleet, cfg Config) {
 	for begun := time.Now(); ; {
 		pause(ctx, max(cfg.Duration/60, 5*time.Second))
 		if ctx.Err() != nil {
@@ -212,7 +212,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 		return History{}, nil, err
 	}
 	slices.SortFunc(l.arrived, time.Time.Compare)
-	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace, Said: l.said}
+	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace, Decisions: l.decisions}
 	var err error
 	for tries := 0; tries < 150; tries++ { // what has its reply may be in the log for a moment more
 		if h.Left, err = l.left(ctx); err == nil && len(h.Left) == 0 {

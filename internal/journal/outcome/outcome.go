@@ -14,7 +14,7 @@
 // and the simulation both call this package, so the seeds try the rule that runs.
 package outcome
 
-// Answer is what the server said to a write.
+// Answer is the server's answer to a write.
 type Answer uint8
 
 // The answers.
@@ -30,7 +30,7 @@ const (
 	Impossible
 )
 
-// Final reports whether the answer decides the write without a look at the newest record.
+// Final reports whether the answer decides the write without reading the newest record.
 func (a Answer) Final() bool { return a == Stored || a == Impossible }
 
 // Newest is what a read of the newest record found after the write.

@@ -170,7 +170,7 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 		log.Debug("a hook wrote to stderr", "stderr", string(said))
 	}
 	if wrong := new(misfit); errors.As(err, &wrong) {
-		log.Debug("what a hook answered is not known", "wrong", wrong.what, "said", fmt.Sprintf("%.80s", wrong.said))
+		log.Debug("the answer of a hook holds an unknown field or value", "wrong", wrong.what, "said", fmt.Sprintf("%.80s", wrong.said))
 	}
 	return a, err
 }

@@ -120,20 +120,20 @@ func reason(err error) error {
 
 // Run runs the program once.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	tell := call.Progress
-	if tell == nil {
-		tell = func(messages.Progress) {}
+	emit := call.Progress
+	if emit == nil {
+		emit = func(messages.Progress) {}
 	}
-	lines := process.NewLines(func(text string) { tell(messages.Progress{Text: text}) })
-	far := newReports(tell)
-	result, err := t.start(ctx, call, lines.Add, far.Add)
+	lines := process.NewLines(func(text string) { emit(messages.Progress{Text: text}) })
+	reports := newReports(emit)
+	result, err := t.start(ctx, call, lines.Add, reports.Add)
 	lines.Flush()
-	far.Flush()
+	reports.Flush()
 	if err != nil {
 		return tool.Output{}, err
 	}
 	if result.ExitCode != 0 {
-		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: complaint(result), Retryable: result.ExitCode == exitTryAgain}
+		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: errorText(result), Retryable: result.ExitCode == exitTryAgain}
 	}
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
@@ -151,16 +151,16 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	})
 }
 
-// complaint returns the end of what the program printed, or how it ended if it printed nothing.
-func complaint(r process.Result) string {
-	if said := lastWords(r.Stderr, r.Stdout); said != "" {
-		return said
+// errorText returns the end of what the program printed, or how it ended if it printed nothing.
+func errorText(r process.Result) string {
+	if text := lastOutput(r.Stderr, r.Stdout); text != "" {
+		return text
 	}
-	return "The program ended without a word: " + r.Status() + "."
+	return "The program ended without any output: " + r.Status() + "."
 }
 
-// lastWords returns the end of the first of the streams that is not empty.
-func lastWords(streams ...process.Output) string {
+// lastOutput returns the end of the first of the streams that is not empty.
+func lastOutput(streams ...process.Output) string {
 	for _, stream := range streams {
 		if said := bytes.TrimSpace(stream.Bytes()); len(said) > 0 {
 			return strings.ToValidUTF8(string(said[max(0, len(said)-maxMessage):]), "\uFFFD")

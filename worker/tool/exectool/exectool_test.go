@@ -66,8 +66,8 @@ func TestFailureQuotesTheProgram(t *testing.T) {
 	for body, want := range map[string]string{
 		`echo out; echo bad >&2; exit 3`: "bad",
 		`echo out; exit 3`:               "out",
-		`exit 3`:                         "The program ended without a word: exit status 3.",
-		`kill -SEGV $$`:                  "The program ended without a word: signal: segmentation fault.",
+		`exit 3`:                         "The program ended without any output: exit status 3.",
+		`kill -SEGV $$`:                  "The program ended without any output: signal: segmentation fault.",
 		`head -c 9000 /dev/zero | tr '\000' x >&2; echo END >&2; exit 1`: strings.Repeat("x", maxMessage-3) + "END",
 	} {
 		_, err := script(t, body, nil).Run(t.Context(), call(`{}`))

@@ -29,14 +29,14 @@ func NewProbe(cfg Config, timeout time.Duration) (*Probe, error) {
 	return &Probe{program, timeout}, nil
 }
 
-// Probe asks once. When it returns, everything that it started is dead.
+// Probe runs the program once. When it returns, everything that it started is dead.
 func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	name := p.program.cfg.Command[0]
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("it did not end in %v", p.timeout))
 	defer cancel()
 	result, err := p.program.start(ctx, call, nil, nil)
 	if err == nil && result.ExitCode != 0 {
-		err = errors.New(strings.TrimSpace(result.Status() + " " + lastWords(result.Stderr)))
+		err = errors.New(strings.TrimSpace(result.Status() + " " + lastOutput(result.Stderr)))
 	}
 	var probed tool.Probed
 	if err == nil {

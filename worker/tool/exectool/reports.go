@@ -22,14 +22,14 @@ const linesAtOnce = 16
 // is neither is dropped: a program that reports badly still does its work. Its methods may be
 // called from any goroutine.
 type reports struct {
-	tell func(messages.Progress)
+	emit func(messages.Progress)
 
 	mu   sync.Mutex
 	line []byte // the beginning of the next line; guarded by mu
 	long bool   // that line is too long; guarded by mu
 }
 
-func newReports(tell func(messages.Progress)) *reports { return &reports{tell: tell} }
+func newReports(emit func(messages.Progress)) *reports { return &reports{emit: emit} }
 
 // Add takes the next chunk that the program wrote. It does not keep the slice.
 func (r *reports) Add(chunk []byte) {
@@ -71,7 +71,7 @@ func (r *reports) Flush() {
 // take reports the line that has ended. The caller holds mu.
 func (r *reports) take() {
 	if p, ok := report(r.line); ok && !r.long {
-		r.tell(p)
+		r.emit(p)
 	}
 	r.line, r.long = r.line[:0], false
 }

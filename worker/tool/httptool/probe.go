@@ -1,7 +1,9 @@
-// Package httptool speaks HTTP for tools: a [Probe] asks a service whether a run of a call was applied.
+// Package httptool speaks HTTP for tools: a [Probe] asks a service whether a run of a call was
+// applied.
 //
-// The address is fixed, and nothing leads away from it: redirects are not followed, and a proxy that the
-// environment names is not used. A call is told of in headers, with the trace it belongs to, and with POST its input is the body.
+// Requests go only to the configured address: redirects are not followed, and a proxy that the
+// environment names is not used. Headers carry the ids of the call and its trace context. A POST
+// has the input of the call as its body.
 package httptool
 
 import (
@@ -24,22 +26,24 @@ import (
 )
 
 const (
-	maxBody    = 1 << 20 // of an answer
+	maxBody    = 1 << 20 // bytes of a response
 	maxHeaders = 64 << 10
 )
 
-// Probe sends a request that finds out whether a run of a call was applied, and changes nothing. The body
-// of an answer with a status of 2xx is read as tool.ReadProbed says. Any other status, a body over 1 MiB, a
-// connection that breaks and an end of its time mean that nobody knows. It is safe for concurrent use.
+// Probe sends a request that finds out whether a run of a call was applied, and changes nothing.
+// The body of a response with a status of 2xx is read by tool.ReadProbed. Any other status, a body
+// over 1 MiB, a broken connection and a timeout mean that the outcome is unknown. It is safe for
+// concurrent use.
 type Probe struct {
 	method, url string
-	name        string // the address without its query, which may be nobody else's business
+	name        string // the address without its query, which may hold secrets
 	header      http.Header
 	timeout     time.Duration
 	client      *http.Client
 }
 
-// NewProbe reads the variables that the headers name. One that is not set is an error that names it.
+// NewProbe reads the environment variables that the headers name. The error names a variable that
+// is not set.
 func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) {
 	address, err := url.Parse(request.URL)
 	if err != nil {
@@ -52,7 +56,7 @@ func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) 
 		case value == "":
 			return nil, fmt.Errorf("http: header %s: the environment variable %s is not set", h.Name, h.Env)
 		case !fits(value):
-			return nil, fmt.Errorf("http: header %s: the environment variable %s holds what no header can carry", h.Name, h.Env)
+			return nil, fmt.Errorf("http: header %s: the environment variable %s has a value that no header can carry", h.Name, h.Env)
 		}
 		header.Set(h.Name, value)
 	}
@@ -60,18 +64,18 @@ func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) 
 		method: request.Method, url: request.URL, name: address.Scheme + "://" + address.Host + address.Path,
 		header: header, timeout: timeout,
 		client: &http.Client{
-			// A probe is rare: a connection that is kept would mostly be a stale one.
+			// Probes are rare, so a connection that is kept open would mostly be stale.
 			Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// Probe asks once.
+// Probe sends one request.
 func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("it did not answer in %v", p.timeout))
 	defer cancel()
-	answer, err := p.ask(ctx, call)
+	answer, err := p.send(ctx, call)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -85,7 +89,7 @@ func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) 
 	return probed, nil
 }
 
-func (p *Probe) ask(ctx context.Context, call tool.Call) ([]byte, error) {
+func (p *Probe) send(ctx context.Context, call tool.Call) ([]byte, error) {
 	request, err := p.request(ctx, call)
 	if err != nil {
 		return nil, err
@@ -134,8 +138,8 @@ func (p *Probe) request(ctx context.Context, call tool.Call) (*http.Request, err
 		"Toolfleet-Idempotency-Key": call.IdempotencyKey,
 		"Toolfleet-Fence":           strconv.FormatUint(call.Fence, 10),
 	} {
-		if !fits(value) { // a changed id would name something else
-			return nil, fmt.Errorf("%s holds what no header can carry; nothing was asked", name)
+		if !fits(value) { // a header would change the id, and the changed id may name another call
+			return nil, fmt.Errorf("%s has a value that no header can carry; no request was sent", name)
 		}
 		request.Header.Set(name, value)
 	}
@@ -143,7 +147,7 @@ func (p *Probe) request(ctx context.Context, call tool.Call) (*http.Request, err
 	return request, nil
 }
 
-// fits reports whether a header brings the value over as it is.
+// fits reports whether a header can carry the value unchanged.
 func fits(value string) bool {
 	return strings.TrimSpace(value) == value && !strings.ContainsFunc(value, unicode.IsControl)
 }

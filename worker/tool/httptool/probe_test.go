@@ -21,7 +21,7 @@ var call = tool.Call{
 	Attempt: 2, IdempotencyKey: "key", Fence: 77,
 }
 
-// serve is a service that answers so, and the probe that asks it.
+// serve starts a service with this handler, and returns a probe of it.
 func serve(t *testing.T, timeout time.Duration, answer http.HandlerFunc) *Probe {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -137,7 +137,7 @@ func TestProbeRefusesAnIdThatAHeaderWouldChange(t *testing.T) {
 	for _, id := range []messages.SessionID{" s", "s\t", "a\nb", "a\x00b"} {
 		c := call
 		c.Session = id
-		if got, err := p.Probe(t.Context(), c); err == nil || !strings.HasSuffix(err.Error(), "Toolfleet-Session holds what no header can carry; nothing was asked") || got.Applied {
+		if got, err := p.Probe(t.Context(), c); err == nil || !strings.HasSuffix(err.Error(), "Toolfleet-Session has a value that no header can carry; no request was sent") || got.Applied {
 			t.Errorf("%q: got %+v, %v", id, got, err)
 		}
 	}
@@ -157,8 +157,8 @@ func TestProbeThatIsSlow(t *testing.T) {
 	}
 }
 
-// The variables of a proxy are read once in a process and never used for this machine, so that no request of a
-// test would show it.
+// Go reads the proxy variables once per process and never uses them for this machine, so a request
+// in a test would not show a proxy.
 func TestProbeUsesNoProxyOfTheEnvironment(t *testing.T) {
 	p := probe(t, schemas.CheckHTTP{URL: "http://x", Method: "GET"}, time.Second)
 	if p.client.Transport.(*http.Transport).Proxy != nil {
@@ -171,7 +171,7 @@ func TestNewProbeNamesTheVariable(t *testing.T) {
 	t.Setenv("BROKEN", "secret\n")
 	for env, want := range map[string]string{
 		"EMPTY":  "http: header A: the environment variable EMPTY is not set",
-		"BROKEN": "http: header A: the environment variable BROKEN holds what no header can carry",
+		"BROKEN": "http: header A: the environment variable BROKEN has a value that no header can carry",
 	} {
 		_, err := NewProbe(schemas.CheckHTTP{URL: "http://x", Method: "GET", Headers: []schemas.CheckHeader{{Name: "A", Env: env}}}, time.Second)
 		if err == nil || err.Error() != want {

@@ -52,7 +52,7 @@ func (l *Lines) Add(chunk []byte) {
 		l.timer = time.AfterFunc(wait, l.due)
 		return
 	}
-	l.tell(false)
+	l.emit(false)
 }
 
 func (l *Lines) due() {
@@ -60,7 +60,7 @@ func (l *Lines) due() {
 	defer l.mu.Unlock()
 	if l.timer != nil {
 		l.timer = nil
-		l.tell(false)
+		l.emit(false)
 	}
 }
 
@@ -73,13 +73,13 @@ func (l *Lines) Flush() {
 		l.timer = nil
 	}
 	if !l.done {
-		l.tell(true)
+		l.emit(true)
 	}
 	l.done = true
 }
 
-// tell reports the whole lines, or everything. The caller holds mu.
-func (l *Lines) tell(all bool) {
+// emit reports the whole lines, or everything. The caller holds mu.
+func (l *Lines) emit(all bool) {
 	end := len(l.pending)
 	if !all {
 		end = bytes.LastIndexByte(l.pending, '\n') + 1

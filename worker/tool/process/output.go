@@ -31,8 +31,9 @@ func (o Output) Bytes() []byte {
 	return append(cut, o.Tail...)
 }
 
-// keeper is an output buffer with a limit. Its memory grows with what it holds, up to the limit.
-type keeper struct {
+// outputBuffer is an output buffer with a limit. Its memory grows with what it holds, up to the
+// limit.
+type outputBuffer struct {
 	maxHead, maxTail int // bytes
 	head             []byte
 	tail             []byte // becomes a ring when it is full
@@ -40,19 +41,19 @@ type keeper struct {
 	lost             Output // counts of the bytes left out
 }
 
-func newKeeper(limit int, tailOnly bool) *keeper {
+func newOutputBuffer(limit int, tailOnly bool) *outputBuffer {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
 	limit = min(limit, maxLimit)
 	if tailOnly {
-		return &keeper{maxTail: limit}
+		return &outputBuffer{maxTail: limit}
 	}
 	half := max(limit/2, 1)
-	return &keeper{maxHead: half, maxTail: half}
+	return &outputBuffer{maxHead: half, maxTail: half}
 }
 
-func (k *keeper) add(p []byte) {
+func (k *outputBuffer) add(p []byte) {
 	n := min(k.maxHead-len(k.head), len(p))
 	k.head = append(k.head, p[:n]...)
 	p = p[n:]
@@ -68,7 +69,7 @@ func (k *keeper) add(p []byte) {
 	}
 }
 
-func (k *keeper) drop(p []byte) {
+func (k *outputBuffer) drop(p []byte) {
 	k.lost.Dropped += int64(len(p))
 	k.lost.DroppedLines += bytes.Count(p, []byte("\n"))
 	for _, b := range p {
@@ -78,7 +79,7 @@ func (k *keeper) drop(p []byte) {
 	}
 }
 
-func (k *keeper) output() Output {
+func (k *outputBuffer) output() Output {
 	o := k.lost
 	o.Head, o.Tail = k.head, append(k.tail[k.next:len(k.tail):len(k.tail)], k.tail[:k.next]...)
 	return o
@@ -89,14 +90,14 @@ type pipes struct {
 	stdin          *os.File // nil without input
 	stdout, stderr *os.File // stderr is nil when merged
 	progress       *os.File // nil without OnProgress
-	theirs         []*os.File
-	out, err       *keeper
+	childEnds      []*os.File
+	out, err       *outputBuffer
 	wg             sync.WaitGroup
 }
 
 // connect makes the pipes and gives the command its ends of them.
 func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
-	p := &pipes{out: newKeeper(c.Limit, c.TailOnly), err: newKeeper(c.LimitStderr, c.TailOnly)}
+	p := &pipes{out: newOutputBuffer(c.Limit, c.TailOnly), err: newOutputBuffer(c.LimitStderr, c.TailOnly)}
 	open := func(read **os.File, write **os.File) error {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -110,14 +111,14 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	if err := open(&p.stdout, &out); err != nil {
 		return nil, err
 	}
-	p.theirs = append(p.theirs, out)
+	p.childEnds = append(p.childEnds, out)
 	cmd.Stdout, cmd.Stderr = out, out
 	if !c.Merge {
 		var errs *os.File
 		if err := open(&p.stderr, &errs); err != nil {
 			return nil, err
 		}
-		p.theirs = append(p.theirs, errs)
+		p.childEnds = append(p.childEnds, errs)
 		cmd.Stderr = errs
 	}
 	if c.OnProgress != nil && runtime.GOOS != "windows" {
@@ -125,14 +126,14 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 		if err := open(&p.progress, &far); err != nil {
 			return nil, err
 		}
-		p.theirs = append(p.theirs, far)
+		p.childEnds = append(p.childEnds, far)
 		cmd.ExtraFiles = []*os.File{far}
 	}
 	if len(c.Stdin) > 0 {
 		if err := open(&in, &p.stdin); err != nil {
 			return nil, err
 		}
-		p.theirs = append(p.theirs, in)
+		p.childEnds = append(p.childEnds, in)
 		cmd.Stdin = in
 	}
 	return p, nil
@@ -140,8 +141,8 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 
 // begin serves the streams of the command, which has just started.
 func (p *pipes) begin(c Command) {
-	closeAll(p.theirs)
-	p.theirs = nil
+	closeAll(p.childEnds)
+	p.childEnds = nil
 	p.read(p.stdout, p.out.add, c.OnStdout)
 	if p.stderr != nil {
 		p.read(p.stderr, p.err.add, c.OnStderr)
@@ -201,7 +202,7 @@ func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 
 // abandon closes everything. Closing twice does no harm.
 func (p *pipes) abandon() {
-	closeAll(p.theirs)
+	closeAll(p.childEnds)
 	closeAll([]*os.File{p.stdin, p.stdout, p.stderr, p.progress})
 }
 

@@ -97,7 +97,8 @@ var escapes = map[string]string{
 	"emptied environment": `env -i "$(command -v setsid)" "$(command -v sh)" -c 'PATH=/usr/bin:/bin; HOLD' & wait_up`,
 }
 
-// hold is a script with HOLD and wait_up filled in, and the file to which HOLD writes its process id.
+// hold is a script with HOLD and wait_up filled in, and the file to which HOLD writes its process
+// id.
 func hold(t *testing.T, escape string) (script, pidFile string) {
 	t.Helper()
 	pidFile = filepath.Join(t.TempDir(), "pid")
@@ -173,7 +174,7 @@ func TestKeeperKeepsHeadAndTail(t *testing.T) {
 	}
 	for _, limit := range []int{1, 2, 7, 64, 500, len(all) - 1, len(all), 5000} {
 		for _, step := range []int{1, 3, 10, 1000} {
-			k := newKeeper(limit, false)
+			k := newOutputBuffer(limit, false)
 			for rest := all; len(rest) > 0; {
 				n := min(step, len(rest))
 				k.add(rest[:n])
@@ -218,8 +219,8 @@ func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := p.theirs[0] // held by a command that goes on
-	p.theirs = nil
+	far := p.childEnds[0] // held by a command that goes on
+	p.childEnds = nil
 	p.begin(c)
 	say := func(text string) {
 		if _, err := far.WriteString(text); err != nil {
@@ -320,7 +321,7 @@ func TestEnvironRefusesWhatNoVariableCanHold(t *testing.T) {
 func TestTailCountsWhatIsLost(t *testing.T) {
 	all := strings.Repeat("one\ntwo \u00e4\n", 1000)
 	for _, step := range []int{1, 3, 64, 100_000} {
-		k := newKeeper(100, true)
+		k := newOutputBuffer(100, true)
 		for rest := []byte(all); len(rest) > 0; {
 			n := min(step, len(rest))
 			k.add(rest[:n])

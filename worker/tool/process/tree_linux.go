@@ -23,9 +23,9 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // start's goroutine holds its thread
 	pid    int
-	// born is the start of the command, in clock ticks since boot: older processes are not ours.
-	born   uint64
-	killed map[int]uint64 // start times of the processes that were killed, by process id
+	// startTime is the start of the command, in clock ticks since boot: older processes are not ours.
+	startTime uint64
+	killed    map[int]uint64 // start times of the processes that were killed, by process id
 }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -61,7 +61,7 @@ func (t *tree) start(cmd *exec.Cmd) error {
 	}
 	t.pid = cmd.Process.Pid
 	if st, err := readStat(t.pid); err == nil {
-		t.born = st.born
+		t.startTime = st.startTime
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (t *tree) kill() {
 			if err := syscall.Kill(st.pid, syscall.SIGKILL); err == syscall.EPERM {
 				survivors++
 			} else {
-				t.killed[st.pid] = st.born
+				t.killed[st.pid] = st.startTime
 			}
 		}
 		if len(found) == survivors {
@@ -113,12 +113,12 @@ func (t *tree) members() []stat {
 		}
 		for _, pid := range fresh {
 			st, err := readStat(pid)
-			if err != nil || st.born < t.born || st.dead() {
+			if err != nil || st.startTime < t.startTime || st.dead() {
 				continue
 			}
 			// A killed process keeps neither environment nor streams while it dies.
 			born, dying := t.killed[pid]
-			if dying && born == st.born || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
+			if dying && born == st.startTime || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
 				ours[pid] = true
 			}
 			young = append(young, st)
@@ -189,7 +189,7 @@ func (t *tree) holds(pid int) bool {
 type stat struct {
 	pid, parent, group, session int
 	state                       string
-	born                        uint64 // clock ticks since boot
+	startTime                   uint64 // clock ticks since boot
 }
 
 func (s stat) dead() bool { return s.state == "Z" || s.state == "X" }
@@ -214,7 +214,7 @@ func parseStat(pid int, raw string) (stat, error) {
 	st.parent, errs[0] = strconv.Atoi(fields[1])
 	st.group, errs[1] = strconv.Atoi(fields[2])
 	st.session, errs[2] = strconv.Atoi(fields[3])
-	st.born, errs[3] = strconv.ParseUint(fields[19], 10, 64)
+	st.startTime, errs[3] = strconv.ParseUint(fields[19], 10, 64)
 	for _, err := range errs {
 		if err != nil {
 			return stat{}, err

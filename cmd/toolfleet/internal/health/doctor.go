@@ -446,9 +446,9 @@ const newestDead = 3
 
 func (e *examination) dead() {
 	info, err := inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Dead))
-	var newest []journal.DeadEntry
+	var newest []journal.DeadLetterEntry
 	if err == nil {
-		newest, err = journal.New(e.conn).Dead(e.ctx, newestDead)
+		newest, err = journal.New(e.conn).DeadLetters(e.ctx, newestDead)
 	}
 	switch {
 	case err != nil:
@@ -458,7 +458,7 @@ func (e *examination) dead() {
 	default:
 		var reasons []string
 		for _, d := range newest {
-			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, terminal.Clean(d.Buried.Reason, 80)))
+			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, terminal.Clean(d.Letter.Reason, 80)))
 		}
 		e.warn("set aside", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` forgets one.",
 			"%s could not be processed; the newest: %s", terminal.Count(int(info.Messages), "message"), strings.Join(reasons, "; "))

@@ -1,5 +1,5 @@
-// Package exporttest is the suite that the tool definitions of every codec pass: goldens over one shared
-// set of tools, and the same bytes from any order and any process.
+// Package exporttest is the suite that the tool definitions of every codec pass: goldens over one
+// shared set of tools, and the same bytes from any order and any process.
 package exporttest
 
 import (
