@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -211,8 +212,8 @@ func (l *ledger) look() {
 
 // headsMove holds the log to guarantee 1: an answered batch holds up no later one of its session.
 func (l *ledger) headsMove() {
-	heads := map[string]*Message{}
-	for _, m := range l.fleet.Stream(logStream).msgs {
+	heads := map[string]*broker.Message{}
+	for _, m := range l.fleet.Stream(logStream).Messages() {
 		key := m.Body.(*Submission).Key
 		head := heads[key.Session]
 		if head == nil {

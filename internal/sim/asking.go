@@ -121,7 +121,7 @@ func (f *Fleet) request(t *task, what any) (answer any, ok bool) {
 	defer t.Unsubscribe(inbox)
 	var doors []string
 	for _, p := range f.processes {
-		if _, open := f.inboxes["doors."+p.name]; open {
+		if _, open := f.Heard("doors." + p.name); open {
 			doors = append(doors, "doors."+p.name)
 		}
 	}
@@ -129,7 +129,7 @@ func (f *Fleet) request(t *task, what any) (answer any, ok bool) {
 		door := doors[f.rng.IntN(len(doors))]
 		t.tell("request", door, func() { t.Publish(door, request{inbox, what}) })
 	}
-	t.wait(t.Now.Add(callTimeout), func() bool { return len(t.inboxes[inbox]) > 0 })
+	t.wait(t.Now.Add(callTimeout), func() bool { n, _ := t.Heard(inbox); return n > 0 })
 	return t.Hear(inbox)
 }
 

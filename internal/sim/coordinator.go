@@ -7,6 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	truth "github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -35,7 +36,7 @@ func (f *Fleet) startCoordinator() {
 	c.spawn("sweep", c.sweep)
 	c.spawn("hear", func(t *task) {
 		for {
-			t.wait(never, func() bool { return len(t.inboxes[inbox]) > 0 })
+			t.wait(never, func() bool { n, _ := t.Heard(inbox); return n > 0 })
 			if n, ok := t.Hear(inbox); ok {
 				c.notice(n.(notice))
 			}
@@ -57,7 +58,7 @@ func (c *coordinator) notice(n notice) {
 }
 
 // intake drives the heads of sessions, and lets anything else go.
-func (c *coordinator) intake(t *task, delivery *Delivery) {
+func (c *coordinator) intake(t *task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {
 		live.delivery = delivery
@@ -85,7 +86,7 @@ func (c *coordinator) intake(t *task, delivery *Delivery) {
 }
 
 // clearHead is for a batch that an earlier one of its session holds up.
-func (c *coordinator) clearHead(t *task, delivery *Delivery) {
+func (c *coordinator) clearHead(t *task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {
 	case err != nil || !found:
@@ -106,9 +107,9 @@ const sweepEvery = 5 * time.Minute
 // sweep looks for heads that nobody drives: after each restart of the server, and now and then.
 func (c *coordinator) sweep(t *task) {
 	for wait := AckWait; ; wait = sweepEvery {
-		last := t.restarted
-		t.wait(t.Now.Add(wait), func() bool { return t.restarted.After(last) })
-		if t.restarted.After(last) { // what is in flight settles first
+		last := t.Restarted
+		t.wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
+		if t.Restarted.After(last) { // what is in flight settles first
 			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
 		}
 		all, err := t.open(AckWait)
@@ -138,8 +139,8 @@ func (t *task) open(age time.Duration) (all []truth.Accepted, err error) {
 }
 
 // accepted returns a message of the log as the journal does.
-func accepted(t *task, m *Message) truth.Accepted {
-	a, err := t.truth().Accepted(m.msg())
+func accepted(t *task, m *broker.Message) truth.Accepted {
+	a, err := t.truth().Accepted(asMsg(m))
 	if err != nil {
 		panic(err)
 	}
@@ -162,7 +163,7 @@ func (c *coordinator) attend(t *task, head truth.Accepted) {
 }
 
 // driveLane drives a head, and then the next one, until there is none. It reports whether a drive was given up.
-func (c *coordinator) driveLane(t *task, accepted truth.Accepted, delivery *Delivery) (givenUp bool) {
+func (c *coordinator) driveLane(t *task, accepted truth.Accepted, delivery *broker.Delivery) (givenUp bool) {
 	for {
 		sub := t.submitted(accepted)
 		if live := c.live[sub.Key]; live != nil {
@@ -238,7 +239,7 @@ type drive struct {
 	accepted    truth.Accepted
 	sub         *Submission
 	machine     *batch.Machine
-	delivery    *Delivery // of the batch, if it came by one
+	delivery    *broker.Delivery // of the batch, if it came by one
 	heard       []notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply

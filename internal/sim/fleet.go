@@ -10,6 +10,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -50,7 +52,7 @@ type Shape struct {
 type Fleet struct {
 	*World
 	*ledger
-	log, jobs *Queue
+	log, jobs *broker.Queue
 	agents    int // that still wait for a reply
 	shape     Shape
 	policy    policy // of workers that start now
@@ -83,12 +85,12 @@ var catalog = func() schemas.Catalog {
 
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
-	w := &World{Broker: NewBroker(epoch, Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
+	w := &World{Broker: broker.NewBroker(epoch, broker.Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
 	f := &Fleet{World: w, shape: shape, policy: policies[0]}
 	f.people = f.start("p", nil)
 	f.ledger = newLedger(f)
-	w.stored = f.ledger.stored
-	queues := Queues(names, AckWait, 0)
+	w.Stored = f.ledger.stored
+	queues := broker.Queues(names, AckWait, 0)
 	f.log, f.jobs = w.Queue(queues[0]), w.Queue(queues[1])
 	for range shape.Coordinators {
 		f.startCoordinator()
@@ -172,10 +174,10 @@ func (f *Fleet) startAgent(sub *Submission) {
 			f.submissions[subject] = sub
 			_ = t.insist(func() error {
 				err := t.ask("submit", subject, func() error {
-					_, err := f.Append(subject, packet{body: sub, data: []byte(subject)})
+					_, err := f.Append(subject, broker.Packet{Body: sub, Data: []byte(subject)})
 					return err
 				})
-				if errors.Is(err, ErrExists) {
+				if errors.Is(err, bus.ErrExists) {
 					return nil
 				}
 				return err
@@ -210,7 +212,7 @@ func (f *Fleet) Run() (err error) {
 		}
 		f.ledger.look()
 		if f.Now.Sub(epoch) > patience {
-			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, len(f.log.stream.msgs), len(f.jobs.stream.msgs))
+			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, f.log.Len(), f.jobs.Len())
 		}
 	}
 	f.atTheEnd()
@@ -218,7 +220,7 @@ func (f *Fleet) Run() (err error) {
 }
 
 func (f *Fleet) unfinished() bool {
-	return f.agents > 0 || len(f.log.stream.msgs) > 0 || len(f.jobs.stream.msgs) > 0
+	return f.agents > 0 || f.log.Len() > 0 || f.jobs.Len() > 0
 }
 
 // restless is more than all parties of a fleet here have to do at any one moment.

@@ -11,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	truth "github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -49,7 +50,7 @@ func (s store) Now(context.Context) time.Time { return s.task.Now }
 
 func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error) {
 	p := packed(subject, h, data)
-	err = s.askUntil(deadline(ctx), p.what(), subject, func() (err error) {
+	err = s.askUntil(deadline(ctx), what(p), subject, func() (err error) {
 		seq, err = s.Broker.CompareAndSet(subject, p, last)
 		return err
 	})
@@ -58,7 +59,7 @@ func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, 
 
 func (s store) Append(ctx context.Context, subject string, h bus.Header, data []byte) (seq uint64, err error) {
 	p := packed(subject, h, data)
-	err = s.askUntil(deadline(ctx), p.what(), subject, func() (err error) {
+	err = s.askUntil(deadline(ctx), what(p), subject, func() (err error) {
 		seq, err = s.Broker.Append(subject, p)
 		return err
 	})
@@ -73,11 +74,11 @@ func (s store) Delete(ctx context.Context, stream string, seq uint64) error {
 }
 
 func (s store) First(ctx context.Context, stream, filter string) (bus.Msg, error) {
-	return s.one(ctx, "first", filter, func() *Message { return s.Stream(stream).First(filter) })
+	return s.one(ctx, "first", filter, func() *broker.Message { return s.Stream(stream).First(filter) })
 }
 
 func (s store) Last(ctx context.Context, stream, subject string) (bus.Msg, error) {
-	return s.one(ctx, "last", subject, func() *Message {
+	return s.one(ctx, "last", subject, func() *broker.Message {
 		if all := s.Stream(stream).LastOfEach(subject); len(all) > 0 {
 			return all[len(all)-1]
 		}
@@ -86,12 +87,8 @@ func (s store) Last(ctx context.Context, stream, subject string) (bus.Msg, error
 }
 
 func (s store) At(ctx context.Context, stream string, seq uint64) (bus.Msg, error) {
-	return s.one(ctx, "at", fmt.Sprint(stream, " ", seq), func() *Message {
-		of := s.Stream(stream)
-		if at, found := of.find(seq); found {
-			return of.msgs[at]
-		}
-		return nil
+	return s.one(ctx, "at", fmt.Sprint(stream, " ", seq), func() *broker.Message {
+		return s.Stream(stream).At(seq)
 	})
 }
 
@@ -100,34 +97,34 @@ func (s store) NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg
 }
 
 // one reads one message. The error is bus.ErrNotFound when there is none.
-func (s store) one(ctx context.Context, what, subject string, find func() *Message) (msg bus.Msg, err error) {
+func (s store) one(ctx context.Context, what, subject string, find func() *broker.Message) (msg bus.Msg, err error) {
 	err = s.readUntil(deadline(ctx), what, subject, func() error {
 		m := find()
 		if m == nil {
 			return bus.ErrNotFound
 		}
-		msg = m.msg()
+		msg = asMsg(m)
 		return nil
 	})
 	return msg, err
 }
 
 func (s store) All(ctx context.Context, stream, filter string) ([]bus.Msg, error) {
-	return s.many(ctx, "all", filter, func() []*Message { return s.Stream(stream).All(filter) })
+	return s.many(ctx, "all", filter, func() []*broker.Message { return s.Stream(stream).All(filter) })
 }
 
 func (s store) LastOfEach(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error) {
-	return s.many(ctx, "last of", filters[0], func() []*Message { return s.Stream(stream).LastOfEach(filters...) })
+	return s.many(ctx, "last of", filters[0], func() []*broker.Message { return s.Stream(stream).LastOfEach(filters...) })
 }
 
 func (s store) Glance(ctx context.Context, stream string, filters ...string) ([]bus.Msg, error) {
 	return s.LastOfEach(ctx, stream, filters...)
 }
 
-func (s store) many(ctx context.Context, what, filter string, find func() []*Message) (msgs []bus.Msg, err error) {
+func (s store) many(ctx context.Context, what, filter string, find func() []*broker.Message) (msgs []bus.Msg, err error) {
 	err = s.readUntil(deadline(ctx), what, filter, func() error {
 		for _, m := range find() {
-			msgs = append(msgs, m.msg())
+			msgs = append(msgs, asMsg(m))
 		}
 		return nil
 	})
@@ -153,36 +150,36 @@ type noObjects struct{}
 func (noObjects) Put(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
 func (noObjects) Get(context.Context, messages.Ref) ([]byte, error) { panic("sim: no objects") }
 
-// msg returns a message as the broker delivers it.
-func (m *Message) msg() bus.Msg {
+// asMsg returns a message as the broker delivers it.
+func asMsg(m *broker.Message) bus.Msg {
 	return bus.Msg{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Header: m.Header, Data: m.Data}
 }
 
 // packed decodes a record for the ledger, which sees everything that is stored.
-func packed(subject string, h bus.Header, data []byte) packet {
-	p := packet{header: h, data: data}
+func packed(subject string, h bus.Header, data []byte) broker.Packet {
+	p := broker.Packet{Header: h, Data: data}
 	switch verb := verbOf(subject); verb {
 	case wire.VerbCall:
-		p.body = decoded[wire.CallRecord](data)
+		p.Body = decoded[wire.CallRecord](data)
 	case wire.VerbPlan:
-		p.body = decoded[wire.PlanRecord](data)
+		p.Body = decoded[wire.PlanRecord](data)
 	case wire.VerbHand:
-		p.body = decoded[wire.HandBack](data)
+		p.Body = decoded[wire.HandBack](data)
 	case wire.VerbCtl:
-		p.body = decoded[wire.ControlRecord](data)
+		p.Body = decoded[wire.ControlRecord](data)
 	case wire.VerbResult:
-		p.body = decoded[messages.Result](data)
+		p.Body = decoded[messages.Result](data)
 	case wire.VerbFinal:
-		p.body = decoded[messages.Reply](data)
+		p.Body = decoded[messages.Reply](data)
 	default:
 		panic(fmt.Sprintf("sim: the journal writes to %s", subject))
 	}
 	return p
 }
 
-// what names the packet in the history.
-func (p packet) what() string {
-	switch body := p.body.(type) {
+// what names a packet in the history.
+func what(p broker.Packet) string {
+	switch body := p.Body.(type) {
 	case wire.CallRecord:
 		return string(body.State)
 	case wire.PlanRecord:

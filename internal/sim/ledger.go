@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -59,7 +60,7 @@ func newLedger(f *Fleet) *ledger {
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
 
 // stored is told of everything that a stream takes.
-func (l *ledger) stored(m *Message) {
+func (l *ledger) stored(m *broker.Message) {
 	switch body := m.Body.(type) {
 	case *Submission:
 		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing

@@ -1,6 +1,11 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
+)
 
 // fault is what goes wrong with one command on its way to the server or back.
 type fault int
@@ -38,7 +43,7 @@ type Faults interface {
 // callTimeout is how long a party waits for the server's answer.
 const callTimeout = 5 * time.Second
 
-// ask gives the server one command and waits for its answer. ErrUnknown: none came.
+// ask gives the server one command and waits for its answer. bus.ErrUnknown: none came.
 func (t *task) ask(what, subject string, do func() error) error {
 	return t.askUntil(never, what, subject, do)
 }
@@ -51,7 +56,7 @@ func (t *task) read(what, subject string, do func() error) error {
 func (t *task) readUntil(deadline time.Time, what, subject string, do func() error) error {
 	return t.askUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {
-			return ErrUnknown
+			return bus.ErrUnknown
 		}
 		return do()
 	})
@@ -69,7 +74,7 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 	if f == slow || f == late {
 		arrives = arrives.Add(t.faults.delay())
 	}
-	err := error(ErrUnknown)
+	err := error(bus.ErrUnknown)
 	away := t.Now.Before(t.away)
 	switch {
 	case f == lost, away:
@@ -82,7 +87,7 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 	}
 	if f == cutOff && !away {
 		t.outage()
-		err = ErrUnknown
+		err = bus.ErrUnknown
 		t.wait(t.Now.Add(50*time.Millisecond), nil)
 	}
 	t.mayDie()
@@ -90,7 +95,7 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 	case away: // which is known at once
 		t.wait(t.Now.Add(50*time.Millisecond), nil)
 	case f == lost || f == ackLost || f == late:
-		err = ErrUnknown
+		err = bus.ErrUnknown
 		t.wait(giveUp, nil)
 	}
 	if err != nil {
@@ -140,7 +145,7 @@ func (t *task) mayDie() {
 }
 
 // pull takes a delivery. One that is lost on the way counts as delivered all the same.
-func (t *task) pull(q *Queue) (d *Delivery) {
+func (t *task) pull(q *broker.Queue) (d *broker.Delivery) {
 	t.wait(t.Now, nil)
 	f := t.order("pull", q.Stream)
 	if f != lost && !t.Now.Before(t.away) {
@@ -162,6 +167,6 @@ func (t *task) pull(q *Queue) (d *Delivery) {
 	return d
 }
 
-func (t *task) nak(d *Delivery, delay time.Duration) {
+func (t *task) nak(d *broker.Delivery, delay time.Duration) {
 	t.tell("nak", d.Subject, func() { d.Nak(delay) })
 }

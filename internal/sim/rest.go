@@ -41,7 +41,7 @@ func (c *coordinator) openDoors() {
 	c.bye = func() { bye(); c.Unsubscribe(door) }
 	c.spawn("doors", func(t *task) {
 		for {
-			t.wait(never, func() bool { return len(t.inboxes[door]) > 0 })
+			t.wait(never, func() bool { n, _ := t.Heard(door); return n > 0 })
 			if m, ok := t.Hear(door); ok {
 				c.spawn("door", func(t *task) { c.serve(t, m.(request)) })
 			}

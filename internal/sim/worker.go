@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
@@ -64,9 +65,9 @@ type attempt struct {
 	machine  *machine.Machine
 	job      wire.Job
 	key      wire.CallKey
-	delivery *Delivery // the newest of the job
-	lost     int       // deliveries of the job that were lost with their worker
-	mails    []mail    // what the machine is still to be told
+	delivery *broker.Delivery // the newest of the job
+	lost     int              // deliveries of the job that were lost with their worker
+	mails    []mail           // what the machine is still to be told
 
 	// Of the phases:
 	input    []byte // frozen
@@ -80,7 +81,7 @@ type attempt struct {
 
 type mail struct {
 	event    machine.Event
-	delivery *Delivery
+	delivery *broker.Delivery
 }
 
 // answer is what the phases hear about the claim.
@@ -95,7 +96,7 @@ const (
 )
 
 // take has a delivery in hand, unless it is one more of a job that is.
-func (w *worker) take(d *Delivery) {
+func (w *worker) take(d *broker.Delivery) {
 	job := d.Body.(wire.Job)
 	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
 	first := mail{machine.Delivered{Count: d.Count, Seq: d.Seq, Notify: job.Notify, Served: true, Queued: d.Time, Now: w.Now}, d}

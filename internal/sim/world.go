@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
@@ -16,7 +17,7 @@ import (
 // A party is a process: some tasks, each written as the straight code it stands for, that stop before every
 // command they give to the server. Killing a process there is the crash between two commands.
 type World struct {
-	*Broker
+	*broker.Broker
 	rng       *rand.Rand
 	faults    Faults
 	processes []*process
@@ -186,11 +187,7 @@ func (w *World) next() time.Time {
 		earlier(late.at)
 	}
 	earlier(w.away)
-	for _, q := range w.queues {
-		for _, p := range q.state.pending {
-			earlier(p.at)
-		}
-	}
+	w.EachDue(earlier)
 	return next
 }
 
@@ -220,7 +217,7 @@ func (w *World) outage() {
 // knew reports whether a message was there when the process and the server last came up. How often it was delivered
 // before may be forgotten.
 func (p *process) knew(stored time.Time) bool {
-	return !stored.After(p.born) || !stored.After(p.restarted)
+	return !stored.After(p.born) || !stored.After(p.Restarted)
 }
 
 // close ends everything.

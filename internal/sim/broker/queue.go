@@ -1,4 +1,4 @@
-package sim
+package broker
 
 import (
 	"maps"
@@ -181,7 +181,7 @@ func (b *Broker) Advance(d time.Duration) {
 // Restart is a server that was killed (or stopped) and is back. Streams keep all that was acknowledged.
 // Consumers know what they have written; the order in which things were up for delivery is never written.
 func (b *Broker) Restart() {
-	b.restarted = b.Now
+	b.Restarted = b.Now
 	for _, s := range b.streams {
 		s.gone = nil
 	}
@@ -252,4 +252,16 @@ func (b *Broker) Waiting(q *Queue) bool {
 		return true
 	}
 	return (q.MaxInFlight == 0 || len(s.pending) < q.MaxInFlight) && q.stream.next(s.next, q.Filters...) != nil
+}
+
+// Len returns how many messages the stream of a queue holds.
+func (q *Queue) Len() int { return len(q.stream.msgs) }
+
+// EachDue calls each for the times at which deliveries that are not settled are made again.
+func (b *Broker) EachDue(each func(time.Time)) {
+	for _, q := range b.queues {
+		for _, p := range q.state.pending {
+			each(p.at)
+		}
+	}
 }

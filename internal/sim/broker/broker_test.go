@@ -1,4 +1,4 @@
-package sim_test
+package broker_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -177,9 +177,9 @@ func (c command) run(s server) string {
 
 func outcome(seq uint64, err error) string {
 	switch {
-	case errors.Is(err, sim.ErrConflict), errors.Is(err, bus.ErrConflict):
+	case errors.Is(err, broker.ErrConflict), errors.Is(err, bus.ErrConflict):
 		return "conflict"
-	case errors.Is(err, sim.ErrExists), errors.Is(err, bus.ErrExists):
+	case errors.Is(err, broker.ErrExists), errors.Is(err, bus.ErrExists):
 		return "exists"
 	case err != nil:
 		return err.Error()

@@ -1,4 +1,4 @@
-package sim_test
+package broker_test
 
 import (
 	"context"
@@ -13,21 +13,21 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
-	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // modelServer runs commands on the model.
 type modelServer struct {
 	names  wire.Names
-	b      *sim.Broker
-	queues []*sim.Queue
-	held   []*sim.Delivery
+	b      *broker.Broker
+	queues []*broker.Queue
+	held   []*broker.Delivery
 }
 
 func newModel(names wire.Names) *modelServer {
-	m := &modelServer{names: names, b: sim.NewBroker(epoch, sim.Streams(names, time.Hour, 24*time.Hour)...)}
-	for _, q := range sim.Queues(names, ackWait, 3) {
+	m := &modelServer{names: names, b: broker.NewBroker(epoch, broker.Streams(names, time.Hour, 24*time.Hour)...)}
+	for _, q := range broker.Queues(names, ackWait, 3) {
 		m.queues = append(m.queues, m.b.Queue(q))
 	}
 	return m
@@ -84,14 +84,14 @@ func (m *modelServer) settle(held int, how string, delay time.Duration) string {
 func (m *modelServer) wait(d time.Duration) { m.b.Advance(d) }
 func (m *modelServer) restart()             { m.b.Advance(200 * time.Millisecond); m.b.Restart() }
 
-func found(m *sim.Message) string {
+func found(m *broker.Message) string {
 	if m == nil {
 		return "nothing"
 	}
 	return place(m.Seq, m.Subject)
 }
 
-func list(all []*sim.Message) string {
+func list(all []*broker.Message) string {
 	var places []string
 	for _, m := range all {
 		places = append(places, place(m.Seq, m.Subject))

@@ -1,4 +1,10 @@
-package sim
+// Package broker is a model of a JetStream server: the streams, the shared pull consumers and the core
+// messages that the protocol uses, on a clock that stands still until it is moved. The same commands get
+// the same answers as from the real server: the tests run random commands on both.
+//
+// The model loses nothing by itself. What a crash of the server leaves behind is the business of
+// [Broker.Restart] and [Broker.PowerLoss].
+package broker
 
 import (
 	"cmp"
@@ -17,19 +23,16 @@ var (
 	ErrUnknown  = bus.ErrUnknown  // a timeout
 )
 
-// Broker is a small JetStream: the streams, the shared pull consumers and the core messages that the
-// protocol uses, with a clock that stands still until somebody moves it. Same commands, same answers.
-//
-// It loses nothing by itself. What goes wrong on the way to it is the business of [Link]; what a crash of
-// the server leaves behind, that of [Broker.Restart] and [Broker.PowerLoss].
+// Broker is the server.
 type Broker struct {
 	Now     time.Time
 	streams []*Stream
 	queues  []*Queue
 	inboxes map[string][]any // of core subscribers, by subject
-	stored  func(*Message)   // is told of every message that a stream takes; may be nil
-	// restarted is when the server was last started again; zero: never.
-	restarted time.Time
+	// Stored is called for every message that a stream takes. May be nil.
+	Stored func(*Message)
+	// Restarted is when the server was last started again; zero: never.
+	Restarted time.Time
 }
 
 // Message is what a stream holds. Bodies are values that nothing changes after they are stored. The
@@ -43,11 +46,11 @@ type Message struct {
 	Data    []byte
 }
 
-// packet is a body with its bytes.
-type packet struct {
-	body   any
-	header bus.Header
-	data   []byte
+// Packet is a body with its bytes.
+type Packet struct {
+	Body   any
+	Header bus.Header
+	Data   []byte
 }
 
 // StreamConfig is what matters to us of a stream's settings.
@@ -123,12 +126,12 @@ func (b *Broker) Append(subject string, body any) (uint64, error) {
 	}
 	s.last++
 	m := &Message{Subject: subject, Seq: s.last, Time: b.Now, Body: body}
-	if p, is := body.(packet); is {
-		m.Body, m.Header, m.Data = p.body, p.header, p.data
+	if p, is := body.(Packet); is {
+		m.Body, m.Header, m.Data = p.Body, p.Header, p.Data
 	}
 	s.msgs = append(s.msgs, m)
-	if b.stored != nil {
-		b.stored(m)
+	if b.Stored != nil {
+		b.Stored(m)
 	}
 	return s.last, nil
 }
@@ -169,6 +172,12 @@ func (b *Broker) Publish(subject string, body any) {
 	if inbox, open := b.inboxes[subject]; open {
 		b.inboxes[subject] = append(inbox, body)
 	}
+}
+
+// Heard returns how many core messages an inbox holds; open: there is such an inbox.
+func (b *Broker) Heard(subject string) (n int, open bool) {
+	inbox, open := b.inboxes[subject]
+	return len(inbox), open
 }
 
 // Hear takes the oldest core message out of an inbox.
@@ -236,6 +245,17 @@ func (s *Stream) LastOfEach(filters ...string) []*Message {
 	}
 	slices.Reverse(found)
 	return found
+}
+
+// Messages returns what the stream holds, in sequence.
+func (s *Stream) Messages() []*Message { return s.msgs }
+
+// At returns the message at a sequence; nil when there is none.
+func (s *Stream) At(seq uint64) *Message {
+	if at, found := s.find(seq); found {
+		return s.msgs[at]
+	}
+	return nil
 }
 
 func (s *Stream) find(seq uint64) (int, bool) {
