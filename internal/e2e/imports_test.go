@@ -31,6 +31,7 @@ var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
+	fileTool    = plus(runner, "worker/tool/builtin/base", "worker/tool/builtin/rootdir")
 	foundations = plus(words, "fleet", "internal/wire", "internal/bus/...", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module may import. Examples import nothing else.
 	public = plus(words, "fleet", "client", "coordinator/...", "worker/...")
@@ -72,7 +73,15 @@ var rooms = []room{
 	{path: "worker/permission", may: words, pure: true},
 	{path: "worker/tool", may: words},
 	{path: "worker/tool/process", may: runner},
-	{path: "worker/tool/builtin", may: runner},
+	{path: "worker/tool/builtin/base", may: runner},
+	{path: "worker/tool/builtin/filetext", pure: true},
+	{path: "worker/tool/builtin/glob", may: []string{"worker/tool/builtin/base"}, pure: true},
+	{path: "worker/tool/builtin/rootdir", may: plus(runner, "worker/tool/builtin/base")},
+	{path: "worker/tool/builtin/files", may: plus(fileTool, "worker/tool/builtin/filetext")},
+	{path: "worker/tool/builtin/search", may: plus(fileTool, "worker/tool/builtin/filetext", "worker/tool/builtin/glob")},
+	{path: "worker/tool/builtin/bash", may: fileTool},
+	{path: "worker/tool/builtin/builtintest", may: fileTool},
+	{path: "worker/tool/builtin", may: plus(runner, "worker/tool/builtin/...")},
 	{path: "worker/tool/exectool", may: runner},
 	{path: "worker/tool/httptool", may: runner},
 	{path: "worker/tool/mcptool", may: runner},

@@ -4,110 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 
-	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
-
-// folder is a root with these files in it.
-func folder(t testing.TB, files map[string]string) *Root {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		put(t, filepath.Join(dir, name), text)
-	}
-	root, err := OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { root.Close() })
-	return root
-}
-
-// put writes a file from outside the tools.
-func put(t testing.TB, name, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// get reads a file from outside the tools.
-func get(t testing.TB, root *Root, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root.Dir(), name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-// in is the arguments of a call.
-type in map[string]any
-
-func callOf(t testing.TB, name string, args in) tool.Call {
-	t.Helper()
-	input, err := rawjson.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tool.Call{Tool: name, Input: input}
-}
-
-// run does phases two and five, which must agree.
-func run(t testing.TB, root *Root, name string, args in) (tool.Output, error) {
-	t.Helper()
-	runner, err := New(name, root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	call := callOf(t, name, args)
-	var told error
-	checker, checks := runner.(tool.Checker)
-	if checks {
-		told = checker.Check(t.Context(), call)
-	}
-	out, err := runner.Run(t.Context(), call)
-	if checks && ((told == nil) != (err == nil) || told != nil && told.Error() != err.Error()) {
-		t.Errorf("%s %.300v: check says %v, run says %v", name, args, told, err)
-	}
-	return out, err
-}
-
-// text returns the output of a call that must succeed.
-func text(t testing.TB, root *Root, name string, args in) string {
-	t.Helper()
-	out, err := run(t, root, name, args)
-	if err != nil {
-		t.Fatalf("%s %.300v: %v", name, args, err)
-	}
-	s, ok := (messages.Outcome{Output: out.Value}).OutputString()
-	if !ok {
-		t.Fatalf("%s %.300v: output is no text: %.200s", name, args, out.Value)
-	}
-	return s
-}
-
-// refused returns the code of a call that must fail.
-func refused(t testing.TB, root *Root, name string, args in, want messages.Code) *messages.Error {
-	t.Helper()
-	_, err := run(t, root, name, args)
-	var told *messages.Error
-	if !errors.As(err, &told) || told.Code != want {
-		t.Fatalf("%s %.300v: got error %v, want code %s", name, args, err, want)
-	}
-	return told
-}
 
 func TestPromises(t *testing.T) {
 	for name := range specs {
@@ -137,7 +42,7 @@ func TestPromises(t *testing.T) {
 		if err := schema.Validate(json.RawMessage(`{"pattern":"a","file_path":"a","content":"","old_string":"a","new_string":"","more":1}`)); err == nil {
 			t.Errorf("%s: takes an argument that it does not have", name)
 		}
-		if promise.MaxOutput != MaxOutput || promise.Truncate == "" || len(promise.Description) < 100 {
+		if promise.MaxOutput != base.MaxOutput || promise.Truncate == "" || len(promise.Description) < 100 {
 			t.Errorf("%s: promises %+v", name, promise)
 		}
 		wantKind := messages.KindRead

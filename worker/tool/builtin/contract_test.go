@@ -6,6 +6,9 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/bash"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/builtintest"
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
@@ -13,11 +16,7 @@ import (
 // effects in $DIR.
 func shellCommand(command string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
-		runner, err := New("Bash", bashRoot(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return runner, string(rawjson.MustMarshal(in{"command": "DIR='" + dir + "'\n" + command}))
+		return bash.New(builtintest.BashFolder(t)), string(rawjson.MustMarshal(in{"command": "DIR='" + dir + "'\n" + command}))
 	}
 }
 
@@ -39,7 +38,7 @@ func TestBuiltins(t *testing.T) {
 		Flood:   shellCommand(fmt.Sprintf(`head -c %d /dev/zero | tr '\000' x; printf %s`, tooltest.FloodSize, tooltest.FloodTail)),
 		BadText: shellCommand(`printf 'a\377b'`),
 		Crash:   shellCommand(`kill -KILL $$`),
-		Limit:   MaxOutput + 100, Cut: "[truncated - ",
+		Limit:   base.MaxOutput + 100, Cut: "[truncated - ",
 		Cannot: map[string]string{
 			"FailForNow": "no exit status of a command says that another run may succeed",
 			"Checkable":  "a command of the model has no probe",

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/glob"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // corpus is a folder of public test data beside the checkout. Without it the test is skipped.
@@ -99,7 +101,7 @@ func tryPayloads(t *testing.T, lines []string, total *tally) {
 	}
 	dir := filepath.Join(top, "a", "b", "root")
 	before := tree(t, top, dir)
-	var root *Root
+	var root *rootdir.Root
 	for i, line := range lines {
 		if i%50 == 0 { // a fresh folder now and then: the lines that are plain file names fill it up
 			root = reopened(t, root, dir)
@@ -143,7 +145,7 @@ func (l *tally) add(told *messages.Error, escaped bool) {
 }
 
 // reopened is a root on an emptied folder.
-func reopened(t *testing.T, old *Root, dir string) *Root {
+func reopened(t *testing.T, old *rootdir.Root, dir string) *rootdir.Root {
 	t.Helper()
 	if old != nil {
 		old.Close()
@@ -152,7 +154,7 @@ func reopened(t *testing.T, old *Root, dir string) *Root {
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(dir, "inside.txt"), "inside")
-	root, err := OpenRoot(dir)
+	root, err := rootdir.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +219,7 @@ func TestNaughtyStrings(t *testing.T) {
 		text(t, root, "Read", in{"file_path": "content"})
 		if _, err := run(t, root, "Write", in{"file_path": "dir/" + s + ".txt", "content": "x"}); err == nil {
 			written++
-			if rel, _ := root.Resolve("dir/" + s + ".txt"); text(t, root, "Glob", in{"pattern": escapeGlob(rel)}) == rel+"\n" {
+			if rel, _ := root.Resolve("dir/" + s + ".txt"); text(t, root, "Glob", in{"pattern": glob.Escape(rel)}) == rel+"\n" {
 				found++
 			} else {
 				t.Errorf("wrote %q, Glob does not find it", rel)

@@ -11,6 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // Bounds of the demo builtins.
@@ -27,7 +29,7 @@ func demo(name, description, schema string, run tool.Func) spec {
 		promise: func() schemas.Tool {
 			return schemas.Tool{Name: name, Description: description, Kind: messages.KindRead, InputSchema: json.RawMessage(schema)}
 		},
-		runner: func(*Root) tool.Runner { return run },
+		runner: func(*rootdir.Root) tool.Runner { return run },
 	}
 }
 
@@ -107,11 +109,11 @@ func blobSpec() spec {
 func number(call tool.Call, name string, most int) (int, error) {
 	members, err := rawjson.Object(call.Input)
 	if err != nil {
-		return 0, refuse(messages.CodeInvalidArguments, "the input is no JSON object")
+		return 0, base.Refuse(messages.CodeInvalidArguments, "the input is no JSON object")
 	}
-	var n whole
+	var n base.Whole
 	if err := json.Unmarshal(members[name], &n); err != nil || n < 0 || int(n) > most {
-		return 0, refuse(messages.CodeInvalidArguments, "%s: want a whole number from 0 to %s", name, thousands(most))
+		return 0, base.Refuse(messages.CodeInvalidArguments, "%s: want a whole number from 0 to %s", name, base.Thousands(most))
 	}
 	return int(n), nil
 }

@@ -1,4 +1,5 @@
-package builtin
+// Package files has the builtins that work on one file: Read, Write and Edit.
+package files
 
 import (
 	"bufio"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"strings"
@@ -17,6 +19,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/filetext"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // Bounds of Read.
@@ -27,21 +32,19 @@ const (
 	maxLine      = 2000      // bytes of a line that are shown
 	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
 	countBytes   = 64 << 20  // up to this size the lines after the answer are counted
-	sniffBytes   = 8 << 10   // bytes that are checked to tell text from other content
 )
 
-func readSpec() spec {
-	return spec{
-		promise: func() schemas.Tool {
-			return schemas.Tool{
-				Name: "Read",
-				Description: "Reads one file of the working folder. Text comes back with line numbers, like cat -n: the number, a tab, the line. " +
-					"PNG, JPEG, GIF and WebP images up to 5 MB come back as images; of any other binary file only its size and type are told. " +
-					"Without offset and limit it reads the first 2,000 lines and says how to read on. " +
-					"An answer longer than 10,000 characters loses its middle, so read long files in ranges of about 200 lines. " +
-					"Lines are cut after 2,000 bytes. It does not list folders (use Glob) and does not search (use Grep).",
-				Kind: messages.KindRead,
-				InputSchema: json.RawMessage(`{
+// ReadPromise defines Read.
+func ReadPromise() schemas.Tool {
+	return schemas.Tool{
+		Name: "Read",
+		Description: "Reads one file of the working folder. Text comes back with line numbers, like cat -n: the number, a tab, the line. " +
+			"PNG, JPEG, GIF and WebP images up to 5 MB come back as images; of any other binary file only its size and type are told. " +
+			"Without offset and limit it reads the first 2,000 lines and says how to read on. " +
+			"An answer longer than 10,000 characters loses its middle, so read long files in ranges of about 200 lines. " +
+			"Lines are cut after 2,000 bytes. It does not list folders (use Glob) and does not search (use Grep).",
+		Kind: messages.KindRead,
+		InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {
 						"file_path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The file, relative to the working folder, or absolute inside it."},
@@ -51,21 +54,21 @@ func readSpec() spec {
 					"required": ["file_path"],
 					"additionalProperties": false
 				}`),
-				MaxOutput: MaxOutput,
-				Truncate:  schemas.TruncateMiddle,
-			}
-		},
-		runner: func(root *Root) tool.Runner { return reader{root} },
+		MaxOutput: base.MaxOutput,
+		Truncate:  schemas.TruncateMiddle,
 	}
 }
 
+// NewRead returns the runner of Read in a folder.
+func NewRead(root *rootdir.Root) tool.Runner { return reader{root} }
+
 // reader is the Read tool.
-type reader struct{ root *Root }
+type reader struct{ root *rootdir.Root }
 
 type readArgs struct {
-	FilePath string `json:"file_path"`
-	Offset   *whole `json:"offset"`
-	Limit    *whole `json:"limit"`
+	FilePath string      `json:"file_path"`
+	Offset   *base.Whole `json:"offset"`
+	Limit    *base.Whole `json:"limit"`
 }
 
 // Check opens the file, looks at its first bytes and closes it again.
@@ -81,18 +84,18 @@ func (t reader) Check(_ context.Context, call tool.Call) error {
 
 // open opens the file that the call asks for.
 func (t reader) open(call tool.Call) (readArgs, *os.File, error) {
-	args, err := arguments[readArgs](call)
+	args, err := base.Arguments[readArgs](call)
 	if err != nil {
 		return args, nil, err
 	}
-	if args.Offset.or(1) < 1 || args.Limit.or(1) < 1 || args.Limit.or(1) > maxReadLines {
-		return args, nil, refuse(messages.CodeInvalidArguments, "offset and limit count from 1, and limit is at most %s", thousands(maxReadLines))
+	if args.Offset.Or(1) < 1 || args.Limit.Or(1) < 1 || args.Limit.Or(1) > maxReadLines {
+		return args, nil, base.Refuse(messages.CodeInvalidArguments, "offset and limit count from 1, and limit is at most %s", base.Thousands(maxReadLines))
 	}
 	rel, err := t.root.Resolve(args.FilePath)
 	if err != nil {
 		return args, nil, err
 	}
-	f, _, err := t.root.openFile(args.FilePath, rel)
+	f, _, err := t.root.OpenFile(args.FilePath, rel)
 	return args, f, err
 }
 
@@ -106,24 +109,24 @@ func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	what, err := sniff(f)
 	switch {
 	case err != nil:
-		return tool.Output{}, t.root.failure(args.FilePath, err)
+		return tool.Output{}, t.root.Failure(args.FilePath, err)
 	case what.image:
 		data, err := io.ReadAll(io.LimitReader(f, maxImage+1))
 		if err == nil && len(data) > maxImage {
 			err = tooLargeImage(int64(len(data)))
 		}
 		if err != nil {
-			return tool.Output{}, t.root.failure(args.FilePath, err)
+			return tool.Output{}, t.root.Failure(args.FilePath, err)
 		}
 		return tool.Output{Content: []messages.Block{{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: what.mime}}}, nil
 	case what.binary:
-		return tool.Text(fmt.Sprintf("[%s is a binary file: %s bytes, %s. Its content is not shown.]", quoted(args.FilePath), thousands(what.size), what.mime)), nil
+		return tool.Text(fmt.Sprintf("[%s is a binary file: %s bytes, %s. Its content is not shown.]", rootdir.Quoted(args.FilePath), base.Thousands(what.size), what.mime)), nil
 	case what.size == 0:
-		return tool.Text(fmt.Sprintf("[%s is empty.]", quoted(args.FilePath))), nil
+		return tool.Text(fmt.Sprintf("[%s is empty.]", rootdir.Quoted(args.FilePath))), nil
 	}
-	text, err := readRange(ctx, f, what.size, args.Offset.or(1), args.Limit.or(readLines))
+	text, err := readRange(ctx, f, what.size, args.Offset.Or(1), args.Limit.Or(readLines))
 	if err != nil {
-		return tool.Output{}, t.root.failure(args.FilePath, err)
+		return tool.Output{}, t.root.Failure(args.FilePath, err)
 	}
 	return tool.Text(text), nil
 }
@@ -139,7 +142,7 @@ var images = map[string]bool{"image/png": true, "image/jpeg": true, "image/gif":
 
 // sniff leaves f at its start. An image over the limit is an error.
 func sniff(f *os.File) (content, error) {
-	head := make([]byte, sniffBytes)
+	head := make([]byte, filetext.SniffBytes)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && err != io.EOF {
 		return content{}, err
@@ -148,7 +151,7 @@ func sniff(f *os.File) (content, error) {
 	if err != nil {
 		return content{}, err
 	}
-	what := content{size: max(info.Size(), int64(n)), mime: http.DetectContentType(head[:n]), binary: isBinary(head[:n])}
+	what := content{size: max(info.Size(), int64(n)), mime: http.DetectContentType(head[:n]), binary: filetext.IsBinary(head[:n])}
 	what.image = images[what.mime]
 	if what.image && what.size > maxImage {
 		return what, tooLargeImage(what.size)
@@ -157,12 +160,7 @@ func sniff(f *os.File) (content, error) {
 }
 
 func tooLargeImage(size int64) error {
-	return refuse(messages.CodeTooLarge, "the image has %s bytes or more (limit %s)", thousands(size), thousands(maxImage))
-}
-
-// isBinary applies git's rule: a NUL among the first bytes.
-func isBinary(head []byte) bool {
-	return bytes.IndexByte(head[:min(len(head), sniffBytes)], 0) >= 0
+	return base.Refuse(messages.CodeTooLarge, "the image has %s bytes or more (limit %s)", base.Thousands(size), base.Thousands(maxImage))
 }
 
 // readRange returns the lines from offset on, numbered, and a note when there are more. It holds no
@@ -177,7 +175,7 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 		_, err = in.Peek(1)
 	}
 	if err == io.EOF {
-		return fmt.Sprintf("[The file ends before line %s: it has %s.]", thousands(offset), plural(skipped, "line")), nil
+		return fmt.Sprintf("[The file ends before line %s: it has %s.]", base.Thousands(offset), base.Plural(skipped, "line")), nil
 	}
 	var out strings.Builder
 	next := offset
@@ -199,22 +197,20 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 	case err == nil:
 		rest := ""
 		if size <= countBytes {
-			more, err := skipLines(in, maxInt)
+			more, err := skipLines(in, math.MaxInt)
 			if err != nil && err != io.EOF {
 				return "", err
 			}
-			rest = fmt.Sprintf(" of %s", thousands(next-1+more))
+			rest = fmt.Sprintf(" of %s", base.Thousands(next-1+more))
 		}
 		shown := "shown."
-		if out.Len() > MaxOutput { // What the model reads is cut later, and loses its middle.
+		if out.Len() > base.MaxOutput { // What the model reads is cut later, and loses its middle.
 			shown = "read, and not shown where it says truncated: ask for fewer lines with offset and limit."
 		}
-		fmt.Fprintf(&out, "[Lines %s to %s%s %s Read on with offset %d.]\n", thousands(offset), thousands(next-1), rest, shown, next)
+		fmt.Fprintf(&out, "[Lines %s to %s%s %s Read on with offset %d.]\n", base.Thousands(offset), base.Thousands(next-1), rest, shown, next)
 	}
 	return out.String(), nil
 }
-
-const maxInt = int(^uint(0) >> 1)
 
 // skipLines skips up to n lines and returns how many there were. Its error at the end of the file
 // is io.EOF.
@@ -259,28 +255,15 @@ func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	if length <= keep {
 		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), 0, nil
 	}
-	line = line[:runeStart(line, keep)]
+	line = line[:filetext.RuneStart(line, keep)]
 	return line, length - len(line), nil
-}
-
-// runeStart returns the last position up to at where a character of text starts.
-func runeStart(text []byte, at int) int {
-	if at >= len(text) {
-		return len(text)
-	}
-	for back := 0; back < utf8.UTFMax && at-back > 0; back++ {
-		if utf8.RuneStart(text[at-back]) {
-			return at - back
-		}
-	}
-	return at // not UTF-8 at all
 }
 
 // writeLine writes a line as cat -n does.
 func writeLine(out *strings.Builder, number int, line []byte, cut int) {
 	fmt.Fprintf(out, "%6d\t%s", number, bytes.ToValidUTF8(line, []byte("\uFFFD")))
 	if cut > 0 {
-		fmt.Fprintf(out, " [%s more bytes in this line]", thousands(cut))
+		fmt.Fprintf(out, " [%s more bytes in this line]", base.Thousands(cut))
 	}
 	out.WriteByte('\n')
 }

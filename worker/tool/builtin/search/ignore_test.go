@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // gitFiles is what git would list as new files of the folder.
@@ -37,7 +39,7 @@ func gitFiles(t testing.TB, dir string) []string {
 }
 
 // walked is what the walker visits.
-func walked(t testing.TB, root *Root, start string) []string {
+func walked(t testing.TB, root *rootdir.Root, start string) []string {
 	t.Helper()
 	var files []string
 	w := walker{root: root, visit: func(file string) error {
@@ -121,7 +123,7 @@ func TestGitignoreAgreesWithGit(t *testing.T) {
 }
 
 func TestWalkLooksIntoWhatIsNamed(t *testing.T) {
-	root := folder(t, map[string]string{".gitignore": "vendor/\n*.tmp\n", "vendor/a": "", "vendor/b.tmp": "", "c": "", ".git/config": "", "sub/.git": "", tempPrefix + "x": ""})
+	root := folder(t, map[string]string{".gitignore": "vendor/\n*.tmp\n", "vendor/a": "", "vendor/b.tmp": "", "c": "", ".git/config": "", "sub/.git": "", rootdir.TempPrefix + "x": ""})
 	if got, want := walked(t, root, "."), []string{".gitignore", "c"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -1,4 +1,5 @@
-package builtin
+// Package bash is the builtin that runs shell commands.
+package bash
 
 import (
 	"context"
@@ -13,6 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
@@ -20,10 +23,10 @@ import (
 const (
 	// maxBashOutput is how many bytes of output are kept, the last ones. The tool's own MaxOutput
 	// then cuts that to what the model reads. If the command printed more, only the last
-	// maxBashFlood bytes are the output. With the marker they have at most [MaxOutput], so that the
-	// marker is not cut off again.
+	// maxBashFlood bytes are the output. With the marker they have at most [base.MaxOutput], so that
+	// the marker is not cut off again.
 	maxBashOutput  = 1 << 20
-	maxBashFlood   = MaxOutput - 100
+	maxBashFlood   = base.MaxOutput - 100
 	maxBashMessage = 8000      // bytes of output that an error quotes, the last ones
 	maxBashCommand = 128 << 10 // bytes of a command; Linux takes one less as an argument
 	maxBashTimeout = 10 * time.Minute
@@ -42,24 +45,22 @@ const bashSchema = `{
 
 const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
-// bashSpec defines Bash. The classifier in schemas/safety reads a command as bash does. Where there
+// Promise defines Bash. The classifier in schemas/safety reads a command as bash does. Where there
 // is only an sh, every command runs alone. Permission rules read the command either way.
-func bashSpec() spec {
-	return spec{
-		promise: func() schemas.Tool {
-			promise := schemas.Tool{
-				Name: "Bash", Description: bashDescription, Kind: messages.KindWrite, InputSchema: json.RawMessage(bashSchema),
-				OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, MaxOutput: MaxOutput, Truncate: schemas.TruncateTail,
-				ShellCommand: "command",
-			}
-			if shell, err := findShell(); err != nil || shell.name != "bash" {
-				promise.ConcurrencySafe = new(bool)
-			}
-			return promise
-		},
-		runner: func(root *Root) tool.Runner { return bash{dir: root.Dir()} },
+func Promise() schemas.Tool {
+	promise := schemas.Tool{
+		Name: "Bash", Description: bashDescription, Kind: messages.KindWrite, InputSchema: json.RawMessage(bashSchema),
+		OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, MaxOutput: base.MaxOutput, Truncate: schemas.TruncateTail,
+		ShellCommand: "command",
 	}
+	if shell, err := findShell(); err != nil || shell.name != "bash" {
+		promise.ConcurrencySafe = new(bool)
+	}
+	return promise
 }
+
+// New returns the runner of Bash, which starts in a folder.
+func New(root *rootdir.Root) tool.Runner { return bash{dir: root.Dir()} }
 
 // bash runs commands in a folder. The commands are not confined to it.
 type bash struct{ dir string }
@@ -84,24 +85,24 @@ var bashEnv = []string{
 }
 
 type bashArgs struct {
-	Command     string `json:"command"`
-	TimeoutMS   *whole `json:"timeout_ms"`
-	Description string `json:"description"`
+	Command     string      `json:"command"`
+	TimeoutMS   *base.Whole `json:"timeout_ms"`
+	Description string      `json:"description"`
 }
 
 func (b bash) args(call tool.Call) (bashArgs, error) {
-	args, err := arguments[bashArgs](call)
+	args, err := base.Arguments[bashArgs](call)
 	switch {
 	case err != nil:
 		return args, err
 	case strings.TrimSpace(args.Command) == "":
-		return args, refuse(messages.CodeInvalidArguments, "command is empty")
+		return args, base.Refuse(messages.CodeInvalidArguments, "command is empty")
 	case strings.IndexByte(args.Command, 0) >= 0:
-		return args, refuse(messages.CodeInvalidArguments, "command holds a NUL byte, which no shell can take")
+		return args, base.Refuse(messages.CodeInvalidArguments, "command holds a NUL byte, which no shell can take")
 	case len(args.Command) >= maxBashCommand:
-		return args, refuse(messages.CodeInvalidArguments, "command has %d bytes, of which a shell takes less than %d: write a script first", len(args.Command), maxBashCommand)
+		return args, base.Refuse(messages.CodeInvalidArguments, "command has %d bytes, of which a shell takes less than %d: write a script first", len(args.Command), maxBashCommand)
 	case args.TimeoutMS != nil && *args.TimeoutMS < 1:
-		return args, refuse(messages.CodeInvalidArguments, "timeout_ms must be at least 1")
+		return args, base.Refuse(messages.CodeInvalidArguments, "timeout_ms must be at least 1")
 	}
 	return args, nil
 }
@@ -120,13 +121,13 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	}
 	sh, err := findShell()
 	if err != nil {
-		return tool.Output{}, refuse(messages.CodeToolError, "%v", err)
+		return tool.Output{}, base.Refuse(messages.CodeToolError, "%v", err)
 	}
 	env, err := process.Environ(ctx, call, nil)
 	if err != nil {
 		return tool.Output{}, err
 	}
-	limit := min(time.Duration(args.TimeoutMS.or(int(maxBashTimeout.Milliseconds())))*time.Millisecond, maxBashTimeout)
+	limit := min(time.Duration(args.TimeoutMS.Or(int(maxBashTimeout.Milliseconds())))*time.Millisecond, maxBashTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout_ms: %w", context.DeadlineExceeded))
 	defer cancel()
 	lines := process.NewLines(func(text string) {
@@ -148,7 +149,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	case err != nil:
 		return tool.Output{}, err
 	case result.ExitCode != 0:
-		return tool.Output{}, refuse(messages.CodeToolError, "%s", withOutput(result.Status(), printed))
+		return tool.Output{}, base.Refuse(messages.CodeToolError, "%s", withOutput(result.Status(), printed))
 	}
 	if printed.chars > 0 {
 		printed = printed.last(maxBashFlood)

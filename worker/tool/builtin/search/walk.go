@@ -1,12 +1,13 @@
-package builtin
+package search
 
 import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // walker visits the files under a folder by name, with each folder's files in its place. It follows
@@ -14,7 +15,7 @@ import (
 // enters the start folder even when a .gitignore names it, because the call asked for it. A folder
 // that is gone by the time it is listed counts as empty.
 type walker struct {
-	root  *Root
+	root  *rootdir.Root
 	links bool // visit symbolic links that lead to a file inside the root
 	visit func(file string) error
 	// levels bounds how many components, from the root, the paths of interest have; 0: any number.
@@ -32,10 +33,10 @@ func (w *walker) walk(ctx context.Context, start string) error {
 	}
 	var rules *ignorer
 	if start != "." {
-		rules = w.root.loadIgnore(".", nil)
+		rules = loadIgnore(w.root, ".", nil)
 		for i, c := range start {
 			if c == '/' {
-				rules = w.root.loadIgnore(start[:i], rules)
+				rules = loadIgnore(w.root, start[:i], rules)
 			}
 		}
 	}
@@ -43,19 +44,19 @@ func (w *walker) walk(ctx context.Context, start string) error {
 }
 
 func (w *walker) folder(ctx context.Context, dir string, rules *ignorer) error {
-	entries, err := w.root.readDir(dir)
+	entries, err := w.root.ReadDir(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		w.unreadable++
 	}
 	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == ".gitignore" }) {
-		rules = w.root.loadIgnore(dir, rules)
+		rules = loadIgnore(w.root, dir, rules)
 	}
 	for _, e := range entries {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		name := e.Name()
-		if name == ".git" || strings.HasPrefix(name, tempPrefix) {
+		if name == ".git" || strings.HasPrefix(name, rootdir.TempPrefix) {
 			continue
 		}
 		path := name
@@ -85,12 +86,6 @@ func (w *walker) wanted(path string, e fs.DirEntry) bool {
 	if e.Type()&fs.ModeSymlink == 0 || !w.links {
 		return e.Type().IsRegular()
 	}
-	info, err := w.root.fs.Stat(path)
+	info, err := w.root.Stat(path)
 	return err == nil && info.Mode().IsRegular()
-}
-
-func sortedEntries(f *os.File) ([]fs.DirEntry, error) {
-	entries, err := f.ReadDir(-1)
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, err
 }

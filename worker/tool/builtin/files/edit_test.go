@@ -1,4 +1,4 @@
-package builtin
+package files
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 func TestEdit(t *testing.T) {
@@ -44,21 +46,21 @@ func TestEditRefuses(t *testing.T) {
 		code             messages.Code
 		says             string
 	}{
-		{"gone", "a", "b", CodeNotFound, "does not exist"},
-		{"a", "one", "one", CodeNoChange, "same"},
-		{"a", "one", "x", CodeAmbiguous, "2 times, at lines 1, 4."},
-		{"many", "x", "y", CodeAmbiguous, "30 times, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..."},
-		{"over", "aa", "b", CodeAmbiguous, "overlap, from line 1 on"},
-		{"a", "    indented line", "x", CodeNoMatch, "only in white space starts at line 2"},
-		{"block", "if a {\n  b()\n}", "x", CodeNoMatch, "only in white space starts at line 1"},
-		{"a", "two", "x", CodeNoMatch, "upper and lower case starts at line 3"},
-		{"mixed", "a\nb", "x", CodeNoMatch, "CRLF or LF) starts at line 1"},
-		{"a", "     2\t\tindented line", "x", CodeNoMatch, "without the line numbers"},
-		{"a", "Two\nthree", "x", CodeNoMatch, "first line is at line 3"},
-		{"a", "nothing like it", "x", CodeNoMatch, "Not even its first line"},
-		{"a", " \n \n", "x", CodeNoMatch, "Not even"},
+		{"gone", "a", "b", base.CodeNotFound, "does not exist"},
+		{"a", "one", "one", base.CodeNoChange, "same"},
+		{"a", "one", "x", base.CodeAmbiguous, "2 times, at lines 1, 4."},
+		{"many", "x", "y", base.CodeAmbiguous, "30 times, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ..."},
+		{"over", "aa", "b", base.CodeAmbiguous, "overlap, from line 1 on"},
+		{"a", "    indented line", "x", base.CodeNoMatch, "only in white space starts at line 2"},
+		{"block", "if a {\n  b()\n}", "x", base.CodeNoMatch, "only in white space starts at line 1"},
+		{"a", "two", "x", base.CodeNoMatch, "upper and lower case starts at line 3"},
+		{"mixed", "a\nb", "x", base.CodeNoMatch, "CRLF or LF) starts at line 1"},
+		{"a", "     2\t\tindented line", "x", base.CodeNoMatch, "without the line numbers"},
+		{"a", "Two\nthree", "x", base.CodeNoMatch, "first line is at line 3"},
+		{"a", "nothing like it", "x", base.CodeNoMatch, "Not even its first line"},
+		{"a", " \n \n", "x", base.CodeNoMatch, "Not even"},
 		{"a", "", "x", messages.CodeInvalidArguments, "not be empty"},
-		{"ro", "x", "y", CodePermissionDenied, "read-only"},
+		{"ro", "x", "y", base.CodePermissionDenied, "read-only"},
 	} {
 		told := refused(t, root, "Edit", in{"file_path": c.file, "old_string": c.old, "new_string": c.fresh}, c.code)
 		if !strings.Contains(told.Message, c.says) {
@@ -102,10 +104,10 @@ func TestEditNoticesAChangeByOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(root.Dir(), "a"), "one and more")
-	_, err = root.replace(plan.name, plan.rel, []byte(plan.apply()), plan.was)
+	_, err = root.Replace(plan.name, plan.rel, []byte(plan.apply()), plan.was)
 	var told *messages.Error
-	if !errors.As(err, &told) || told.Code != CodeChanged || !told.Retryable {
-		t.Errorf("got %v, want %s, retryable", err, CodeChanged)
+	if !errors.As(err, &told) || told.Code != base.CodeChanged || !told.Retryable {
+		t.Errorf("got %v, want %s, retryable", err, base.CodeChanged)
 	}
 	if got := get(t, root, "a"); got != "one and more" {
 		t.Errorf("got %q", got)
@@ -181,10 +183,7 @@ func FuzzEdit(f *testing.F) {
 // Every edit of every goroutine is in the file at the end.
 func TestConcurrentEditsAreAllMade(t *testing.T) {
 	root := folder(t, map[string]string{"list": "end\n"})
-	runner, err := New("Edit", root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	runner := tools.New(t, "Edit", root)
 	var wg sync.WaitGroup
 	for i := range 40 {
 		call := callOf(t, "Edit", in{"file_path": "list", "old_string": "end\n", "new_string": fmt.Sprintf("line %d.\nend\n", i)})
@@ -205,9 +204,9 @@ func TestConcurrentEditsAreAllMade(t *testing.T) {
 }
 
 // wantNoTemps reports files that a replacement left behind.
-func wantNoTemps(t testing.TB, root *Root) {
+func wantNoTemps(t testing.TB, root *rootdir.Root) {
 	t.Helper()
-	left, err := filepath.Glob(filepath.Join(root.Dir(), tempPrefix+"*"))
+	left, err := filepath.Glob(filepath.Join(root.Dir(), rootdir.TempPrefix+"*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)
 	}

@@ -1,4 +1,4 @@
-package builtin
+package files
 
 import (
 	"bufio"
@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 func TestRead(t *testing.T) {
@@ -50,7 +51,7 @@ func TestRead(t *testing.T) {
 	if !strings.HasSuffix(got, "  2000\tl\n[Lines 1 to 2,000 of 2,500 read, and not shown where it says truncated: ask for fewer lines with offset and limit. Read on with offset 2001.]\n") {
 		t.Errorf("got an end of %q", got[len(got)-200:])
 	}
-	refused(t, root, "Read", in{"file_path": "gone"}, CodeNotFound)
+	refused(t, root, "Read", in{"file_path": "gone"}, base.CodeNotFound)
 }
 
 func TestReadImages(t *testing.T) {
@@ -158,7 +159,7 @@ func slowRange(text string, offset, limit int) string {
 		lines = lines[:len(lines)-1]
 	}
 	if offset > len(lines) {
-		return fmt.Sprintf("[The file ends before line %d: it has %s.]", offset, plural(len(lines), "line"))
+		return fmt.Sprintf("[The file ends before line %d: it has %s.]", offset, base.Plural(len(lines), "line"))
 	}
 	out := ""
 	end := min(len(lines), offset-1+limit)
@@ -169,7 +170,7 @@ func slowRange(text string, offset, limit int) string {
 			for n > 0 && line[n]&0xC0 == 0x80 {
 				n--
 			}
-			out += fmt.Sprintf("%6d\t%s [%s more bytes in this line]\n", i+1, line[:n], thousands(len(line)-n))
+			out += fmt.Sprintf("%6d\t%s [%s more bytes in this line]\n", i+1, line[:n], base.Thousands(len(line)-n))
 			continue
 		}
 		out += fmt.Sprintf("%6d\t%s\n", i+1, strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"))

@@ -1,4 +1,4 @@
-package builtin
+package glob
 
 import (
 	"math/rand/v2"
@@ -9,7 +9,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-func TestCompileGlob(t *testing.T) {
+func TestCompile(t *testing.T) {
 	for _, c := range []struct {
 		pattern string
 		yes, no []string
@@ -43,7 +43,7 @@ func TestCompileGlob(t *testing.T) {
 		{"a+(b).c", []string{"a+(b).c"}, []string{"aab.c"}},
 		{"*", []string{"a\nb"}, nil},
 	} {
-		re, err := compileGlob(c.pattern)
+		re, err := Compile(c.pattern)
 		if err != nil {
 			t.Errorf("%s: %v", c.pattern, err)
 			continue
@@ -60,7 +60,7 @@ func TestCompileGlob(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"[", "[a", "[!", `a\`, "{a", "{a,{b}", `[\`, "[a-"} {
-		if _, err := compileGlob(bad); err == nil {
+		if _, err := Compile(bad); err == nil {
 			t.Errorf("%q: want an error", bad)
 		}
 	}
@@ -93,7 +93,7 @@ func TestGlobAgreesWithDoublestar(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", pattern, err)
 		}
-		re, err := compileGlob(pattern)
+		re, err := Compile(pattern)
 		if err != nil {
 			t.Fatalf("%s: %v", pattern, err)
 		}
@@ -111,14 +111,14 @@ func TestGlobAgreesWithDoublestar(t *testing.T) {
 // Braces multiply: 40 pairs of them stand for 2^40 patterns.
 func TestManyBracesAreRefused(t *testing.T) {
 	for _, bad := range []string{strings.Repeat("{a,b}", 40), strings.Repeat("{a,b}", 9) + strings.Repeat("[", 900), strings.Repeat("{", 500) + strings.Repeat("}", 400), "{" + strings.Repeat(",", 999) + "}{a,b}"} {
-		if _, err := compileGlob(bad); err == nil {
+		if _, err := Compile(bad); err == nil {
 			t.Errorf("%.30s: want an error", bad)
 		}
 	}
-	if _, err := compileGlob(strings.Repeat("{", 400) + strings.Repeat("}", 400)); err != nil {
+	if _, err := Compile(strings.Repeat("{", 400) + strings.Repeat("}", 400)); err != nil {
 		t.Error(err)
 	}
-	if _, err := compileGlob(strings.Repeat("{a,b}", 9)); err != nil {
+	if _, err := Compile(strings.Repeat("{a,b}", 9)); err != nil {
 		t.Error(err)
 	}
 }
@@ -128,18 +128,18 @@ func FuzzGlob(f *testing.F) {
 		f.Add(seed, "a/b.go")
 	}
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		if len(pattern) > maxGlobPattern {
+		if len(pattern) > 1000 {
 			return
 		}
-		if re, err := compileGlob(pattern); err == nil {
+		if re, err := Compile(pattern); err == nil {
 			re.MatchString(name)
 		}
 		if utf8.ValidString(name) {
-			re, err := compileGlob(escapeGlob(name))
+			re, err := Compile(Escape(name))
 			if err != nil || !re.MatchString(name) {
-				t.Errorf("%q escaped is %q, which does not match it: %v", name, escapeGlob(name), err)
+				t.Errorf("%q escaped is %q, which does not match it: %v", name, Escape(name), err)
 			}
 		}
-		parseIgnore(pattern)
+		_, _ = CompileIgnore(pattern)
 	})
 }

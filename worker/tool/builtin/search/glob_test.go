@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 func TestGlob(t *testing.T) {
@@ -41,19 +43,19 @@ func TestGlob(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", c.args, got, c.want)
 		}
 	}
-	refused(t, root, "Glob", in{"pattern": "["}, CodeInvalidPattern)
-	refused(t, root, "Glob", in{"pattern": "a\x00"}, CodeInvalidPattern)
-	refused(t, root, "Glob", in{"pattern": strings.Repeat("a", 1001)}, CodeInvalidPattern)
-	refused(t, root, "Glob", in{"pattern": "../*"}, CodePathOutsideRoot)
-	refused(t, root, "Glob", in{"pattern": "a/../../*"}, CodePathOutsideRoot)
+	refused(t, root, "Glob", in{"pattern": "["}, base.CodeInvalidPattern)
+	refused(t, root, "Glob", in{"pattern": "a\x00"}, base.CodeInvalidPattern)
+	refused(t, root, "Glob", in{"pattern": strings.Repeat("a", 1001)}, base.CodeInvalidPattern)
+	refused(t, root, "Glob", in{"pattern": "../*"}, base.CodePathOutsideRoot)
+	refused(t, root, "Glob", in{"pattern": "a/../../*"}, base.CodePathOutsideRoot)
 	// Permission rules see path alone: a pattern may not lead anywhere else.
 	for _, pattern := range []string{"/etc/*", "//etc/*", ".//etc/*", "/*", root.Dir() + "/src/*.go", root.Dir() + "/notes/*"} {
-		refused(t, root, "Glob", in{"pattern": pattern}, CodeInvalidPattern)
-		refused(t, root, "Glob", in{"pattern": pattern, "path": "src"}, CodeInvalidPattern)
+		refused(t, root, "Glob", in{"pattern": pattern}, base.CodeInvalidPattern)
+		refused(t, root, "Glob", in{"pattern": pattern, "path": "src"}, base.CodeInvalidPattern)
 	}
-	refused(t, root, "Glob", in{"pattern": "*", "path": "/etc"}, CodePathOutsideRoot)
-	refused(t, root, "Glob", in{"pattern": "*", "path": "gone"}, CodeNotFound)
-	refused(t, root, "Glob", in{"pattern": "*", "path": "a.go"}, CodeNotAFolder)
+	refused(t, root, "Glob", in{"pattern": "*", "path": "/etc"}, base.CodePathOutsideRoot)
+	refused(t, root, "Glob", in{"pattern": "*", "path": "gone"}, base.CodeNotFound)
+	refused(t, root, "Glob", in{"pattern": "*", "path": "a.go"}, base.CodeNotAFolder)
 }
 
 func TestGlobSaysHowManyItLeavesOut(t *testing.T) {

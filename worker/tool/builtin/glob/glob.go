@@ -1,4 +1,8 @@
-package builtin
+// Package glob matches slash-separated paths against globs and .gitignore patterns.
+//
+// Permission rules keep the library doublestar, whose answers differ: there a/** matches a too, [!a]
+// matches a slash, and *** stops at slashes.
+package glob
 
 import (
 	"errors"
@@ -6,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 // Globs and .gitignore patterns become regular expressions, because those match in time linear in
@@ -17,19 +23,19 @@ const (
 	maxExpanded     = 100 << 10 // bytes of all of them together
 )
 
-// glob is a pattern for paths.
-type glob struct {
+// Pattern is a compiled glob.
+type Pattern struct {
 	*regexp.Regexp
-	levels int // components of the longest path that can match; 0: any number
+	Levels int // components of the longest path that can match; 0: any number
 }
 
-// compileGlob compiles a glob for slash-separated paths: ? and * stop at slashes, ** as a whole
+// Compile compiles a glob for slash-separated paths: ? and * stop at slashes, ** as a whole
 // component is any number of folders, [a-z] and [!a-z] are classes, {a,b} are alternatives, and \
 // takes the next character as it is.
-func compileGlob(pattern string) (glob, error) {
+func Compile(pattern string) (Pattern, error) {
 	alternatives, err := expandBraces(pattern)
 	if err != nil {
-		return glob{}, err
+		return Pattern{}, err
 	}
 	levels, bounded := 0, true
 	for i, a := range alternatives {
@@ -37,18 +43,18 @@ func compileGlob(pattern string) (glob, error) {
 		bounded = bounded && !strings.Contains(a, "**")
 		g := globber{in: a}
 		if alternatives[i], err = g.translate(); err != nil {
-			return glob{}, err
+			return Pattern{}, err
 		}
 	}
 	if !bounded {
 		levels = 0
 	}
 	re, err := compilePaths(strings.Join(alternatives, "|"))
-	return glob{re, levels}, err
+	return Pattern{re, levels}, err
 }
 
-// compileIgnore compiles a .gitignore pattern, where braces are plain characters.
-func compileIgnore(pattern string) (*regexp.Regexp, error) {
+// CompileIgnore compiles a .gitignore pattern, where braces are plain characters.
+func CompileIgnore(pattern string) (*regexp.Regexp, error) {
 	g := globber{in: pattern, git: true}
 	expression, err := g.translate()
 	if err != nil {
@@ -86,7 +92,7 @@ func expandBraces(pattern string) ([]string, error) {
 			}
 		}
 		if len(done)+len(todo) > maxAlternatives || size > maxExpanded {
-			return nil, fmt.Errorf("its braces stand for more than %s patterns, or for too long ones", thousands(maxAlternatives))
+			return nil, fmt.Errorf("its braces stand for more than %s patterns, or for too long ones", base.Thousands(maxAlternatives))
 		}
 	}
 	return done, nil
@@ -257,4 +263,26 @@ func classRange(set *strings.Builder, lo, hi rune) {
 	if lo <= hi {
 		fmt.Fprintf(set, `\x{%x}-\x{%x}`, lo, hi)
 	}
+}
+
+// Split splits a pattern after the last slash before its first special character.
+func Split(pattern string) (literal, rest string) {
+	special := strings.IndexAny(pattern, `*?[{\`)
+	if special < 0 {
+		special = len(pattern)
+	}
+	slash := strings.LastIndexByte(pattern[:special], '/')
+	return pattern[:slash+1], pattern[slash+1:]
+}
+
+// Escape returns a pattern that matches exactly this path.
+func Escape(name string) string {
+	var out strings.Builder
+	for _, c := range []byte(name) {
+		if strings.IndexByte(`*?[]{},\`, c) >= 0 {
+			out.WriteByte('\\')
+		}
+		out.WriteByte(c)
+	}
+	return out.String()
 }

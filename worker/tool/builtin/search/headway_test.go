@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"context"
@@ -63,10 +63,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.name, test.args, test.pause), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				runner, err := New(test.name, root)
-				if err != nil {
-					t.Fatal(err)
-				}
+				runner := tools.New(t, test.name, root)
 				var got []string
 				call := callOf(t, test.name, test.args)
 				call.Progress = func(p messages.Progress) { got = append(got, p.Text) }

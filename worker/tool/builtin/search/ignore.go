@@ -1,9 +1,12 @@
-package builtin
+package search
 
 import (
 	"io"
 	"regexp"
 	"strings"
+
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/glob"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // maxIgnoreFile is how many bytes of a .gitignore are read.
@@ -73,7 +76,7 @@ func parseIgnore(text string) []ignoreRule {
 }
 
 func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
-	if strings.HasPrefix(line, "#") || len(line) > maxPath {
+	if strings.HasPrefix(line, "#") || len(line) > rootdir.MaxPath {
 		return rule, false
 	}
 	line = trimSpaces(line)
@@ -92,7 +95,7 @@ func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
 		rule.suffix = line[1:]
 	default:
 		var err error
-		if rule.expression, err = compileIgnore(line); err != nil {
+		if rule.expression, err = glob.CompileIgnore(line); err != nil {
 			return rule, false // git matches nothing with it either
 		}
 	}
@@ -117,16 +120,16 @@ func trimSpaces(line string) string {
 
 // loadIgnore returns the rules in force in the folder dir: its own .gitignore on top of parent's. A
 // .gitignore that cannot be read adds nothing.
-func (r *Root) loadIgnore(dir string, parent *ignorer) *ignorer {
+func loadIgnore(r *rootdir.Root, dir string, parent *ignorer) *ignorer {
 	base := ""
 	if dir != "." {
 		base = dir + "/"
 	}
-	info, err := r.fs.Lstat(base + ".gitignore")
+	info, err := r.Lstat(base + ".gitignore")
 	if err != nil || !info.Mode().IsRegular() {
 		return parent // git follows no link here
 	}
-	f, _, err := r.openFile(".gitignore", base+".gitignore")
+	f, _, err := r.OpenFile(".gitignore", base+".gitignore")
 	if err != nil {
 		return parent
 	}

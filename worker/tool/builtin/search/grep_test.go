@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 func TestGrep(t *testing.T) {
@@ -61,14 +62,14 @@ func TestGrep(t *testing.T) {
 		args in
 		want messages.Code
 	}{
-		{in{"pattern": "("}, CodeInvalidPattern},
-		{in{"pattern": `(a)\1`}, CodeInvalidPattern},
-		{in{"pattern": "(?=a)"}, CodeInvalidPattern},
-		{in{"pattern": "a", "glob": "{"}, CodeInvalidPattern},
+		{in{"pattern": "("}, base.CodeInvalidPattern},
+		{in{"pattern": `(a)\1`}, base.CodeInvalidPattern},
+		{in{"pattern": "(?=a)"}, base.CodeInvalidPattern},
+		{in{"pattern": "a", "glob": "{"}, base.CodeInvalidPattern},
 		{in{"pattern": strings.Repeat("a", 1001)}, messages.CodeTooLarge},
 		{in{"pattern": strings.Repeat("(a{1000})", 30)}, messages.CodeTooLarge},
-		{in{"pattern": "a", "path": "gone"}, CodeNotFound},
-		{in{"pattern": "a", "path": ".."}, CodePathOutsideRoot},
+		{in{"pattern": "a", "path": "gone"}, base.CodeNotFound},
+		{in{"pattern": "a", "path": ".."}, base.CodePathOutsideRoot},
 		{in{"pattern": "a", "output_mode": "lines"}, messages.CodeInvalidArguments},
 		{in{"pattern": "a", "context": 101}, messages.CodeInvalidArguments},
 		{in{"pattern": "a", "head_limit": 0}, messages.CodeInvalidArguments},
@@ -120,7 +121,7 @@ func TestSlowSearchEndsWithItsContext(t *testing.T) {
 	}
 	root := folder(t, map[string]string{"a/f": "x"})
 	for name, args := range map[string]in{"Grep": {"pattern": "x"}, "Glob": {"pattern": "**"}} {
-		runner, _ := New(name, root)
+		runner := tools.New(t, name, root)
 		if _, err := runner.Run(ctx, callOf(t, name, args)); !errors.Is(err, stop) {
 			t.Errorf("%s: got %v, want the cause", name, err)
 		}

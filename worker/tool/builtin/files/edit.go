@@ -1,4 +1,4 @@
-package builtin
+package files
 
 import (
 	"context"
@@ -11,27 +11,30 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/filetext"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // Bounds of Edit's answer.
 const (
-	snippetAround = 3  // lines shown before and after a change
-	snippetLines  = 40 // lines shown of a change
-	listedMatches = 10 // line numbers listed of an ambiguous edit
+	snippetAround = 3   // lines shown before and after a change
+	snippetLines  = 40  // lines shown of a change
+	snippetWidth  = 500 // bytes shown of a line
+	listedMatches = 10  // line numbers listed of an ambiguous edit
 )
 
-func editSpec() spec {
-	return spec{
-		promise: func() schemas.Tool {
-			return schemas.Tool{
-				Name: "Edit",
-				Description: "Replaces one exact passage of a text file of the working folder and shows the lines around the change. " +
-					"old_string must be in the file exactly once, white space and indentation included, without the line numbers that Read puts in front; " +
-					"add surrounding lines to make it unique, or set replace_all to replace every occurrence. " +
-					"The file's line ends (LF or CRLF) and permissions stay. Files up to 10 MB. It creates no files and takes no patterns (use Write for a new file).",
-				Kind:    messages.KindWrite,
-				OnCrash: messages.OnCrashOnce,
-				InputSchema: json.RawMessage(`{
+// EditPromise defines Edit.
+func EditPromise() schemas.Tool {
+	return schemas.Tool{
+		Name: "Edit",
+		Description: "Replaces one exact passage of a text file of the working folder and shows the lines around the change. " +
+			"old_string must be in the file exactly once, white space and indentation included, without the line numbers that Read puts in front; " +
+			"add surrounding lines to make it unique, or set replace_all to replace every occurrence. " +
+			"The file's line ends (LF or CRLF) and permissions stay. Files up to 10 MB. It creates no files and takes no patterns (use Write for a new file).",
+		Kind:    messages.KindWrite,
+		OnCrash: messages.OnCrashOnce,
+		InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {
 						"file_path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The file, relative to the working folder, or absolute inside it."},
@@ -42,16 +45,16 @@ func editSpec() spec {
 					"required": ["file_path", "old_string", "new_string"],
 					"additionalProperties": false
 				}`),
-				MaxOutput: MaxOutput,
-				Truncate:  schemas.TruncateHead,
-			}
-		},
-		runner: func(root *Root) tool.Runner { return editor{root} },
+		MaxOutput: base.MaxOutput,
+		Truncate:  schemas.TruncateHead,
 	}
 }
 
+// NewEdit returns the runner of Edit in a folder.
+func NewEdit(root *rootdir.Root) tool.Runner { return editor{root} }
+
 // editor is the Edit tool.
-type editor struct{ root *Root }
+type editor struct{ root *rootdir.Root }
 
 type editArgs struct {
 	FilePath   string  `json:"file_path"`
@@ -74,31 +77,31 @@ func (t editor) Check(_ context.Context, call tool.Call) error {
 }
 
 func (t editor) plan(call tool.Call) (editPlan, error) {
-	args, err := arguments[editArgs](call)
+	args, err := base.Arguments[editArgs](call)
 	if err != nil {
 		return editPlan{}, err
 	}
 	if args.OldString == "" || args.NewString == nil {
-		return editPlan{}, refuse(messages.CodeInvalidArguments, "old_string and new_string are needed, and old_string may not be empty (use Write for a new file)")
+		return editPlan{}, base.Refuse(messages.CodeInvalidArguments, "old_string and new_string are needed, and old_string may not be empty (use Write for a new file)")
 	}
 	rel, err := t.root.Resolve(args.FilePath)
 	if err != nil {
 		return editPlan{}, err
 	}
-	f, info, err := t.root.openFile(args.FilePath, rel)
+	f, info, err := t.root.OpenFile(args.FilePath, rel)
 	if err != nil {
 		return editPlan{}, err
 	}
 	defer f.Close()
-	if err := t.root.writable(args.FilePath, rel); err != nil {
+	if err := t.root.Writable(args.FilePath, rel); err != nil {
 		return editPlan{}, err
 	}
-	text, large, err := readAll(f, info.Size(), maxWrite)
+	text, large, err := filetext.ReadAll(f, info.Size(), maxWrite)
 	switch {
 	case err != nil:
-		return editPlan{}, t.root.failure(args.FilePath, err)
+		return editPlan{}, t.root.Failure(args.FilePath, err)
 	case large:
-		return editPlan{}, refuse(messages.CodeTooLarge, "%s has %s bytes (limit %s)", quoted(args.FilePath), thousands(info.Size()), thousands(maxWrite))
+		return editPlan{}, base.Refuse(messages.CodeTooLarge, "%s has %s bytes (limit %s)", rootdir.Quoted(args.FilePath), base.Thousands(info.Size()), base.Thousands(maxWrite))
 	}
 	e, err := replaceText(string(text), args.OldString, *args.NewString, args.ReplaceAll)
 	if err == nil && e.size() > maxWrite {
@@ -110,8 +113,8 @@ func (t editor) plan(call tool.Call) (editPlan, error) {
 // Run makes the edit and writes it. The worker's mutex covers the read and the write. A change by
 // another process in between is noticed and refused.
 func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	t.root.mu.Lock()
-	defer t.root.mu.Unlock()
+	t.root.Lock()
+	defer t.root.Unlock()
 	if err := context.Cause(ctx); err != nil {
 		return tool.Output{}, err
 	}
@@ -120,10 +123,10 @@ func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, err
 	}
 	text := plan.apply()
-	if _, err := t.root.replace(plan.name, plan.rel, []byte(text), plan.was); err != nil {
+	if _, err := t.root.Replace(plan.name, plan.rel, []byte(text), plan.was); err != nil {
 		return tool.Output{}, err
 	}
-	return tool.Text(fmt.Sprintf("Edited %s: %s. The file now reads:\n%s", plan.rel, plural(len(plan.at), "replacement"), plan.snippet(text))), nil
+	return tool.Text(fmt.Sprintf("Edited %s: %s. The file now reads:\n%s", plan.rel, base.Plural(len(plan.at), "replacement"), plan.snippet(text))), nil
 }
 
 // edit is the replacement of old by new at some places of a text.
@@ -139,7 +142,7 @@ func replaceText(text, old, fresh string, all bool) (edit, error) {
 		old, fresh = toCRLF(old), toCRLF(fresh)
 	}
 	if old == fresh {
-		return edit{}, refuse(CodeNoChange, "old_string and new_string are the same: nothing would change")
+		return edit{}, base.Refuse(base.CodeNoChange, "old_string and new_string are the same: nothing would change")
 	}
 	e := edit{text: text, old: old, new: fresh}
 	for from := 0; ; {
@@ -152,13 +155,13 @@ func replaceText(text, old, fresh string, all bool) (edit, error) {
 	}
 	switch {
 	case len(e.at) == 0:
-		return e, refuse(CodeNoMatch, "old_string is not in the file. %s", hint(text, old))
+		return e, base.Refuse(base.CodeNoMatch, "old_string is not in the file. %s", hint(text, old))
 	case all:
 		return e, nil
 	case len(e.at) > 1:
-		return e, refuse(CodeAmbiguous, "old_string is in the file %d times, at lines %s. Add surrounding lines to make it unique, or set replace_all", len(e.at), e.lines())
+		return e, base.Refuse(base.CodeAmbiguous, "old_string is in the file %d times, at lines %s. Add surrounding lines to make it unique, or set replace_all", len(e.at), e.lines())
 	case strings.LastIndex(text, old) != e.at[0]: // such as "aa" in "aaa"
-		return e, refuse(CodeAmbiguous, "old_string is in the file at two places that overlap, from line %s on. Add surrounding lines to make it unique", e.lines())
+		return e, base.Refuse(base.CodeAmbiguous, "old_string is in the file at two places that overlap, from line %s on. Add surrounding lines to make it unique", e.lines())
 	}
 	return e, nil
 }
@@ -194,15 +197,15 @@ func (e edit) lines() string {
 
 // snippet returns the lines around the first change in the edited text, numbered like Read's.
 func (e edit) snippet(text string) string {
-	lines := splitLines([]byte(text))
+	lines := filetext.SplitLines([]byte(text))
 	first := strings.Count(text[:e.at[0]], "\n")
 	last := first + strings.Count(e.new, "\n")
 	from := max(0, first-snippetAround)
 	to := min(len(lines), last+snippetAround+1, from+snippetLines)
 	var out strings.Builder
 	for i := from; i < to; i++ {
-		line := []byte(text[lines[i].from:lines[i].to])
-		cut := line[:runeStart(line, maxGrepLine)]
+		line := []byte(text[lines[i].From:lines[i].To])
+		cut := line[:filetext.RuneStart(line, snippetWidth)]
 		writeLine(&out, i+1, cut, len(line)-len(cut))
 	}
 	if len(lines) == 0 {

@@ -1,8 +1,9 @@
-package builtin
+package files
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 func TestWrite(t *testing.T) {
@@ -36,9 +38,9 @@ func TestWrite(t *testing.T) {
 	if info, err := os.Stat(old); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("mode is %v, want 0755", info.Mode())
 	}
-	refused(t, root, "Write", in{"file_path": "dir", "content": ""}, CodeNotAFile)
-	refused(t, root, "Write", in{"file_path": ".", "content": ""}, CodeNotAFile)
-	refused(t, root, "Write", in{"file_path": "ro", "content": ""}, CodePermissionDenied)
+	refused(t, root, "Write", in{"file_path": "dir", "content": ""}, base.CodeNotAFile)
+	refused(t, root, "Write", in{"file_path": ".", "content": ""}, base.CodeNotAFile)
+	refused(t, root, "Write", in{"file_path": "ro", "content": ""}, base.CodePermissionDenied)
 	refused(t, root, "Write", in{"file_path": "x"}, messages.CodeInvalidArguments)
 	refused(t, root, "Write", in{"file_path": "x", "content": strings.Repeat("x", maxWrite+1)}, messages.CodeTooLarge)
 	wantNoTemps(t, root)
@@ -47,10 +49,7 @@ func TestWrite(t *testing.T) {
 // A reader sees one of the contents, whole, at every moment.
 func TestWriteIsAtomic(t *testing.T) {
 	root := folder(t, map[string]string{"f": strings.Repeat("0", 50_000)})
-	runner, err := New("Write", root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	runner := tools.New(t, "Write", root)
 	var writers, readers sync.WaitGroup
 	done := make(chan struct{})
 	for range 2 {
@@ -89,11 +88,34 @@ func TestWriteEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	cancel(stop)
-	runner, _ := New("Write", root)
+	runner := tools.New(t, "Write", root)
 	if _, err := runner.Run(ctx, callOf(t, "Write", in{"file_path": "f", "content": ""})); !errors.Is(err, stop) {
 		t.Errorf("got %v, want the cause", err)
 	}
 	if _, err := os.Stat(filepath.Join(root.Dir(), "f")); err == nil {
 		t.Error("written after the end")
+	}
+}
+
+func TestWriteThroughLinks(t *testing.T) {
+	root := folder(t, map[string]string{"real/file": "old", "real/deep/x": ""})
+	for name, to := range map[string]string{"link": "real/file", "dir": "real/deep", "real/deep/up": "../file", "fresh": "real/new"} {
+		if err := os.Symlink(to, filepath.Join(root.Dir(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []string{"link", "dir/up"} {
+		want := fmt.Sprint("content ", i)
+		text(t, root, "Write", in{"file_path": name, "content": want})
+		if got := get(t, root, "real/file"); got != want {
+			t.Errorf("through %s: got %q, want %q", name, got, want)
+		}
+		if info, err := os.Lstat(filepath.Join(root.Dir(), name)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("%s is no link any more", name)
+		}
+	}
+	text(t, root, "Write", in{"file_path": "fresh", "content": "made"})
+	if got := get(t, root, "real/new"); got != "made" {
+		t.Errorf("through a dangling link: got %q", got)
 	}
 }

@@ -1,4 +1,10 @@
-package builtin
+// Package rootdir confines file tools to one folder.
+//
+// Every access goes through os.Root, so the operating system's own path walk refuses "..", absolute
+// paths and symbolic links that lead out; nothing depends on comparing strings. Pipes, sockets and
+// devices are never opened. Files are replaced whole, by a rename, so a reader or a crash sees the
+// old content or the new one. Hard links are not stopped.
+package rootdir
 
 import (
 	"crypto/rand"
@@ -9,19 +15,22 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 const (
-	maxPath  = 4096 // bytes of a path, as in the schemas
-	maxDepth = 255  // folders of a path: each access walks all of them
-	maxLinks = 16   // symbolic links followed to the file that a write replaces
-	shown    = 200  // characters of a path that an error repeats
+	// MaxPath is the length of the longest path, in bytes, as in the schemas.
+	MaxPath  = 4096
+	maxDepth = 255 // folders of a path: each access walks all of them
+	maxLinks = 16  // symbolic links followed to the file that a write replaces
+	shown    = 200 // characters of a path that an error repeats
 )
 
 // Root is the working folder of a worker's file tools. There is one per worker, for any number of
@@ -32,13 +41,11 @@ type Root struct {
 	// resolved.
 	given string
 	fs    *os.Root
-	// mu makes a change of a file atomic among this worker's sessions: an edit is a read and a
-	// write.
-	mu sync.Mutex
+	mu    sync.Mutex // see Lock
 }
 
-// OpenRoot opens the folder that the file tools are confined to.
-func OpenRoot(dir string) (*Root, error) {
+// Open opens the folder that the file tools are confined to.
+func Open(dir string) (*Root, error) {
 	given, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open root: %w", err)
@@ -60,19 +67,31 @@ func (r *Root) Dir() string { return r.dir }
 // Close closes the folder. Runs that are under way fail.
 func (r *Root) Close() error { return r.fs.Close() }
 
+// Stat describes the file at a path that Resolve returned. It follows links inside the folder.
+func (r *Root) Stat(rel string) (fs.FileInfo, error) { return r.fs.Stat(rel) }
+
+// Lstat is Stat that follows no link at the end of the path.
+func (r *Root) Lstat(rel string) (fs.FileInfo, error) { return r.fs.Lstat(rel) }
+
+// Lock makes a change of a file atomic among this worker's sessions: an edit is a read and a write.
+func (r *Root) Lock() { r.mu.Lock() }
+
+// Unlock ends what Lock began.
+func (r *Root) Unlock() { r.mu.Unlock() }
+
 // Resolve returns the canonical form of a path that a model wrote, relative to the folder and with
 // slashes: "." for the folder itself. It checks the text only. os.Root checks links at each access.
 func (r *Root) Resolve(name string) (string, error) {
 	switch {
 	case name == "":
-		return "", refuse(CodeInvalidPath, "the path is empty")
-	case len(name) > maxPath:
-		return "", refuse(CodeInvalidPath, "the path %s is %s bytes long (limit %s)", quoted(name), thousands(len(name)), thousands(maxPath))
+		return "", base.Refuse(base.CodeInvalidPath, "the path is empty")
+	case len(name) > MaxPath:
+		return "", base.Refuse(base.CodeInvalidPath, "the path %s is %s bytes long (limit %s)", Quoted(name), base.Thousands(len(name)), base.Thousands(MaxPath))
 	case strings.Count(name, "/") > maxDepth:
-		return "", refuse(CodeInvalidPath, "the path %s has more than %d folders", quoted(name), maxDepth)
+		return "", base.Refuse(base.CodeInvalidPath, "the path %s has more than %d folders", Quoted(name), maxDepth)
 	case strings.ContainsRune(name, 0):
-		return "", refuse(CodeInvalidPath, "the path %s has a NUL character in it", quoted(name))
-	case strings.HasPrefix(name, "~/") || disguised(name):
+		return "", base.Refuse(base.CodeInvalidPath, "the path %s has a NUL character in it", Quoted(name))
+	case strings.HasPrefix(name, "~/") || Disguised(name):
 		return "", r.outside(name)
 	}
 	rel := name
@@ -97,10 +116,10 @@ func below(dir, name string) (string, bool) {
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file name
+// Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file name
 // it is harmless here, but it is hardly ever meant as one, and a later reader of the path may
 // decode it.
-func disguised(name string) bool {
+func Disguised(name string) bool {
 	plain := name
 	for range 3 {
 		decoded, err := url.PathUnescape(plain)
@@ -110,10 +129,10 @@ func disguised(name string) bool {
 		plain = decoded
 	}
 	plain = strings.ReplaceAll(plain, `\`, "/")
-	return plain != name && hasDotDot(plain) && !hasDotDot(name)
+	return plain != name && HasDotDot(plain) && !HasDotDot(name)
 }
 
-func hasDotDot(name string) bool {
+func HasDotDot(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
 			return true
@@ -123,20 +142,20 @@ func hasDotDot(name string) bool {
 }
 
 func (r *Root) outside(name string) error {
-	return refuse(CodePathOutsideRoot, "%s is outside the working folder. Use a path relative to the working folder, which is %s", quoted(name), quoted(r.dir))
+	return base.Refuse(base.CodePathOutsideRoot, "%s is outside the working folder. Use a path relative to the working folder, which is %s", Quoted(name), Quoted(r.dir))
 }
 
-// quoted returns a path as errors show it: short, with control characters escaped.
-func quoted(name string) string {
+// Quoted returns a path as errors show it: short, with control characters escaped.
+func Quoted(name string) string {
 	if short := fmt.Sprintf("%.*s", shown, name); short != name {
 		return strconv.Quote(short) + "..."
 	}
 	return strconv.Quote(name)
 }
 
-// failure turns an error of the operating system into words for the model, which knows the path as
+// Failure turns an error of the operating system into words for the model, which knows the path as
 // name.
-func (r *Root) failure(name string, err error) error {
+func (r *Root) Failure(name string, err error) error {
 	var pathError *fs.PathError
 	var linkError *os.LinkError
 	var told *messages.Error
@@ -151,66 +170,66 @@ func (r *Root) failure(name string, err error) error {
 	switch {
 	case err.Error() == "path escapes from parent": // os does not export this error
 		return r.outside(name)
-	case missing(err):
-		return refuse(CodeNotFound, "%s does not exist in the working folder", quoted(name))
+	case Missing(err):
+		return base.Refuse(base.CodeNotFound, "%s does not exist in the working folder", Quoted(name))
 	case errors.Is(err, fs.ErrPermission):
-		return refuse(CodePermissionDenied, "%s: %v", quoted(name), err)
+		return base.Refuse(base.CodePermissionDenied, "%s: %v", Quoted(name), err)
 	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), errors.Is(err, fs.ErrInvalid):
-		return refuse(CodeInvalidPath, "%s: %v", quoted(name), err)
+		return base.Refuse(base.CodeInvalidPath, "%s: %v", Quoted(name), err)
 	case errors.Is(err, syscall.EISDIR):
-		return refuse(CodeNotAFile, "%s is a folder", quoted(name))
+		return base.Refuse(base.CodeNotAFile, "%s is a folder", Quoted(name))
 	}
-	return fmt.Errorf("%s: %w", quoted(name), err)
+	return fmt.Errorf("%s: %w", Quoted(name), err)
 }
 
-// missing reports whether an error says that nothing has that name.
-func missing(err error) bool {
+// Missing reports whether an error says that nothing has that name.
+func Missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// openFile opens a regular file for reading and refuses everything else. It checks the file before
+// OpenFile opens a regular file for reading and refuses everything else. It checks the file before
 // it opens it, because opening a device may have an effect. It checks again afterwards, because
 // another file may have taken the name. With O_NONBLOCK a pipe in the file's place cannot block the
 // open for ever.
-func (r *Root) openFile(name, rel string) (*os.File, fs.FileInfo, error) {
+func (r *Root) OpenFile(name, rel string) (*os.File, fs.FileInfo, error) {
 	info, err := r.fs.Stat(rel)
 	if err != nil {
-		return nil, nil, r.failure(name, err)
+		return nil, nil, r.Failure(name, err)
 	}
-	if err := wantFile(name, info); err != nil {
+	if err := WantFile(name, info); err != nil {
 		return nil, nil, err
 	}
 	f, err := r.fs.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, r.failure(name, err)
+		return nil, nil, r.Failure(name, err)
 	}
 	info, err = f.Stat()
 	if err == nil {
-		err = wantFile(name, info)
+		err = WantFile(name, info)
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, r.failure(name, err)
+		return nil, nil, r.Failure(name, err)
 	}
 	return f, info, nil
 }
 
-func wantFile(name string, info fs.FileInfo) error {
+func WantFile(name string, info fs.FileInfo) error {
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		return nil
 	case mode.IsDir():
-		return refuse(CodeNotAFile, "%s is a folder, not a file. Use Glob to list what is in it", quoted(name))
+		return base.Refuse(base.CodeNotAFile, "%s is a folder, not a file. Use Glob to list what is in it", Quoted(name))
 	case mode&fs.ModeNamedPipe != 0:
-		return refuse(CodeNotAFile, "%s is a named pipe, not a regular file", quoted(name))
+		return base.Refuse(base.CodeNotAFile, "%s is a named pipe, not a regular file", Quoted(name))
 	case mode&fs.ModeSocket != 0:
-		return refuse(CodeNotAFile, "%s is a socket, not a regular file", quoted(name))
+		return base.Refuse(base.CodeNotAFile, "%s is a socket, not a regular file", Quoted(name))
 	}
-	return refuse(CodeNotAFile, "%s is a device, not a regular file", quoted(name))
+	return base.Refuse(base.CodeNotAFile, "%s is a device, not a regular file", Quoted(name))
 }
 
-// readDir returns the entries of a folder, sorted by name.
-func (r *Root) readDir(rel string) ([]fs.DirEntry, error) {
+// ReadDir returns the entries of a folder, sorted by name.
+func (r *Root) ReadDir(rel string) ([]fs.DirEntry, error) {
 	f, err := r.fs.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -225,22 +244,22 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := r.fs.Lstat(rel)
 		switch {
-		case missing(err):
+		case Missing(err):
 			return rel, nil, nil
 		case err != nil:
-			return "", nil, r.failure(name, err)
+			return "", nil, r.Failure(name, err)
 		case info.Mode()&fs.ModeSymlink == 0:
-			if err := wantFile(name, info); err != nil {
+			if err := WantFile(name, info); err != nil {
 				return "", nil, err
 			}
 			if info.Mode().Perm()&0o222 == 0 {
-				return "", nil, refuse(CodePermissionDenied, "%s is read-only", quoted(name))
+				return "", nil, base.Refuse(base.CodePermissionDenied, "%s is read-only", Quoted(name))
 			}
 			return rel, info, nil
 		}
 		link, err := r.fs.Readlink(rel)
 		if err != nil {
-			return "", nil, r.failure(name, err)
+			return "", nil, r.Failure(name, err)
 		}
 		if filepath.IsAbs(link) {
 			return "", nil, r.outside(name)
@@ -249,15 +268,15 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 		// parent.
 		rel = dirOf(rel) + filepath.ToSlash(link)
 	}
-	return "", nil, refuse(CodeInvalidPath, "%s: too many symbolic links", quoted(name))
+	return "", nil, base.Refuse(base.CodeInvalidPath, "%s: too many symbolic links", Quoted(name))
 }
 
 // dirOf returns rel up to and including its last slash.
 func dirOf(rel string) string { return rel[:strings.LastIndexByte(rel, '/')+1] }
 
-// writable returns nil if rel could be written: it is a file or does not exist, and its folder
+// Writable returns nil if rel could be written: it is a file or does not exist, and its folder
 // exists or can be created.
-func (r *Root) writable(name, rel string) error {
+func (r *Root) Writable(name, rel string) error {
 	rel, info, err := r.target(name, rel)
 	if err != nil || info != nil {
 		return err
@@ -268,19 +287,19 @@ func (r *Root) writable(name, rel string) error {
 		case err == nil && info.IsDir():
 			return nil
 		case err == nil:
-			return refuse(CodeNotAFolder, "%s cannot be created: %s is not a folder", quoted(name), quoted(dir))
-		case !missing(err):
-			return r.failure(name, err)
+			return base.Refuse(base.CodeNotAFolder, "%s cannot be created: %s is not a folder", Quoted(name), Quoted(dir))
+		case !Missing(err):
+			return r.Failure(name, err)
 		}
 	}
 	return nil
 }
 
-// replace gives the file at rel new content in one step and keeps its permissions. If there is no
+// Replace gives the file at rel new content in one step and keeps its permissions. If there is no
 // file, it creates the file and its folders. was is the file that the content was made from: if
 // another file is there now, or the file has changed, it stays as it is and the error is
-// CodeChanged. A nil was replaces anything. replace reports whether the file is new.
-func (r *Root) replace(name, rel string, content []byte, was fs.FileInfo) (created bool, err error) {
+// CodeChanged. A nil was replaces anything. Replace reports whether the file is new.
+func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (created bool, err error) {
 	rel, info, err := r.target(name, rel)
 	if err != nil {
 		return false, err
@@ -288,28 +307,28 @@ func (r *Root) replace(name, rel string, content []byte, was fs.FileInfo) (creat
 	if info == nil {
 		if dir := strings.TrimSuffix(dirOf(rel), "/"); dir != "" {
 			if err := r.fs.MkdirAll(dir, 0o777); err != nil {
-				return false, r.failure(name, err)
+				return false, r.Failure(name, err)
 			}
 		}
 	}
-	temp := dirOf(rel) + tempPrefix + rand.Text()
+	temp := dirOf(rel) + TempPrefix + rand.Text()
 	if err := r.writeTemp(temp, content, info); err != nil {
 		r.fs.Remove(temp)
-		return false, r.failure(name, err)
+		return false, r.Failure(name, err)
 	}
 	if was != nil && !r.unchanged(rel, was) {
 		r.fs.Remove(temp)
-		return false, &messages.Error{Code: CodeChanged, Retryable: true, Message: quoted(name) + " was changed by somebody else during the edit. Read it again"}
+		return false, &messages.Error{Code: base.CodeChanged, Retryable: true, Message: Quoted(name) + " was changed by somebody else during the edit. Read it again"}
 	}
 	if err := r.fs.Rename(temp, rel); err != nil {
 		r.fs.Remove(temp)
-		return false, r.failure(name, err)
+		return false, r.Failure(name, err)
 	}
 	return info == nil, nil
 }
 
-// tempPrefix starts the names of files that are about to replace another. Searches leave them out.
-const tempPrefix = ".toolfleet-tmp-"
+// TempPrefix starts the names of files that are about to replace another. Searches leave them out.
+const TempPrefix = ".toolfleet-tmp-"
 
 // writeTemp writes a new file with the permissions of old. The content is on disk before the file
 // gets its name: after a power loss there is the old content or the new, never an empty file.
@@ -335,4 +354,10 @@ func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 func (r *Root) unchanged(rel string, was fs.FileInfo) bool {
 	now, err := r.fs.Lstat(rel)
 	return err == nil && os.SameFile(now, was) && now.Size() == was.Size() && now.ModTime().Equal(was.ModTime())
+}
+
+func sortedEntries(f *os.File) ([]fs.DirEntry, error) {
+	entries, err := f.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
 }

@@ -1,4 +1,4 @@
-package builtin
+package files
 
 import (
 	"context"
@@ -8,22 +8,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // maxWrite bounds the files that Write and Edit write, in bytes.
 const maxWrite = 10 << 20
 
-func writeSpec() spec {
-	return spec{
-		promise: func() schemas.Tool {
-			return schemas.Tool{
-				Name: "Write",
-				Description: "Writes one text file of the working folder, whole: a new file, with the folders it needs, or the complete replacement of an existing one, whose permissions stay. " +
-					"The file has the old content or the new one at every moment. Content up to 10 MB. " +
-					"It does not append and does not change parts of a file (use Edit for that).",
-				Kind:    messages.KindWrite,
-				OnCrash: messages.OnCrashIdempotent,
-				InputSchema: json.RawMessage(`{
+// WritePromise defines Write.
+func WritePromise() schemas.Tool {
+	return schemas.Tool{
+		Name: "Write",
+		Description: "Writes one text file of the working folder, whole: a new file, with the folders it needs, or the complete replacement of an existing one, whose permissions stay. " +
+			"The file has the old content or the new one at every moment. Content up to 10 MB. " +
+			"It does not append and does not change parts of a file (use Edit for that).",
+		Kind:    messages.KindWrite,
+		OnCrash: messages.OnCrashIdempotent,
+		InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {
 						"file_path": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "The file, relative to the working folder, or absolute inside it."},
@@ -32,16 +33,16 @@ func writeSpec() spec {
 					"required": ["file_path", "content"],
 					"additionalProperties": false
 				}`),
-				MaxOutput: MaxOutput,
-				Truncate:  schemas.TruncateHead,
-			}
-		},
-		runner: func(root *Root) tool.Runner { return writer{root} },
+		MaxOutput: base.MaxOutput,
+		Truncate:  schemas.TruncateHead,
 	}
 }
 
+// NewWrite returns the runner of Write in a folder.
+func NewWrite(root *rootdir.Root) tool.Runner { return writer{root} }
+
 // writer is the Write tool.
-type writer struct{ root *Root }
+type writer struct{ root *rootdir.Root }
 
 type writeArgs struct {
 	FilePath string  `json:"file_path"`
@@ -54,16 +55,16 @@ func (t writer) Check(_ context.Context, call tool.Call) error {
 	if err != nil {
 		return err
 	}
-	return t.root.writable(args.FilePath, rel)
+	return t.root.Writable(args.FilePath, rel)
 }
 
 func (t writer) arguments(call tool.Call) (writeArgs, string, error) {
-	args, err := arguments[writeArgs](call)
+	args, err := base.Arguments[writeArgs](call)
 	if err != nil {
 		return args, "", err
 	}
 	if args.Content == nil {
-		return args, "", refuse(messages.CodeInvalidArguments, "content is missing; an empty file needs an empty string")
+		return args, "", base.Refuse(messages.CodeInvalidArguments, "content is missing; an empty file needs an empty string")
 	}
 	if len(*args.Content) > maxWrite {
 		return args, "", tooLargeText(len(*args.Content))
@@ -73,7 +74,7 @@ func (t writer) arguments(call tool.Call) (writeArgs, string, error) {
 }
 
 func tooLargeText(size int) error {
-	return refuse(messages.CodeTooLarge, "the file would have %s bytes (limit %s)", thousands(size), thousands(maxWrite))
+	return base.Refuse(messages.CodeTooLarge, "the file would have %s bytes (limit %s)", base.Thousands(size), base.Thousands(maxWrite))
 }
 
 // Run writes the file.
@@ -82,15 +83,15 @@ func (t writer) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if err != nil {
 		return tool.Output{}, err
 	}
-	t.root.mu.Lock()
-	defer t.root.mu.Unlock()
+	t.root.Lock()
+	defer t.root.Unlock()
 	if err := context.Cause(ctx); err != nil {
 		return tool.Output{}, err
 	}
-	if err := t.root.writable(args.FilePath, rel); err != nil {
+	if err := t.root.Writable(args.FilePath, rel); err != nil {
 		return tool.Output{}, err
 	}
-	created, err := t.root.replace(args.FilePath, rel, []byte(*args.Content), nil)
+	created, err := t.root.Replace(args.FilePath, rel, []byte(*args.Content), nil)
 	if err != nil {
 		return tool.Output{}, err
 	}
@@ -98,5 +99,5 @@ func (t writer) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if created {
 		done = "Created"
 	}
-	return tool.Text(fmt.Sprintf("%s %s (%s).", done, rel, plural(len(*args.Content), "byte"))), nil
+	return tool.Text(fmt.Sprintf("%s %s (%s).", done, rel, base.Plural(len(*args.Content), "byte"))), nil
 }

@@ -1,4 +1,4 @@
-package builtin
+package bash
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,24 +18,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-func bashRoot(t *testing.T) *Root {
-	t.Helper()
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("bash is not installed")
-	}
-	root, err := OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = root.Close() })
-	return root
-}
-
 func TestBashPromise(t *testing.T) {
-	bashRoot(t)
-	promise, _ := Promise("Bash")
+	bashFolder(t)
+	promise := Promise()
 	if promise.ShellCommand != "command" || promise.Kind != messages.KindWrite || promise.OnCrash != messages.OnCrashOnce ||
 		promise.TimeoutMS != 30_000 || promise.MaxOutput != 10_000 || promise.Truncate != schemas.TruncateTail {
 		t.Errorf("got %+v", promise)
@@ -50,7 +38,7 @@ func TestBashPromise(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	if promise, _ := Promise("Bash"); promise.ShellCommand != "command" ||
+	if promise := Promise(); promise.ShellCommand != "command" ||
 		promise.ConcurrencySafe == nil || *promise.ConcurrencySafe {
 		t.Errorf("for a plain sh: got %+v", promise)
 	}
@@ -59,7 +47,7 @@ func TestBashPromise(t *testing.T) {
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func TestBashRunsInTheFolder(t *testing.T) {
-	root := bashRoot(t)
+	root := bashFolder(t)
 	for command, want := range map[string]string{
 		"pwd -P":                    root.Dir() + "\n",
 		"echo out; echo err >&2":    "out\nerr\n",
@@ -68,10 +56,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 		"echo $TRACEPARENT":         traceparent + "\n",
 	} {
 		call := callOf(t, "Bash", in{"command": command, "description": "Tries a command"})
-		runner, err := New("Bash", root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		runner := New(root)
 		out, err := runner.Run(tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), call)
 		if diff := cmp.Diff(string(rawjson.Quote(want)), string(out.Value)); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", command, err, diff)
@@ -80,9 +65,9 @@ func TestBashRunsInTheFolder(t *testing.T) {
 }
 
 // bashFails is the message of a command that must run and fail.
-func bashFails(t *testing.T, root *Root, command string) string {
+func bashFails(t *testing.T, root *rootdir.Root, command string) string {
 	t.Helper()
-	runner, _ := New("Bash", root)
+	runner := New(root)
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": command}))
 	var told *messages.Error
 	if !errors.As(err, &told) || told.Code != messages.CodeToolError {
@@ -92,7 +77,7 @@ func bashFails(t *testing.T, root *Root, command string) string {
 }
 
 func TestBashFailureHoldsStatusAndOutput(t *testing.T) {
-	root := bashRoot(t)
+	root := bashFolder(t)
 	for command, want := range map[string]string{
 		"echo out; echo err >&2; exit 1": "exit status 1\nout\nerr",
 		"exit 7":                         "exit status 7",
@@ -136,9 +121,9 @@ func isTailOf(t *testing.T, got, whole string) {
 }
 
 func TestBashKeepsTheEndOfAFlood(t *testing.T) {
-	root := bashRoot(t)
+	root := bashFolder(t)
 	flood := func(command string) string {
-		runner, _ := New("Bash", root)
+		runner := New(root)
 		out, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": command}))
 		var text string
 		if err == nil {
@@ -151,7 +136,7 @@ func TestBashKeepsTheEndOfAFlood(t *testing.T) {
 	}
 	lines := flood("seq 1000000")
 	isTailOf(t, lines, sequence(1_000_000))
-	if n := utf8.RuneCountInString(lines); n > MaxOutput || n < MaxOutput-200 { // so that nobody cuts it again
+	if n := utf8.RuneCountInString(lines); n > base.MaxOutput || n < base.MaxOutput-200 { // so that nobody cuts it again
 		t.Errorf("got %d characters", n)
 	}
 	isTailOf(t, flood(`head -c 1500000 /dev/zero | tr '\000' x | sed 's/x/\xc3\xa4/g'`), strings.Repeat("\u00e4", 1_500_000))
@@ -161,14 +146,14 @@ func TestBashKeepsTheEndOfAFlood(t *testing.T) {
 }
 
 func TestBashRefusesWhatNoShellCanRun(t *testing.T) {
-	root := bashRoot(t)
+	root := bashFolder(t)
 	for _, input := range []in{{"command": " "}, {"command": "a\x00b"}, {"command": strings.Repeat("x", 128<<10)}, {"command": "ls", "timeout_ms": 0}, {"command": "ls", "Command": "rm x"}, {}} {
 		refused(t, root, "Bash", input, messages.CodeInvalidArguments)
 	}
 }
 
 func TestBashWithoutAnyShell(t *testing.T) {
-	runner, _ := New("Bash", bashRoot(t))
+	runner := New(bashFolder(t))
 	t.Setenv("PATH", t.TempDir())
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "ls"}))
 	var told *messages.Error
@@ -190,8 +175,8 @@ func (c timesUp) Err() error {
 }
 
 func TestBashTimeoutSaysWhatWasPrinted(t *testing.T) {
-	root := bashRoot(t)
-	runner, _ := New("Bash", root)
+	root := bashFolder(t)
+	runner := New(root)
 	var told *messages.Error
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "sleep 1000", "timeout_ms": 20}))
 	if !errors.As(err, &told) || told.Code != messages.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) || !strings.HasSuffix(told.Message, "killed") {

@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"context"
@@ -11,6 +11,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/filetext"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/glob"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // Bounds of Grep.
@@ -24,17 +28,16 @@ const (
 	grepParallel   = 4  // files searched at a time
 )
 
-func grepSpec() spec {
-	return spec{
-		promise: func() schemas.Tool {
-			return schemas.Tool{
-				Name: "Grep",
-				Description: "Searches the files of the working folder with a regular expression (RE2 syntax: no backreferences, no look-around) and returns, in name order, " +
-					"the paths of the files that match (the default), or with output_mode content the lines as path:line:text, or with count the number of matching lines of each file. " +
-					"Hidden files are searched; .git, what a .gitignore names (unless path leads into it), binary files and files over 10 MB are not, and the answer says how many were skipped. " +
-					"The first 250 lines or paths are returned unless head_limit says otherwise. It finds text in files, not files by name (use Glob).",
-				Kind: messages.KindRead,
-				InputSchema: json.RawMessage(`{
+// GrepPromise defines Grep.
+func GrepPromise() schemas.Tool {
+	return schemas.Tool{
+		Name: "Grep",
+		Description: "Searches the files of the working folder with a regular expression (RE2 syntax: no backreferences, no look-around) and returns, in name order, " +
+			"the paths of the files that match (the default), or with output_mode content the lines as path:line:text, or with count the number of matching lines of each file. " +
+			"Hidden files are searched; .git, what a .gitignore names (unless path leads into it), binary files and files over 10 MB are not, and the answer says how many were skipped. " +
+			"The first 250 lines or paths are returned unless head_limit says otherwise. It finds text in files, not files by name (use Glob).",
+		Kind: messages.KindRead,
+		InputSchema: json.RawMessage(`{
 					"type": "object",
 					"properties": {
 						"pattern": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "The regular expression. It is matched line by line unless multiline is set."},
@@ -51,29 +54,29 @@ func grepSpec() spec {
 					"required": ["pattern"],
 					"additionalProperties": false
 				}`),
-				TimeoutMS: 20_000,
-				MaxOutput: MaxOutput,
-				Truncate:  schemas.TruncateHead,
-			}
-		},
-		runner: func(root *Root) tool.Runner { return grepTool{root} },
+		TimeoutMS: 20_000,
+		MaxOutput: base.MaxOutput,
+		Truncate:  schemas.TruncateHead,
 	}
 }
 
+// NewGrep returns the runner of Grep in a folder.
+func NewGrep(root *rootdir.Root) tool.Runner { return grepTool{root} }
+
 // grepTool is the Grep tool.
-type grepTool struct{ root *Root }
+type grepTool struct{ root *rootdir.Root }
 
 type grepArgs struct {
-	Pattern         string `json:"pattern"`
-	Path            string `json:"path"`
-	Glob            string `json:"glob"`
-	OutputMode      string `json:"output_mode"`
-	CaseInsensitive bool   `json:"case_insensitive"`
-	Before          *whole `json:"before"`
-	After           *whole `json:"after"`
-	Context         *whole `json:"context"`
-	HeadLimit       *whole `json:"head_limit"`
-	Multiline       bool   `json:"multiline"`
+	Pattern         string      `json:"pattern"`
+	Path            string      `json:"path"`
+	Glob            string      `json:"glob"`
+	OutputMode      string      `json:"output_mode"`
+	CaseInsensitive bool        `json:"case_insensitive"`
+	Before          *base.Whole `json:"before"`
+	After           *base.Whole `json:"after"`
+	Context         *base.Whole `json:"context"`
+	HeadLimit       *base.Whole `json:"head_limit"`
+	Multiline       bool        `json:"multiline"`
 }
 
 // grepPlan is a Grep call that has been checked.
@@ -92,19 +95,19 @@ func (t grepTool) Check(_ context.Context, call tool.Call) error {
 }
 
 func (t grepTool) plan(call tool.Call) (grepPlan, error) {
-	args, err := arguments[grepArgs](call)
+	args, err := base.Arguments[grepArgs](call)
 	if err != nil {
 		return grepPlan{}, err
 	}
-	around := args.Context.or(0)
-	plan := grepPlan{start: ".", limit: args.HeadLimit.or(grepHeadLimit), search: searcher{
-		mode: args.OutputMode, multiline: args.Multiline, before: args.Before.or(around), after: args.After.or(around),
+	around := args.Context.Or(0)
+	plan := grepPlan{start: ".", limit: args.HeadLimit.Or(grepHeadLimit), search: searcher{
+		mode: args.OutputMode, multiline: args.Multiline, before: args.Before.Or(around), after: args.After.Or(around),
 	}}
 	switch s := plan.search; {
 	case plan.limit < 1 || plan.limit > maxHeadLimit || min(s.before, s.after) < 0 || max(s.before, s.after) > maxContext:
-		return plan, refuse(messages.CodeInvalidArguments, "head_limit is 1 to %s, context 0 to %d lines", thousands(maxHeadLimit), maxContext)
+		return plan, base.Refuse(messages.CodeInvalidArguments, "head_limit is 1 to %s, context 0 to %d lines", base.Thousands(maxHeadLimit), maxContext)
 	case s.mode != "" && s.mode != modeFiles && s.mode != modeContent && s.mode != modeCount:
-		return plan, refuse(messages.CodeInvalidArguments, "output_mode is %s, %s or %s", modeFiles, modeContent, modeCount)
+		return plan, base.Refuse(messages.CodeInvalidArguments, "output_mode is %s, %s or %s", modeFiles, modeContent, modeCount)
 	}
 	if plan.search.expression, err = newExpression(args.Pattern, args.CaseInsensitive, args.Multiline); err != nil {
 		return plan, err
@@ -113,12 +116,12 @@ func (t grepTool) plan(call tool.Call) (grepPlan, error) {
 		if plan.start, err = t.root.Resolve(args.Path); err != nil {
 			return plan, err
 		}
-		info, err := t.root.fs.Stat(plan.start)
+		info, err := t.root.Stat(plan.start)
 		if err != nil {
-			return plan, t.root.failure(args.Path, err)
+			return plan, t.root.Failure(args.Path, err)
 		}
 		if plan.file = !info.IsDir(); plan.file {
-			if err := wantFile(args.Path, info); err != nil {
+			if err := rootdir.WantFile(args.Path, info); err != nil {
 				return plan, err
 			}
 		}
@@ -138,9 +141,9 @@ func grepFilter(wanted, start string) (func(string) bool, error) {
 	} else {
 		pattern = "**/" + pattern
 	}
-	match, err := compileGlob(pattern)
+	match, err := glob.Compile(pattern)
 	if err != nil {
-		return nil, refuse(CodeInvalidPattern, "glob %s: %v", quoted(wanted), err)
+		return nil, base.Refuse(base.CodeInvalidPattern, "glob %s: %v", rootdir.Quoted(wanted), err)
 	}
 	base := ""
 	if start != "." {
@@ -166,7 +169,7 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	if plan.file {
 		err = t.batch(ctx, plan, []string{plan.start}, &tally)
 		if err == nil && tally.err != nil {
-			err = t.root.failure(plan.start, tally.err)
+			err = t.root.Failure(plan.start, tally.err)
 		}
 		if err != nil && !errors.Is(err, errEnough) {
 			return tool.Output{}, err
@@ -223,7 +226,7 @@ func (t grepTool) batch(ctx context.Context, plan grepPlan, files []string, tall
 
 // searchFile searches one file for at most limit lines of output.
 func (t grepTool) searchFile(ctx context.Context, plan grepPlan, file string, limit int) finding {
-	f, info, err := t.root.openFile(file, file)
+	f, info, err := t.root.OpenFile(file, file)
 	if err != nil {
 		return finding{err: err}
 	}
@@ -231,13 +234,13 @@ func (t grepTool) searchFile(ctx context.Context, plan grepPlan, file string, li
 	if info.Size() > maxGrepFile {
 		return finding{large: true}
 	}
-	text, large, err := readAll(f, info.Size(), maxGrepFile)
+	text, large, err := filetext.ReadAll(f, info.Size(), maxGrepFile)
 	switch {
 	case err != nil:
 		return finding{err: err}
 	case large:
 		return finding{large: true}
-	case isBinary(text):
+	case filetext.IsBinary(text):
 		return finding{binary: true}
 	}
 	lines, err := plan.search.file(ctx, file, text, limit)
@@ -285,7 +288,7 @@ func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 		notes = append(notes, "No matches.")
 	}
 	if t.more {
-		notes = append(notes, fmt.Sprintf("The first %s; there are more. Narrow the search or raise head_limit.", plural(plan.limit, plan.search.unit())))
+		notes = append(notes, fmt.Sprintf("The first %s; there are more. Narrow the search or raise head_limit.", base.Plural(plan.limit, plan.search.unit())))
 	}
 	if len(t.lines) > 0 {
 		ignored = 0 // of interest only when nothing was found
@@ -299,7 +302,7 @@ func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 		{folders, "unreadable folder", ""}, {ignored, "path", " in .gitignore"},
 	} {
 		if s.n > 0 {
-			skipped = append(skipped, plural(s.n, s.thing)+s.why)
+			skipped = append(skipped, base.Plural(s.n, s.thing)+s.why)
 		}
 	}
 	if len(skipped) > 0 {

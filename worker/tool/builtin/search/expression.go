@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"bytes"
@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"regexp/syntax"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/filetext"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
 // The output modes of Grep.
@@ -39,7 +43,7 @@ type expression struct {
 // ends.
 func newExpression(pattern string, caseInsensitive, multiline bool) (*expression, error) {
 	if len(pattern) > maxGrepPattern {
-		return nil, refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", thousands(len(pattern)), thousands(maxGrepPattern))
+		return nil, base.Refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", base.Thousands(len(pattern)), base.Thousands(maxGrepPattern))
 	}
 	flags := ""
 	if caseInsensitive {
@@ -55,9 +59,9 @@ func newExpression(pattern string, caseInsensitive, multiline bool) (*expression
 	if err != nil {
 		var bad *syntax.Error
 		if errors.As(err, &bad) {
-			return nil, refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %s: %s", bad.Code, quoted(bad.Expr))
+			return nil, base.Refuse(base.CodeInvalidPattern, "the pattern is no RE2 expression: %s: %s", bad.Code, rootdir.Quoted(bad.Expr))
 		}
-		return nil, refuse(CodeInvalidPattern, "the pattern is no RE2 expression")
+		return nil, base.Refuse(base.CodeInvalidPattern, "the pattern is no RE2 expression")
 	}
 	e := &expression{re: re}
 	literal, _ := re.LiteralPrefix()
@@ -71,15 +75,15 @@ func newExpression(pattern string, caseInsensitive, multiline bool) (*expression
 func (e *expression) measure(pattern string) error {
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
+		return base.Refuse(base.CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
 	}
 	program, err := syntax.Compile(tree.Simplify())
 	if err != nil {
-		return refuse(CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
+		return base.Refuse(base.CodeInvalidPattern, "the pattern is no RE2 expression: %v", err)
 	}
 	e.cost = len(program.Inst)
 	if e.cost > maxInstructions {
-		return refuse(messages.CodeTooLarge, "the pattern expands to %s instructions (limit %s). Use smaller repeat counts", thousands(e.cost), thousands(maxInstructions))
+		return base.Refuse(messages.CodeTooLarge, "the pattern expands to %s instructions (limit %s). Use smaller repeat counts", base.Thousands(e.cost), base.Thousands(maxInstructions))
 	}
 	for _, inst := range program.Inst {
 		if inst.Op == syntax.InstEmptyWidth && syntax.EmptyOp(inst.Arg)&syntax.EmptyBeginText != 0 {
@@ -134,7 +138,7 @@ func (s searcher) unit() string {
 
 // file returns the lines of the answer about one file, at most limit of them.
 func (s searcher) file(ctx context.Context, name string, text []byte, limit int) ([]string, error) {
-	most := maxInt
+	most := math.MaxInt
 	switch s.mode {
 	case "", modeFiles:
 		most = 1
@@ -156,33 +160,6 @@ func (s searcher) file(ctx context.Context, name string, text []byte, limit int)
 	return []string{name}, nil
 }
 
-// span is a line of a text without its end. A searched text is far below 2 GB.
-type span struct{ from, to int32 }
-
-// lineFrom returns the line that starts at from, and where the next one starts.
-func lineFrom(text []byte, from int) (line span, next int) {
-	to := len(text)
-	next = to
-	if i := bytes.IndexByte(text[from:], '\n'); i >= 0 {
-		to, next = from+i, from+i+1
-	}
-	if to > from && text[to-1] == '\r' {
-		to--
-	}
-	return span{int32(from), int32(to)}, next
-}
-
-// splitLines returns every line of text.
-func splitLines(text []byte) []span {
-	lines := make([]span, 0, bytes.Count(text, []byte("\n"))+1)
-	for from := 0; from < len(text); {
-		line, next := lineFrom(text, from)
-		lines = append(lines, line)
-		from = next
-	}
-	return lines
-}
-
 // match is a line that is part of a match, counted from 0, and where in the line the match starts.
 type match struct{ line, at int }
 
@@ -201,8 +178,8 @@ func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 		skip := bytes.LastIndexByte(text[from:from+hit], '\n') + 1
 		number += bytes.Count(text[from:from+skip], []byte("\n"))
 		from += skip
-		line, next := lineFrom(text, from)
-		if at := s.expression.find(ctx, text[line.from:line.to]); at != nil {
+		line, next := filetext.LineFrom(text, from)
+		if at := s.expression.find(ctx, text[line.From:line.To]); at != nil {
 			found = append(found, match{number, at[0]})
 		}
 		from = next
@@ -224,7 +201,7 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 		}
 		start, last := from+at[0], from+max(at[0], at[1]-1) // last is the last byte of the match.
 		for from <= last && from < len(text) {
-			_, next := lineFrom(text, from)
+			_, next := filetext.LineFrom(text, from)
 			if next > start || next == len(text) {
 				if found = append(found, match{number, max(0, start-from)}); len(found) == most {
 					return found
@@ -243,7 +220,7 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 // content returns the matching lines as path:12:text, the lines around them as path-13-text, and --
 // where lines are left out in between.
 func (s searcher) content(name string, text []byte, matches []match, limit int) []string {
-	lines := splitLines(text)
+	lines := filetext.SplitLines(text)
 	var out []string
 	next := 0 // the first line not yet written
 	for i, m := range matches {
@@ -270,27 +247,19 @@ func (s searcher) content(name string, text []byte, matches []match, limit int) 
 }
 
 // shownLine returns a line as the answer shows it. A long line is cut to the part around the match.
-func shownLine(text []byte, l span, at int) string {
-	line := text[l.from:l.to]
+func shownLine(text []byte, l filetext.Span, at int) string {
+	line := text[l.From:l.To]
 	if len(line) <= maxGrepLine {
 		return strings.ToValidUTF8(string(line), "\uFFFD")
 	}
-	from := runeStart(line, max(0, min(at-maxGrepLine/4, len(line)-maxGrepLine)))
-	to := runeStart(line, from+maxGrepLine)
+	from := filetext.RuneStart(line, max(0, min(at-maxGrepLine/4, len(line)-maxGrepLine)))
+	to := filetext.RuneStart(line, from+maxGrepLine)
 	shown := strings.ToValidUTF8(string(line[from:to]), "\uFFFD")
 	if from > 0 {
-		shown = fmt.Sprintf("[%s bytes] ... ", thousands(from)) + shown
+		shown = fmt.Sprintf("[%s bytes] ... ", base.Thousands(from)) + shown
 	}
 	if to < len(line) {
-		shown += fmt.Sprintf(" ... [%s bytes]", thousands(len(line)-to))
+		shown += fmt.Sprintf(" ... [%s bytes]", base.Thousands(len(line)-to))
 	}
 	return shown
-}
-
-// readAll reads the whole of f. large is true when f is over the limit by now.
-func readAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
-	var buf bytes.Buffer
-	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)
-	_, err = buf.ReadFrom(io.LimitReader(f, int64(limit)+1))
-	return buf.Bytes(), buf.Len() > limit, err
 }

@@ -1,4 +1,4 @@
-package builtin
+package search
 
 import (
 	"sync"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
 const (
@@ -45,5 +46,5 @@ func (h *headway) tell(call tool.Call, unit string) (stop func()) {
 }
 
 func (h *headway) text(unit string) string {
-	return plural(int(h.looked.Load()), "file") + " looked at, " + plural(int(h.found.Load()), unit) + " found"
+	return base.Plural(int(h.looked.Load()), "file") + " looked at, " + base.Plural(int(h.found.Load()), unit) + " found"
 }

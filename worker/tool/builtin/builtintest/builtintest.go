@@ -1,0 +1,133 @@
+// Package builtintest has what the tests of the builtins share: folders with files in them, and calls
+// that must agree in their check and their run.
+package builtintest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
+)
+
+// Folder is a root with these files in it.
+func Folder(t testing.TB, files map[string]string) *rootdir.Root {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		Put(t, filepath.Join(dir, name), text)
+	}
+	root, err := rootdir.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
+// Put writes a file from outside the tools.
+func Put(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Get reads a file from outside the tools.
+func Get(t testing.TB, root *rootdir.Root, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root.Dir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// In is the arguments of a call.
+type In map[string]any
+
+// Call is a call of a builtin.
+func Call(t testing.TB, name string, args In) tool.Call {
+	t.Helper()
+	input, err := rawjson.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tool.Call{Tool: name, Input: input}
+}
+
+// Tools are builtins by name: what makes their runners.
+type Tools map[string]func(*rootdir.Root) tool.Runner
+
+// New returns the runner of a builtin.
+func (tools Tools) New(t testing.TB, name string, root *rootdir.Root) tool.Runner {
+	t.Helper()
+	if tools[name] == nil {
+		t.Fatalf("no builtin %s", name)
+	}
+	return tools[name](root)
+}
+
+// Run does phases two and five, which must agree.
+func (tools Tools) Run(t testing.TB, root *rootdir.Root, name string, args In) (tool.Output, error) {
+	t.Helper()
+	runner := tools.New(t, name, root)
+	call := Call(t, name, args)
+	var told error
+	checker, checks := runner.(tool.Checker)
+	if checks {
+		told = checker.Check(t.Context(), call)
+	}
+	out, err := runner.Run(t.Context(), call)
+	if checks && ((told == nil) != (err == nil) || told != nil && told.Error() != err.Error()) {
+		t.Errorf("%s %.300v: check says %v, run says %v", name, args, told, err)
+	}
+	return out, err
+}
+
+// Text returns the output of a call that must succeed.
+func (tools Tools) Text(t testing.TB, root *rootdir.Root, name string, args In) string {
+	t.Helper()
+	out, err := tools.Run(t, root, name, args)
+	if err != nil {
+		t.Fatalf("%s %.300v: %v", name, args, err)
+	}
+	s, ok := (messages.Outcome{Output: out.Value}).OutputString()
+	if !ok {
+		t.Fatalf("%s %.300v: output is no text: %.200s", name, args, out.Value)
+	}
+	return s
+}
+
+// Refused returns the code of a call that must fail.
+func (tools Tools) Refused(t testing.TB, root *rootdir.Root, name string, args In, want messages.Code) *messages.Error {
+	t.Helper()
+	_, err := tools.Run(t, root, name, args)
+	var told *messages.Error
+	if !errors.As(err, &told) || told.Code != want {
+		t.Fatalf("%s %.300v: got error %v, want code %s", name, args, err, want)
+	}
+	return told
+}
+
+// BashFolder is an empty folder, for tests that need bash. It skips the test where there is none.
+func BashFolder(t *testing.T) *rootdir.Root {
+	t.Helper()
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("bash is not installed")
+	}
+	root, err := rootdir.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	return root
+}

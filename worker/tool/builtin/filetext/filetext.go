@@ -1,0 +1,64 @@
+// Package filetext has what the tools that read files share: lines, characters and a bounded read.
+package filetext
+
+import (
+	"bytes"
+	"io"
+	"unicode/utf8"
+)
+
+// SniffBytes is how many bytes of a file are checked to tell text from other content.
+const SniffBytes = 8 << 10
+
+// IsBinary applies git's rule: a NUL among the first bytes.
+func IsBinary(head []byte) bool {
+	return bytes.IndexByte(head[:min(len(head), SniffBytes)], 0) >= 0
+}
+
+// Span is a line of a text without its end. A searched text is far below 2 GB.
+type Span struct{ From, To int32 }
+
+// LineFrom returns the line that starts at from, and where the next one starts.
+func LineFrom(text []byte, from int) (line Span, next int) {
+	to := len(text)
+	next = to
+	if i := bytes.IndexByte(text[from:], '\n'); i >= 0 {
+		to, next = from+i, from+i+1
+	}
+	if to > from && text[to-1] == '\r' {
+		to--
+	}
+	return Span{int32(from), int32(to)}, next
+}
+
+// SplitLines returns every line of text.
+func SplitLines(text []byte) []Span {
+	lines := make([]Span, 0, bytes.Count(text, []byte("\n"))+1)
+	for from := 0; from < len(text); {
+		line, next := LineFrom(text, from)
+		lines = append(lines, line)
+		from = next
+	}
+	return lines
+}
+
+// RuneStart returns the last position up to at where a character of text starts.
+func RuneStart(text []byte, at int) int {
+	if at >= len(text) {
+		return len(text)
+	}
+	for back := 0; back < utf8.UTFMax && at-back > 0; back++ {
+		if utf8.RuneStart(text[at-back]) {
+			return at - back
+		}
+	}
+	return at // not UTF-8 at all
+}
+
+// ReadAll reads the whole of f. large is true when f is over the limit by now.
+func ReadAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
+	var buf bytes.Buffer
+	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)
+	_, err = buf.ReadFrom(io.LimitReader(f, int64(limit)+1))
+	return buf.Bytes(), buf.Len() > limit, err
+}
