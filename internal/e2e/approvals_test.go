@@ -404,8 +404,8 @@ func TestAReadMayAsk(t *testing.T) {
 	})
 }
 
-// A thousand calls (-many) wait for approval and keep no part of the fleet busy. After every process
-// is restarted, one of them is approved and runs once, under its own call id.
+// A thousand calls (-many) wait for approval and keep no part of the fleet busy. After every
+// process is restarted, one of them is approved and runs once, under its own call id.
 func TestManyApprovals(t *testing.T) {
 	parked := *many
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -431,8 +431,8 @@ func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// A batch whose id has the plan of another body is refused in the middle, once each of its calls has ended. What has run of
-// it is in the audit log, and what may have.
+// A batch whose id has the plan of another body is refused in the middle, once each of its calls
+// has ended. What has run of it is in the audit log, and what may have.
 func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -243,7 +243,8 @@ func TestASlowReadIsTakenOver(t *testing.T) {
 	})
 }
 
-// A name stands in every record about its call: one that is too large for that costs its call alone.
+// A name stands in every record about its call: one that is too large for that costs its call
+// alone.
 func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

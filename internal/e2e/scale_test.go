@@ -81,9 +81,9 @@ func heap() (inUse int64) {
 // many is 10,000 in make soak.
 var many = flag.Int("many", 1_000, "how many calls wait in TestManyApprovals, and how many sessions TestManySessionsLeaveNothingBehind has")
 
-// A thousand sessions (-many) with one batch each leave no consumer or stream at the server, no state
-// in the coordinators and no goroutine. Only records stay, which expire; after that the memory is
-// free again.
+// A thousand sessions (-many) with one batch each leave no consumer or stream at the server, no
+// state in the coordinators and no goroutine. Only records stay, which expire; after that the
+// memory is free again.
 func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	sessions := *many
 	f := newFleet(t, natstest.Server(t, natstest.Fast))

@@ -71,7 +71,7 @@ func TestOtherEndsOfHooks(t *testing.T) {
 			return hook.Verdict{}, ctx.Err()
 		}})
 		_, _ = run(t, ctx, cfg, write, &probe{}, jobFor(write, `{"n":1}`))
-		if got := log.String(); !strings.Contains(got, "level=INFO") || !strings.Contains(got, "cut off") || strings.Contains(got, "level=ERROR") {
+		if got := log.String(); !strings.Contains(got, "level=INFO") || !strings.Contains(got, "cancelled") || strings.Contains(got, "level=ERROR") {
 			t.Errorf("log %s", got)
 		}
 	})

@@ -1,5 +1,6 @@
-// Package process runs the command toolfleet as its users do: real processes, a real server, signals,
-// disks and terminals. What shows in one process is tested in the package above, in simulated time.
+// Package process runs the command toolfleet as its users do: real processes, a real server,
+// signals, disks and terminals. What shows in one process is tested in the package above, in
+// simulated time.
 package process
 
 import (
@@ -55,7 +56,8 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// These tests wait for their processes most of the time, so that four run at once even on two cores.
+// These tests wait for their processes most of the time, so that four run at once even on two
+// cores.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "4") // before -parallel of the command line
 	code := m.Run()

@@ -2,14 +2,15 @@ package soak
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// checkApproval holds a call that asks to what people have said about it: it starts only with arguments that somebody has
-// agreed to before, and its result is what they were told.
+// checkApproval checks a call that needs an approval against the decisions about it: the call
+// starts only with arguments that a person approved before, and its result agrees with the answers
+// that the approvers got.
 func (c *checker) checkApproval(b *Batch, i int, r *runs) {
 	key, result := callKey{b.ID, i}, b.Reply.Results[i]
 	decisions := c.Decisions[key.String()]
 	for _, s := range r.starts {
 		if !approvedBefore(decisions, s) {
-			c.report(Unasked, key.String(), "%s started it with %d ms, and people have said %+v", s.Worker, s.MS, decisions)
+			c.report(Unasked, key.String(), "%s started it with %d ms, and the decisions are %+v", s.Worker, s.MS, decisions)
 		}
 	}
 	code := messages.Code("")
@@ -23,15 +24,15 @@ func (c *checker) checkApproval(b *Batch, i int, r *runs) {
 			continue
 		case s.State == messages.DecisionDenied && code != messages.CodeDeniedByUser,
 			s.State == messages.DecisionGranted && (code == messages.CodeDeniedByUser || code == messages.CodeApprovalExpired):
-			c.report(Untrue, key.String(), "%s was told that it is %s, and it is %s", s.By, s.State, outcome(result))
+			c.report(Untrue, key.String(), "%s got the answer %s, and the result is %s", s.By, s.State, outcome(result))
 		}
 		taken++
 	}
 	if taken > 1 {
-		c.report(Twice, key.String(), "two answers of people were taken: %+v", decisions)
+		c.report(Twice, key.String(), "two decisions were accepted: %+v", decisions)
 	}
 	if code == messages.CodeDeniedByUser && !anyDecision(decisions, messages.VerdictDeny) {
-		c.report(Untrue, key.String(), "denied, and nobody did")
+		c.report(Untrue, key.String(), "denied, and no decision denies it")
 	}
 }
 

@@ -16,16 +16,16 @@ const (
 	Lost        Rule = "lost"        // an acknowledged batch has no reply, or was refused
 	Differs     Rule = "differs"     // a batch has two replies that are not the same
 	Malformed   Rule = "malformed"   // a reply is not one result for each call, in call order
-	Twice       Rule = "twice"       // an effect was had more than once
-	Untrue      Rule = "untrue"      // a result says what is not so
-	Order       Rule = "order"       // a call started before one that it has to wait for was over
+	Twice       Rule = "twice"       // an effect happened more than once
+	Untrue      Rule = "untrue"      // a result is false
+	Order       Rule = "order"       // a call started before a call that it has to wait for had ended
 	Unknown     Rule = "unknown"     // no fault explains why an outcome is not known
-	Stranded    Rule = "stranded"    // a call ended because nobody took it, and there were workers
+	Stranded    Rule = "stranded"    // a call ended because no worker took it, and there were workers
 	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
-	Unasked     Rule = "unasked"     // a call that asks started with arguments that nobody had agreed to
-	Audit       Rule = "audit"       // the audit log has not one line about a call
-	Leftover    Rule = "leftover"    // something stayed in the log, or was set aside
-	EndedItself Rule = "ended-alone" // a process ended that nobody had told to
+	Unasked     Rule = "unasked"     // a call that asks started with arguments that no person had approved
+	Audit       Rule = "audit"       // the audit log does not have exactly one line about a call
+	Leftover    Rule = "leftover"    // a batch stayed in the log, or there is a dead letter
+	EndedItself Rule = "ended-alone" // a process ended without a signal from the run
 )
 
 // Violation is one break of a rule.
@@ -37,7 +37,7 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%-11s %s: %s", v.Rule, v.Where, v.What) }
 
-// Check holds a history against the rules.
+// Check returns the violations of the rules in a history.
 func Check(h History) []Violation {
 	c := checker{History: h, runs: map[callKey]*runs{}, keys: map[string]callKey{}}
 	c.readLedger()
@@ -74,7 +74,8 @@ func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index)
 type line struct {
 	ledger.Entry
 	place int
-	// shut: a target that heeds the fence would have refused it, since it has seen a newer one of the session.
+	// shut reports that a target that checks the fence would refuse this start, because it has seen a
+	// newer fence of the session.
 	shut bool
 }
 
@@ -84,7 +85,7 @@ type runs struct{ starts, ends []line }
 type checker struct {
 	History
 	runs       map[callKey]*runs
-	keys       map[string]callKey // who has which idempotency key
+	keys       map[string]callKey // the call of each idempotency key
 	violations []Violation
 }
 
@@ -92,8 +93,9 @@ func (c *checker) report(rule Rule, where string, format string, args ...any) {
 	c.violations = append(c.violations, Violation{rule, where, fmt.Sprintf(format, args...)})
 }
 
-// readLedger sorts the lines by call. The fence is a sequence of the journal, so within a session, whose
-// claims follow one another, it grows: a start with an older one comes from a holder that has lost its claim.
+// readLedger sorts the lines by call. The fence is a sequence of the journal, and the claims of a
+// session follow one another, so it grows within a session. A start with an older fence comes from
+// a worker that has lost its claim.
 func (c *checker) readLedger() {
 	asked := map[string]*Batch{}
 	for _, b := range c.Batches {
@@ -104,7 +106,7 @@ func (c *checker) readLedger() {
 	for place, e := range c.Ledger {
 		key := callKey{e.Batch, e.Index}
 		if b := asked[e.Batch]; b == nil || b.Session != e.Session || e.Index >= len(b.Calls) || b.Calls[e.Index].Tool != e.Tool {
-			c.report(Stray, key.String(), "%s of %s by %s: nobody asked for it", e.Point, e.Tool, e.Worker)
+			c.report(Stray, key.String(), "%s of %s by %s: no batch asked for it", e.Point, e.Tool, e.Worker)
 			continue
 		}
 		r := c.runs[key]
@@ -129,7 +131,7 @@ func (c *checker) readLedger() {
 	}
 }
 
-// answered checks the reply of a batch as a whole, and reports whether its results can be looked at.
+// answered checks the reply of a batch as a whole, and reports whether its results can be checked.
 func (c *checker) answered(b *Batch) bool {
 	switch {
 	case b.Acked.IsZero():
@@ -161,12 +163,12 @@ func (c *checker) answered(b *Batch) bool {
 	return true
 }
 
-// truth holds what the result of a call says against the ledger.
+// truth checks the result of a call against the ledger.
 func (c *checker) truth(b *Batch, i int, call Call) {
 	tool, result := Tools[call.Tool], b.Reply.Results[i]
 	key := callKey{b.ID, i}
 	if result.Status == messages.StatusAborted && b.Abort.IsZero() {
-		c.report(Untrue, key.String(), "aborted, and nobody asked for that")
+		c.report(Untrue, key.String(), "aborted without a request to abort")
 	}
 	if result.Status == messages.StatusTimeout {
 		c.report(Untrue, key.String(), "%s, and no call of the run had so little time", outcome(result))
@@ -175,7 +177,7 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		c.report(Stranded, key.String(), "%s after %s: %s", outcome(result), b.Replied.Sub(b.Acked).Round(time.Second), why)
 	}
 	if result.Status == messages.StatusOK && call.Input.Fail && tool.Ledger {
-		c.report(Untrue, key.String(), "ok, and the tool was told to fail")
+		c.report(Untrue, key.String(), "ok, and its input asked for a failure")
 	}
 	if !tool.Ledger {
 		return
@@ -210,11 +212,11 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 	}
 }
 
-// poison is after how many lost workers in a row a call is given up, by the fleet's settings.
+// poison is after how many lost workers in a row the fleet gives up a call.
 const poison = 5
 
-// stranded says why a call should have been run, where it ended since nobody did. No fault keeps every worker away
-// for as long as a call may wait for one.
+// stranded returns why a call that ended without a run should have run; "" when that is in order.
+// No fault keeps every worker away for as long as a call may wait for one.
 func stranded(b *Batch, i int, tool Tool) string {
 	switch r := b.Reply.Results[i]; {
 	case r.Status == messages.StatusExpired && tool.Asks && r.Err != nil && r.Err.Code == messages.CodeApprovalExpired:
@@ -269,7 +271,7 @@ func endedIn(r *runs, attempt int) bool {
 	return false
 }
 
-// wasStopped reports whether a process was paused before a moment: only then may it be late.
+// wasStopped reports whether a process was paused before a time: only then may it be late.
 func (c *checker) wasStopped(process string, at int64) bool {
 	for _, f := range c.Faults {
 		if f.Act == Pause && f.Process == process && f.At.UnixNano() <= at {
@@ -279,8 +281,8 @@ func (c *checker) wasStopped(process string, at int64) bool {
 	return false
 }
 
-// hadNoServer reports whether a process gave up because there was no server while it started. That is for
-// whoever keeps the fleet running to try again. A panic ends with another status.
+// hadNoServer reports whether a process gave up because there was no server while it started. The
+// supervisor of the fleet has to start such a process again. A panic ends with another status.
 func (c *checker) hadNoServer(died Fault) bool {
 	if died.Status != "exit status 1" || died.At.Sub(died.Born) > startsWithin {
 		return false
@@ -296,8 +298,9 @@ func (c *checker) hadNoServer(died Fault) bool {
 // startsWithin is how long a process tries to start.
 const startsWithin = 15 * time.Second
 
-// unharmed reports whether nothing kept the workers that claimed a call from starting it: none of them was told to end,
-// killed or paused, nobody aborted the batch, and the server was never away for as long as half a lease.
+// unharmed reports whether nothing kept the workers that claimed a call from starting it: none of
+// them was stopped, killed or paused, the batch was not aborted, and the server was never away for
+// half a lease.
 func (c *checker) unharmed(b *Batch, i int) bool {
 	for _, f := range c.Faults {
 		for _, claim := range b.Claims[i] {
@@ -312,9 +315,9 @@ func (c *checker) unharmed(b *Batch, i int) bool {
 	return b.Abort.IsZero()
 }
 
-// explained wants a reason behind an unknown outcome: its worker was killed or paused while it held the claim,
-// or the server was away, or the machine stood still, so that the claim could not be renewed, or it was aborted
-// while it ran.
+// explained checks that an unknown outcome has a cause: its worker was killed or paused while it
+// held the claim, the server was away or the machine stalled so that the claim could not be
+// renewed, or the call was aborted while it ran.
 func (c *checker) explained(b *Batch, i int) {
 	for _, claim := range b.Claims[i] {
 		if !b.Abort.IsZero() { // stopped while it ran

@@ -13,8 +13,8 @@ var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func after(d time.Duration) time.Time { return began.Add(d) }
 
-// good is a history in which every rule has something to look at: two batches of a session, a taken-over
-// put, and a book whose worker was killed.
+// good is a history that every rule checks: two batches of a session, a put that another worker
+// took over, and a book whose worker was killed.
 func good() *History {
 	first := asked("b1", "look", "book", "look", "put")
 	second := asked("b2", "look", "put", "book", "book")
@@ -79,7 +79,7 @@ func TestAGoodHistoryPasses(t *testing.T) {
 	}
 }
 
-// TestForgedHistoriesAreCaught breaks the good history in one place each.
+// TestForgedHistoriesAreCaught changes the good history in one place per case.
 func TestForgedHistoriesAreCaught(t *testing.T) {
 	for name, tc := range map[string]struct {
 		forge func(*History)
@@ -179,7 +179,8 @@ func late(h *History) {
 	h.Ledger = append(append(h.Ledger[:13:13], h.Ledger[14:n]...), book)
 }
 
-// died ends a process that was started a second before, and has the server killed in the fourth second.
+// died ends a process that was started a second before, and has the server killed in the fourth
+// second.
 func died(h *History, status string, at time.Duration) {
 	h.Faults[0].Member = server
 	h.Faults = append(h.Faults, Fault{Act: Died, Process: "c1", Status: status, At: after(at), Born: after(at - time.Second)})
@@ -192,7 +193,8 @@ func aborted(h *History, index int) {
 	b.Reply.Results[index].Status, b.Reply.Results[index].Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "")
 }
 
-// shutOut has w1 start the put that was taken over from it once more, and gives the fault that hit w1.
+// shutOut has w1 start the put that was taken over from it once more, and gives the fault that hit
+// w1.
 func shutOut(h *History) *Fault {
 	h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
 	return &h.Faults[0]
@@ -252,8 +254,9 @@ func TestAllowedHistoriesPass(t *testing.T) {
 	}
 }
 
-// answered is a history in which people were asked about a batch: they have allowed one call, changed one, denied one,
-// and not answered about the last. Of the first they were of two minds, and one was heard.
+// answered is a history in which people were asked about a batch: they approved one call, edited
+// one, denied one, and did not answer about the last. Two people disagreed about the first call,
+// and one decision counted.
 func answered() *History {
 	b := asked("b1", "refund", "transfer", "refund", "refund")
 	for i, code := range map[int]messages.Code{2: messages.CodeDeniedByUser, 3: messages.CodeApprovalExpired} {

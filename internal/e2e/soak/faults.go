@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// inflict breaks the fleet at random moments until ctx ends, and returns when all is mended.
+// inflict injects faults at random times until ctx ends, and returns when all are repaired.
 func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	next := mix.dealer(rng)
@@ -18,7 +18,7 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	defer mending.Wait()
 	for n := uint64(2); ; n++ {
 		kind := next()
-		own := rand.New(rand.NewPCG(seed, n)) // so that what one fault draws does not depend on how another went
+		own := rand.New(rand.NewPCG(seed, n)) // one fault must not change the random numbers of another
 		wait := every/2 + time.Duration(rng.Int64N(int64(every)))
 		select {
 		case <-ctx.Done():
@@ -29,7 +29,7 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	}
 }
 
-// inflictAll breaks the fleet as the sequence says, and returns when all is mended.
+// inflictAll injects the faults of the sequence, and returns when all are repaired.
 func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	for n, kind := range cfg.Sequence {
 		own := rand.New(rand.NewPCG(cfg.Seed, uint64(n)+2))
@@ -40,7 +40,8 @@ func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	}
 }
 
-// do carries one fault out and mends it. A fault whose members are all being broken already is left out.
+// do injects one fault and repairs it. It skips the fault when all its members have a fault
+// already.
 func (f *fleet) do(kind Kind, rng *rand.Rand) {
 	switch kind {
 	case KillWorker:
@@ -73,7 +74,7 @@ func between(rng *rand.Rand, least, most int) time.Duration {
 	return time.Duration(least+rng.IntN(most-least+1)) * time.Millisecond
 }
 
-// free locks a random member that nothing is being done to.
+// free locks a random member without a fault; nil: there is none.
 func free(members []*member, rng *rand.Rand) *member {
 	for _, i := range rng.Perm(len(members)) {
 		if members[i].mu.TryLock() {
@@ -130,7 +131,7 @@ func (f *fleet) zero(kind Kind, rng *rand.Rand) {
 	all.Wait()
 }
 
-// patience is how long a process may take to end in order: longer than any drain of the fleet's settings.
+// patience is how long a process may take to end in order: longer than any drain in the settings.
 const patience = 15 * time.Second
 
 // restart ends the process of the member in order, and starts the next. The caller holds mu.
@@ -139,8 +140,8 @@ func (m *member) restart(kind Kind, down time.Duration) {
 	m.back(kind, m.term(patience), at, down)
 }
 
-// back starts the next process of the member after a while, and notes what was done to the one before. The
-// caller holds mu.
+// back starts the next process of the member after a pause, and records the fault of the one
+// before. The caller holds mu.
 func (m *member) back(kind Kind, act Act, at time.Time, down time.Duration) {
 	was := m.process.name
 	time.Sleep(down)

@@ -28,7 +28,7 @@ type fleet struct {
 	people       map[string]approval.Key // who may answer for calls that ask
 }
 
-// member is a place in the fleet in which one process follows another. Whoever breaks it holds mu, so a
+// member is a role in the fleet, in which one process follows another. A fault holds mu, so a
 // member has one fault at a time.
 type member struct {
 	name string // in faults and in the name of its log
@@ -50,16 +50,16 @@ type process struct {
 	exited    chan struct{}
 
 	mu       sync.Mutex
-	expected bool // it was told to end; guarded by mu
+	expected bool // the run has sent it a signal to end; guarded by mu
 }
 
-// Quick is the settings of the fleet: leases and waits so short that every fault outlasts some of them.
+// Quick holds settings with leases and waits so short that every fault outlasts some of them.
 var Quick = []string{
 	"TOOLFLEET_CONFIG=none", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=" + lease.String(), "TOOLFLEET_GRACE=" + grace.String(),
 	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
 }
 
-// Defaults is what toolfleet does without settings.
+// Defaults holds no settings, so that the defaults of toolfleet apply.
 var Defaults = []string{"TOOLFLEET_CONFIG=none"}
 
 // newFleet builds the programs into dir and describes the fleet. Nothing is started.
@@ -117,7 +117,7 @@ func Build(dir string) error {
 	return nil
 }
 
-// built is the programs of a fleet, by name.
+// built holds the packages of a fleet's programs, by name.
 var built = map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"}
 
 // programs puts the programs into dir: links to those that are built already, else new ones.
@@ -133,7 +133,8 @@ func programs(dir, from string) error {
 	return nil
 }
 
-// toolsFile serves Tools. The timeouts leave room for a machine that is busy: nothing here shall end by one.
+// toolsFile returns a tools file for Tools. The timeouts are long enough for a busy machine: no
+// call may end by one.
 func toolsFile(effect string) string {
 	body := `tools:
   - {name: echo, kind: read, timeout: 30s, input_schema: {type: object}, builtin: noop}
@@ -219,7 +220,8 @@ func (m *member) start() error {
 	p.cmd = exec.Command(filepath.Join(m.dir, "toolfleet"), m.args(p.name)...)
 	p.cmd.Env = append(m.env[:len(m.env):len(m.env)], "SOAK_WORKER="+p.name)
 	p.cmd.Stdout, p.cmd.Stderr = logs, logs
-	// A group of its own: what ends us from the terminal shall not end the fleet before its history is read.
+	// A separate process group: a signal from the terminal must not end the fleet before its history
+	// is read.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -258,7 +260,7 @@ func (m *member) again() {
 // signal sends a signal to the process of the member.
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end tells the process to end and waits until it has.
+// end sends the signal and reports whether the process ended within patience.
 func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 	p.mu.Lock()
 	p.expected = true
@@ -275,8 +277,8 @@ func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 // kill ends the process as a crash would. The caller holds mu.
 func (m *member) kill() { m.process.end(syscall.SIGKILL, time.Hour) }
 
-// term asks the process to end, and kills it when it takes too long. It reports how it ended. The caller
-// holds mu.
+// term asks the process to end, and kills it when it takes too long. It reports how it ended. The
+// caller holds mu.
 func (m *member) term(patience time.Duration) Act {
 	if m.process == nil {
 		return Term

@@ -15,9 +15,9 @@ type History struct {
 	Faults  []Fault
 	// Replies is when each reply arrived at its agent.
 	Replies []time.Time
-	// Left is what was still in the log, or was set aside, when every batch had its reply.
+	// Left lists the batches in the log and the dead letters when every batch had its reply.
 	Left []string
-	// Decisions is what people have signed about a call, in the order in which they did.
+	// Decisions holds the signed decisions about each call, in the order of signing.
 	Decisions map[string][]Decision
 	// Lines counts the lines of the audit log about a call, by batch and index.
 	Lines map[string]map[int]int
@@ -25,7 +25,7 @@ type History struct {
 	Lease time.Duration
 }
 
-// Batch is what an agent asked for, and what it was told.
+// Batch is a batch of an agent, and the reply that it got.
 type Batch struct {
 	ID, Session string
 	Calls       []Call
@@ -37,9 +37,9 @@ type Batch struct {
 	Replied time.Time // when the agent had it; zero: never
 	Reply   messages.Reply
 	Refused string // the class, when the batch as a whole was refused
-	// Copies is the different bodies that were seen as its reply, by digest, wherever they were seen.
+	// Copies holds the different bodies of its reply, by digest, from every place that shows them.
 	Copies map[string]bool
-	// Claims is who claimed its calls with an unknown outcome, by index.
+	// Claims holds the claims of its calls with an unknown outcome, by index.
 	Claims map[int][]Claim
 }
 
@@ -63,37 +63,38 @@ type Claim struct {
 	At     time.Time
 }
 
-// Decision is a person's word about a call that asks.
+// Decision is a person's decision about a call that asks.
 type Decision struct {
 	By      string
-	At      time.Time // before it was handed in
+	At      time.Time // before it was sent
 	Verdict messages.Verdict
 	MS      int // of the arguments that it is about
-	// State is what became of the question by it, as its sender was told; "" when it was refused, or nobody knows.
+	// State is the state of the question that the sender got as the answer; "" when the decision was
+	// refused, or there was no answer.
 	State messages.DecisionState
 }
 
 // Act is what was done to a process.
 type Act string
 
-// The acts. The last two are nobody's doing.
+// The acts. The run does not cause the last two.
 const (
 	Kill  Act = "kill"  // SIGKILL
 	Term  Act = "term"  // SIGTERM
 	Pause Act = "pause" // SIGSTOP, and SIGCONT at the end
 	Died  Act = "died"  // it ended by itself
-	Stall Act = "stall" // the whole machine stood still for so long that leases may have lapsed
+	Stall Act = "stall" // the whole machine stalled for so long that leases may have expired
 )
 
 // Fault is something that was done to a process of the fleet.
 type Fault struct {
-	Kind    Kind   // as part of what
+	Kind    Kind   // the fault that the act belongs to
 	Member  string // "server", or the place of a coordinator or worker
-	Process string // the one that it was done to: a place has one after another
+	Process string // the process that was hit: a member has one after another
 	Act     Act
 	At      time.Time
-	Until   time.Time // when the process went on, or the next one was started
-	// Born and Status are when a process that died was started, and how it ended.
+	Until   time.Time // when the process continued, or the next one was started
+	// Born and Status are the start and the end of a process that died.
 	Born   time.Time
 	Status string
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// load is agents that submit batches and wait for their replies, each in a session of its own.
+// load runs agents that submit batches and wait for their replies, each in its own session.
 type load struct {
 	client *client.Client
 	conn   *bus.Conn
@@ -32,14 +32,15 @@ type load struct {
 	batches []*Batch          // guarded by mu, its fields too until the load has ended
 	arrived []time.Time       // of replies; guarded by mu
 	copies  map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
-	// How often an acknowledged batch was said to be unknown, and how many were submitted again; guarded by mu.
+	// The answers that an acknowledged batch is unknown, and the batches that were submitted again;
+	// guarded by mu.
 	unknowns, resubmitted int
 	decisions             map[string][]Decision // by call; guarded by mu
 }
 
 type copies map[string]bool
 
-// listen notes every reply that the server publishes.
+// listen records every reply that the server publishes.
 func (l *load) listen() (stop func(), err error) {
 	names := l.conn.Names()
 	return l.conn.Subscribe(names.All(wire.VerbReply), "", func(m bus.Msg) {
@@ -53,7 +54,7 @@ func (l *load) listen() (stop func(), err error) {
 	})
 }
 
-// onMessage notes the body of a reply. The caller holds mu.
+// onMessage records the body of a reply. The caller holds mu.
 func (l *load) onMessage(batch string, body []byte) {
 	if l.copies[batch] == nil {
 		l.copies[batch] = copies{}
@@ -61,7 +62,7 @@ func (l *load) onMessage(batch string, body []byte) {
 	l.copies[batch][messages.Digest(body)] = true
 }
 
-// agent submits batches until submitting ends, and returns when all of them are answered or ctx ends.
+// agent submits batches until submitting ends, and returns when all have a reply or ctx ends.
 func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.Rand) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -86,7 +87,7 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		waiting.Go(func() {
 			defer func() { <-slots }()
 			l.await(ctx, b)
-			if again && !b.Replied.IsZero() { // as an agent would that forgot that it had asked
+			if again && !b.Replied.IsZero() { // like an agent that forgot its first submit
 				l.resubmit(ctx, b)
 			}
 		})
@@ -100,7 +101,7 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 // Shape makes the nth batch of a session.
 type Shape func(session string, n int, rng *rand.Rand) *Batch
 
-// mixed is a batch of random calls: mostly short, one in ten long enough to be hit.
+// mixed returns a batch of random calls: mostly short, one in ten long enough to be hit by a fault.
 func mixed(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
@@ -137,7 +138,7 @@ func (b *Batch) message() messages.Batch {
 	}
 }
 
-// submit has a batch accepted.
+// submit publishes a batch and records it. It returns false when ctx ends first.
 func (l *load) submit(ctx context.Context, b *Batch) bool {
 	m := b.message()
 	b.Digest, b.Sent = messages.Digest(rawjson.MustMarshal(m)), time.Now()
@@ -151,13 +152,14 @@ func (l *load) submit(ctx context.Context, b *Batch) bool {
 	return true
 }
 
-// abort ends a batch after a while, wherever it then is. It may come too late, or be refused for that.
+// abort aborts a batch after a pause. The request may come too late and be refused.
 func (l *load) abort(ctx context.Context, b *Batch, after time.Duration) {
 	pause(ctx, after)
 	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Reason{By: "soak"})
 }
 
-// resubmit submits a batch that has its reply once more. It is answered with the same reply, and nothing is run.
+// resubmit submits a batch again that has its reply. The fleet answers with the same reply and runs
+// nothing.
 func (l *load) resubmit(ctx context.Context, b *Batch) {
 	if l.publish(ctx, b.message()) {
 		l.mu.Lock()
@@ -180,7 +182,7 @@ func (l *load) publish(ctx context.Context, m messages.Batch) bool {
 	return false
 }
 
-// await waits for the reply of a batch. One that is said to be unknown all the time has been lost.
+// await waits for the reply of a batch. A batch that stays unknown for 10 s is lost.
 func (l *load) await(ctx context.Context, b *Batch) {
 	var unknown time.Time
 	for ctx.Err() == nil {
@@ -212,7 +214,7 @@ func (l *load) await(ctx context.Context, b *Batch) {
 	}
 }
 
-// answered keeps of a reply what the checker wants, and reads who claimed the calls whose outcome is unknown.
+// answered records the reply, and reads the claims of the calls with an unknown outcome.
 func (l *load) answered(ctx context.Context, b *Batch, reply messages.Reply) {
 	now := time.Now()
 	for i := range reply.Results {
@@ -227,7 +229,7 @@ func (l *load) answered(ctx context.Context, b *Batch, reply messages.Reply) {
 	l.arrived = append(l.arrived, now)
 }
 
-// claims is every claim on a call that the journal holds.
+// claims returns every claim of a call in the journal.
 func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 	names := l.conn.Names()
 	key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
@@ -251,14 +253,14 @@ func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 	return nil
 }
 
-// reread fetches the reply of every batch once more, as it is stored.
+// reread reads the stored reply of every batch.
 func (l *load) reread(ctx context.Context) error {
 	names := l.conn.Names()
 	for _, b := range l.batches {
 		key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
 		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key))
 		if errors.Is(err, bus.ErrNotFound) {
-			b.Replied = time.Time{} // whatever we were told, it is not there any more
+			b.Replied = time.Time{} // the agent got a reply that is not stored any more
 			continue
 		}
 		if err != nil {
@@ -281,7 +283,7 @@ func (l *load) reread(ctx context.Context) error {
 	return nil
 }
 
-// left is what is still in the log, and what was set aside.
+// left returns the batches in the log and the dead letters.
 func (l *load) left(ctx context.Context) ([]string, error) {
 	var left []string
 	names := l.conn.Names()

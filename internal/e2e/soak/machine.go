@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// A claim is renewed at a third of its lease, and its tool is killed at the lease less the grace. Who stands still
-// for longer than what lies between may lose a claim without anybody's fault.
+// A worker renews a claim at a third of its lease, and kills the tool one grace before the lease
+// ends. A machine that stalls for longer than the time between may lose a claim without another
+// fault.
 const stall = lease - grace - lease/3 - 300*time.Millisecond
 
-// watchMachine notes when the machine does not do what takes milliseconds: to wake us up, and to sync a file on the
-// disk that the server uses. What the fleet does to the machine by itself would count too, so it is told in the
-// report.
+// watchMachine records a fault when the machine stalls: when a timer, or a sync of a file on the
+// server's disk, takes much longer than milliseconds. Load from the fleet itself can cause this
+// too, so the report shows the count.
 func (f *fleet) watchMachine(ctx context.Context) {
 	file, err := os.Create(filepath.Join(f.dir, "probe"))
 	if err != nil {

@@ -24,10 +24,10 @@ const (
 	Zero            Kind = "zero"
 )
 
-// server is the member that there is one of.
+// server is the name of the only server of the fleet.
 const server = "server"
 
-// Kinds says what each kind of fault does, in the order in which they are listed.
+// Kinds describes each kind of fault, in the order of the listing.
 var Kinds = []struct {
 	Kind Kind
 	Does string
@@ -42,7 +42,7 @@ var Kinds = []struct {
 	{Zero, "every worker ended at once, by SIGTERM or kill -9, and back after a while"},
 }
 
-// Mix is how often each kind of fault comes up among the others.
+// Mix is the weight of each kind of fault.
 type Mix map[Kind]int
 
 // DefaultMix is mostly kills.
@@ -88,7 +88,7 @@ func (m Mix) String() string {
 	return strings.Join(parts, ",")
 }
 
-// deck is every kind, as often as it weighs.
+// deck returns every kind as often as its weight.
 func (m Mix) deck() []Kind {
 	var deck []Kind
 	for _, k := range Kinds {
@@ -99,7 +99,8 @@ func (m Mix) deck() []Kind {
 	return deck
 }
 
-// dealer deals the deck, shuffled, again and again: each kind comes as often as it weighs, also in a short run.
+// dealer returns a function that deals shuffled decks one after another. Each kind comes as often
+// as its weight, also in a short run.
 func (m Mix) dealer(rng *rand.Rand) func() Kind {
 	var left []Kind
 	return func() Kind {
@@ -113,7 +114,7 @@ func (m Mix) dealer(rng *rand.Rand) func() Kind {
 	}
 }
 
-// faultLog is what was done, by whoever did it.
+// faultLog collects the faults of a run.
 type faultLog struct {
 	mu     sync.Mutex
 	faults []Fault // guarded by mu
@@ -131,7 +132,7 @@ func (l *faultLog) all() []Fault {
 	return slices.Clone(l.faults)
 }
 
-// times counts what was done to processes.
+// times counts the faults with an act.
 func times(faults []Fault, act Act) int {
 	n := 0
 	for _, f := range faults {

@@ -4,12 +4,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// order checks each session: a write starts when every call before it is over, and a call starts when every
-// write before it is over. The calls of a session follow one another as its batches do, and in a batch as the
-// model emitted them.
+// order checks each session: a write starts after every earlier call has ended, and a call starts
+// after every earlier write has ended. The order of calls is that of the session's batches, and
+// within a batch that of the provider message.
 func (c *checker) order() {
 	type progress struct {
-		write, any  int // the last place at which a write, and any call, was over
+		write, any  int // the last place at which a write, and any call, had ended
 		writer, who callKey
 	}
 	sessions := map[string]*progress{}
@@ -32,7 +32,7 @@ func (c *checker) order() {
 			}
 			for _, s := range r.starts {
 				if s.place < before {
-					c.report(Order, key.String(), "%s started it in line %d, and %s was over in line %d", s.Worker, s.place+1, whose, before+1)
+					c.report(Order, key.String(), "%s started it in line %d, and %s ended in line %d", s.Worker, s.place+1, whose, before+1)
 				}
 			}
 			at := lastPlace(r, b.result(i), writes)
@@ -46,7 +46,7 @@ func (c *checker) order() {
 	}
 }
 
-// result is the result of a call, or nil while the batch has none.
+// result returns the result of a call, or nil when the batch has no reply.
 func (b *Batch) result(i int) *messages.Result {
 	if i >= len(b.Reply.Results) {
 		return nil
@@ -54,12 +54,13 @@ func (b *Batch) result(i int) *messages.Result {
 	return &b.Reply.Results[i]
 }
 
-// lastPlace is the place in the ledger behind which a call is over, or -1 where the ledger cannot tell.
+// lastPlace returns the place in the ledger after which a call has ended, or -1 when the ledger
+// does not show it.
 //
-// For a write whose outcome is known it is the end of the run that the result is of; for one whose outcome is
-// not, its last start that a target would have taken: what a lost worker left running may end whenever it
-// does. A read may be run again behind everybody's back, so it is its first end, and nothing for one that
-// did not end well: it may have been given up.
+// For a write with a known outcome it is the end of the run that gave the result. For a write with
+// an unknown outcome it is the last start that a target would accept, because the run of a lost
+// worker may end at any time. A read may run again without an effect, so its first end counts, and
+// a read without a success has no such place: it may have been given up.
 func lastPlace(r *runs, result *messages.Result, write bool) int {
 	at := -1
 	if !write {

@@ -17,10 +17,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// askFor is how long a question stays open.
+// askFor is the lifetime of a question.
 const askFor = 6 * time.Second
 
-// policyFile is who may answer, with their keys, and what asks.
+// policyFile returns the approvers with their keys, and a policy file that lists them and the tools
+// that ask.
 func policyFile() (people map[string]approval.Key, file string, err error) {
 	people, file = map[string]approval.Key{}, "approvers:\n"
 	for _, name := range []string{"alice", "bob"} {
@@ -38,7 +39,7 @@ func policyFile() (people map[string]approval.Key, file string, err error) {
 	return people, file, nil
 }
 
-// person looks at the list of open questions and answers most of them, until ctx ends.
+// person reads the open questions and answers most of them, until ctx ends.
 func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	var thinking sync.WaitGroup
 	defer thinking.Wait()
@@ -64,7 +65,8 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	}
 }
 
-// fate is what somebody says to a question, if anything. Some nobody answers, some are answered by two who do not agree.
+// fate returns the answer of a person to a question, if there is one. Some questions get no answer,
+// and some get two that differ.
 func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	alice := name == "alice"
 	switch strings.IndexByte("0123456789abcdef", question[0]) {
@@ -90,7 +92,8 @@ func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	return messages.VerdictApprove, alice
 }
 
-// decide answers a question, and asks again until it is known what became of that. What is signed is noted before.
+// decide sends a decision until it gets an answer. It records the signed decision before the first
+// attempt.
 func (l *load) decide(ctx context.Context, name string, p messages.Pending, v messages.Verdict) {
 	var q messages.Approval
 	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {
@@ -108,15 +111,15 @@ func (l *load) decide(ctx context.Context, name string, p messages.Pending, v me
 		in.MS += 50
 		d.Input = rawjson.MustMarshal(in)
 	}
-	word := Decision{By: name, Verdict: v, At: time.Now(), MS: in.MS}
-	d.At = word.At.UTC()
+	decision := Decision{By: name, Verdict: v, At: time.Now(), MS: in.MS}
+	d.At = decision.At.UTC()
 	d, err := l.people[name].Sign(d)
 	if err != nil {
 		panic(err)
 	}
 	key := callKey{string(p.Batch), p.Index}.String()
 	l.mu.Lock()
-	l.decisions[key] = append(l.decisions[key], word)
+	l.decisions[key] = append(l.decisions[key], decision)
 	place := len(l.decisions[key]) - 1
 	l.mu.Unlock()
 	for ctx.Err() == nil {

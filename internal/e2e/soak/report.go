@@ -12,13 +12,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What the fleet is held to where it can be measured. A busy machine may miss these, so they are told and
-// not held to be violations; see [Report.Slow].
+// The targets of the fleet for what can be measured. A busy machine may miss them, so the report
+// shows them and does not count them as violations; see [Report.Slow].
 const (
 	recoveryTarget = 5 * time.Second
 	drainTarget    = 30 * time.Second
 	takeoverTarget = lease + 2*time.Second
-	// tolerance is by which factor a target may be missed.
+	// tolerance is the factor by which a target may be missed.
 	tolerance = 2
 )
 
@@ -28,7 +28,7 @@ const (
 	grace = 500 * time.Millisecond
 )
 
-// Report is what a run came to.
+// Report is the outcome of a run.
 type Report struct {
 	Config     Config
 	Began      time.Time
@@ -38,24 +38,25 @@ type Report struct {
 
 	Batches, Calls, Lines, Aborts int
 	Statuses                      map[messages.Status]int
-	// CutShort is how many once calls a kill or an abort cut short between their start and their end, by the ledger. All of them,
-	// and those that were hit right before or after, have an unknown outcome.
+	// CutShort counts the once calls with a start and no end in the ledger, because of a kill or an
+	// abort. They have an unknown outcome, like calls that were hit right before or after the run.
 	CutShort int
-	// Retaken is how many idempotent calls were started more than once, also for a retry; Shut, the starts that the
-	// fence shuts out.
+	// Retaken counts the idempotent calls that were started more than once, retries included. Shut
+	// counts the starts that the fence shuts out.
 	Retaken, Shut int
-	// Unknowns is how often an acknowledged batch was said to be unknown, and was there after all.
+	// Unknowns counts the answers that an acknowledged batch is unknown, which were wrong.
 	Unknowns int
-	// Jobs is how many jobs stayed in their queue when every batch had its reply.
+	// Jobs counts the jobs left in their queue when every batch had its reply.
 	Jobs int
-	// Answers is what people have said to questions, by verdict, and how many of them were taken; Unanswered, the questions
-	// that expired.
+	// Answers counts the decisions of people by verdict, Taken the accepted ones, and Unanswered the
+	// questions that expired.
 	Answers           map[messages.Verdict]int
 	Taken, Unanswered int
-	// Resubmitted is how many batches were submitted once more when they had their reply.
+	// Resubmitted counts the batches that were submitted again after their reply.
 	Resubmitted int
 
-	// Waits is from the acknowledgement of each batch to its stored reply, Fetches from there until the agent had it.
+	// Waits are the times from the acknowledgement of each batch to its stored reply, Fetches those
+	// from there until the agent had the reply.
 	Waits, Fetches []time.Duration
 	Slowest        string // the batch whose reply was stored last, after its acknowledgement
 	Drain          time.Duration
@@ -63,8 +64,8 @@ type Report struct {
 	Takeovers      Measured // from the kill of a worker to the start of its call on another
 }
 
-// Measured is how long something took: every time, and the times at which nothing else was broken meanwhile. Only
-// those are held against a target.
+// Measured holds how long something took: all times, and those with no other fault meanwhile. Only
+// the latter are compared with a target.
 type Measured struct{ All, Calm []time.Duration }
 
 func (m *Measured) add(took time.Duration, calm bool) {
@@ -78,7 +79,7 @@ func (m Measured) String() string {
 	return fmt.Sprintf("%s undisturbed; all: %s", spread(m.Calm), spread(m.All))
 }
 
-// judge checks the history and measures it.
+// judge checks and measures the history.
 func (r *Report) judge(h History) *Report {
 	r.Violations, r.Faults, r.Lines = Check(h), h.Faults, len(h.Ledger)
 	r.Statuses = map[messages.Status]int{}
@@ -136,7 +137,7 @@ func (r *Report) readLedger(h History) {
 	}
 }
 
-// recoveries is how long it took from the start of each new server to the first reply.
+// recoveries measures the time from the start of each new server to the first reply.
 func recoveries(h History) (took Measured) {
 	for _, f := range h.Faults {
 		if f.Member != server {
@@ -150,8 +151,8 @@ func recoveries(h History) (took Measured) {
 	return took
 }
 
-// takeovers is how long it took from the kill of a worker to the next start of an idempotent call that it had
-// started.
+// takeovers measures the time from the kill of a worker to the next start of an idempotent call
+// that the worker had started.
 func takeovers(h History) (took Measured) {
 	killed := map[string]Fault{}
 	for _, f := range h.Faults {
@@ -178,14 +179,14 @@ func takeovers(h History) (took Measured) {
 	return took
 }
 
-// broken reports whether another process was broken at some time between two moments.
+// broken reports whether there was a fault of another process between two times.
 func broken(faults []Fault, from, to time.Time, but string) bool {
 	return slices.ContainsFunc(faults, func(f Fault) bool {
 		return f.Process != but && f.At.Before(to) && f.Until.After(from)
 	})
 }
 
-// Slow says which targets were missed by far.
+// Slow returns the targets that were missed by more than the tolerance.
 func (r *Report) Slow() []string {
 	var slow []string
 	for _, m := range []struct {
@@ -211,7 +212,7 @@ func longest(took []time.Duration) time.Duration {
 	return slices.Max(took)
 }
 
-// Passed reports whether no rule was broken and no target was missed by far.
+// Passed reports whether no rule was broken and no target was missed by more than the tolerance.
 func (r *Report) Passed() bool { return len(r.Violations) == 0 && len(r.Slow()) == 0 }
 
 // shown is how many violations are printed.
@@ -230,7 +231,7 @@ func (r *Report) Print(out io.Writer) {
 	row("paused (SIGSTOP, SIGCONT)", "%s", count(r.Faults, Pause))
 	row("ended in order (SIGTERM)", "%s", count(r.Faults, Term))
 	row("gave up starting without server", "%s", count(r.Faults, Died))
-	row("the machine stood still", "%d times", times(r.Faults, Stall))
+	row("the machine stalled", "%d times", times(r.Faults, Stall))
 	row("batches acknowledged", "%d, with %d calls; %d lines in the ledger", r.Batches, r.Calls, r.Lines)
 	row("answers of people", "%d approve, %d edit, %d deny: %d taken; %d questions expired",
 		r.Answers[messages.VerdictApprove], r.Answers[messages.VerdictEdit], r.Answers[messages.VerdictDeny], r.Taken, r.Unanswered)
@@ -238,7 +239,7 @@ func (r *Report) Print(out io.Writer) {
 	row("results", "%s", statuses(r.Statuses))
 	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
 	row("idempotent calls run again", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
-	row("said to be unknown, and found", "%d", r.Unknowns)
+	row("wrongly reported as unknown", "%d", r.Unknowns)
 	row("jobs left in their queue", "%d", r.Jobs)
 	row("from acknowledged to reply stored", "%s, that of %s", spread(r.Waits), r.Slowest)
 	row("from there until the agent had it", "%s", spread(r.Fetches))
@@ -262,7 +263,7 @@ func (r *Report) Print(out io.Writer) {
 	}
 }
 
-// count is how many members of each sort an act hit.
+// count returns how many members of each sort an act hit.
 func count(faults []Fault, act Act) string {
 	sorts := map[string]int{}
 	for _, f := range faults {
@@ -291,7 +292,7 @@ func spread(took []time.Duration) string {
 		sorted[len(sorted)-1].Round(time.Millisecond), len(sorted))
 }
 
-// broke is how often each rule was broken.
+// broke returns how often each rule was broken.
 func broke(violations []Violation) string {
 	if len(violations) == 0 {
 		return "none"

@@ -38,7 +38,8 @@ func TestAReportMeasures(t *testing.T) {
 	}
 }
 
-// TestWhatWasBrokenMeanwhileIsNoMeasure: a takeover during which a coordinator was gone too, and a retry, which is none.
+// TestWhatWasBrokenMeanwhileIsNoMeasure has a takeover while a coordinator was gone too, and a
+// retry, which is not a takeover.
 func TestWhatWasBrokenMeanwhileIsNoMeasure(t *testing.T) {
 	h := good()
 	h.Faults[0].At, h.Faults[0].Until = after(10500*time.Millisecond), after(11*time.Second)

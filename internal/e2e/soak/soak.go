@@ -20,12 +20,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Config says how a run goes. The zero value of a field is its default.
+// Config holds the settings of a run. The zero value of a field is its default.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
-	Sequence     []Kind        // these faults, one after another, in the place of Mix, Duration and Kills: load and run end with them
-	Batches      int           // that are acknowledged at least before the load ends
-	Kills        int           // after that faults go on until so many processes were killed, but for no more than two minutes
+	Sequence     []Kind        // these faults in order, instead of Mix, Duration and Kills; the run ends after the last one
+	Batches      int           // the least number that is acknowledged before the load ends
+	Kills        int           // after Duration, faults continue until this many processes were killed, for two minutes at most
 	Seed         uint64        // of batches and faults; 0 is a seed like any other
 	Mix          Mix           // default DefaultMix
 	Every        time.Duration // mean time between two faults; default 2 s
@@ -40,7 +40,7 @@ type Config struct {
 	Programs     string        // a folder that [Build] has filled; default: the programs are built for the run
 	Dir          string        // for programs, data, logs and ledger: an empty folder; default a temporary one
 	Drain        time.Duration // how long the last batches may take; default 2 min
-	// Progress is told now and then how it goes; nil: nobody wants to know.
+	// Progress receives a status line about 60 times a run; nil: no status lines.
 	Progress func(line string)
 }
 
@@ -78,9 +78,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Run breaks a fleet for as long as the configuration says and reports what came of it. The folder of the run
-// is left as it is: the report names it. The error means that there was nothing to judge. When ctx ends, the
-// run ends early and is judged all the same.
+// Run puts a fleet under load and faults, and returns a report with the broken rules. It keeps the
+// folder of the run, which the report names. An error means that there is no history to check. When
+// ctx ends, the run ends early and is still checked.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Dir == "" {
@@ -106,7 +106,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return r.judge(history), nil
 }
 
-// record puts the fleet under load and faults, waits for what is still open, and collects the history.
+// record puts the fleet under load and faults, waits for the open batches, and collects the
+// history.
 func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error) {
 	whole := context.WithoutCancel(ctx)
 	conn, err := bus.Connect(whole, bus.Options{URL: f.url, Name: "soak"})
@@ -156,7 +157,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 			pause(ctx, 50*time.Millisecond)
 		}
 	} else {
-		reporting.Go(func() { // from now on, however long the fleet took to come up
+		reporting.Go(func() { // Duration starts when the fleet is up
 			defer stopBreaking()
 			pause(breaking, cfg.Duration)
 			for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
@@ -177,7 +178,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	return f.collect(whole, l, r)
 }
 
-// warm waits for the first reply: before it there is nothing to break.
+// warm waits for the first reply, so that no fault hits a fleet that still starts.
 func (l *load) warm(ctx context.Context) error {
 	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if _, answered := l.progress(); answered > 0 {
@@ -190,7 +191,7 @@ func (l *load) warm(ctx context.Context) error {
 	return errors.New("the run ended before the first reply")
 }
 
-// reportProgress says now and then how it goes.
+// reportProgress sends status lines to cfg.Progress until ctx ends.
 func (l *load) reportProgress(ctx context.Context, f *fleet, cfg Config) {
 	for begun := time.Now(); ; {
 		pause(ctx, max(cfg.Duration/60, 5*time.Second))
@@ -204,7 +205,7 @@ func (l *load) reportProgress(ctx context.Context, f *fleet, cfg Config) {
 	}
 }
 
-// collect puts together what is known once the agents have ended. The fleet is up.
+// collect builds the history after the agents have ended, while the fleet is up.
 func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -214,7 +215,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 	slices.SortFunc(l.arrived, time.Time.Compare)
 	h := History{Batches: l.batches, Replies: l.arrived, Faults: f.log.all(), Lease: lease + grace, Decisions: l.decisions}
 	var err error
-	for tries := 0; tries < 150; tries++ { // what has its reply may be in the log for a moment more
+	for tries := 0; tries < 150; tries++ { // a batch may stay in the log for a moment after its reply
 		if h.Left, err = l.left(ctx); err == nil && len(h.Left) == 0 {
 			break
 		}

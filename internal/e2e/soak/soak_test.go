@@ -12,10 +12,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestAFleetIsBroken is the soak run in small: real processes, some dozen faults. `make soak` is the long one.
+// TestAFleetIsBroken is a short soak run with real processes and a few dozen faults. `make soak`
+// runs the long form.
 func TestAFleetIsBroken(t *testing.T) {
 	cfg := Config{Duration: 20 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Progress: func(line string) { t.Log(line) }}
-	cfg.Kills = 9 // which of them are dealt, and hit somebody who is not down already, is chance
+	cfg.Kills = 9 // chance decides which are dealt and hit a process that runs
 	if testing.Short() {
 		cfg.Duration, cfg.Kills = 6*time.Second, 1
 	}
@@ -42,7 +43,8 @@ func TestAFleetIsBroken(t *testing.T) {
 	}
 }
 
-// TestTheServerRestartsUnderLoad is the scenario of restarts in small. `make soak` has the long form.
+// TestTheServerRestartsUnderLoad is a short run of the scenario Restarts. `make soak` runs the long
+// form.
 func TestTheServerRestartsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP: it takes ten seconds, and the race detector sees nothing of other processes")

@@ -1,5 +1,5 @@
-// Command effect is the tool of a soak run: its effect is a line in the ledger, had once it started. It is a
-// program of its own, and a small one, because it is started for every call.
+// Command effect is the tool of a soak run. Its effect is a line in the ledger, written at its start.
+// It is a small separate program, because every call starts it.
 //
 //	effect TOOL <input.json     {"ms": how long it takes, "fail": whether it then says that it failed, "flaky":
 //	                            whether it does so in the first attempt}
@@ -28,7 +28,7 @@ func main() {
 	fmt.Println("done")
 }
 
-var errForNow = errors.New("it was told to fail at first")
+var errForNow = errors.New("its input asks for a failure of the first attempt")
 
 func run() error {
 	var input struct {
@@ -63,7 +63,7 @@ func run() error {
 		return err
 	}
 	if input.Fail {
-		return errors.New("it was told to fail")
+		return errors.New("its input asks for a failure")
 	}
 	if input.Flaky && e.Attempt == 1 {
 		return errForNow

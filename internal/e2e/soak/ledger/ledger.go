@@ -1,7 +1,7 @@
-// Package ledger is the world that the tools of a soak run change: a file to which every run of a tool adds
-// one line when it starts, which is its effect, and one when it ends. No part of the fleet writes or reads
-// it, so it tells what was done and not what the fleet thinks was done. The order of the lines is the order
-// of what happened: each is one append.
+// Package ledger is the world that the tools of a soak run change: a file to which every run of a
+// tool adds one line when it starts, which is its effect, and one when it ends. No part of the
+// fleet writes or reads it, so it shows what was done and not what the fleet believes was done.
+// Each line is one append, so the order of the lines is the order of the events.
 package ledger
 
 import (
@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// Point is which of its two lines a run writes.
+// Point is the start or the end of a run.
 type Point string
 
 // A run that is killed leaves no end.
@@ -35,7 +35,7 @@ type Entry struct {
 	At      int64  `json:"at"` // nanoseconds since 1970, for durations; the order is that of the lines
 }
 
-// Append adds a line, whole or not at all.
+// Append adds a whole line, or nothing.
 func Append(path string, e Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -52,7 +52,7 @@ func Append(path string, e Entry) error {
 	return f.Close()
 }
 
-// Read reads every line. A ledger that nobody wrote to is empty.
+// Read reads every line. A file that does not exist is an empty ledger.
 func Read(path string) ([]Entry, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {
