@@ -364,7 +364,7 @@ func TestClocksOfTwoLeaders(t *testing.T) {
 }
 
 // A message that cannot be read belongs to no batch: it blocks nothing and hides nothing.
-func TestForeignBytesInTheRecord(t *testing.T) {
+func TestForeignBytesInTheAuditLog(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
 	for n, body := range []string{"", "{", "null", "[]", `{}`, `{"seq":"x"}`, "\xff\x00"} {
@@ -412,7 +412,7 @@ func TestOutOfTurn(t *testing.T) {
 }
 
 // Messages from before sessions had a subject are still read.
-func TestAnOldRecordIsRead(t *testing.T) {
+func TestAnOldAuditLineIsRead(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
 	key := wire.KeyOf("_", "s", "b")

@@ -61,7 +61,7 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 		if reply.Results[2].Started.Before(reply.Results[1].Started) {
 			t.Error("the call behind the refund started before it")
 		}
-		_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+		_, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil)
 		wantRefused(t, "a second approval", err, messages.ClassNotPending)
 	})
 }
@@ -78,24 +78,24 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		ran    string // the amount that was refunded; "" none
 	}{
 		{"deny", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
-			state, err := f.says(p, "alice", q, messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
+			state, err := f.sendDecision(p, "alice", q, messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
 			if err != nil || state != messages.DecisionDenied {
 				f.t.Errorf("deny: %s, %v", state, err)
 			}
-			_, err = f.says(p, "bob", q, messages.VerdictApprove, nil)
+			_, err = f.sendDecision(p, "bob", q, messages.VerdictApprove, nil)
 			wantRefused(f.t, "an approval after the denial", err, messages.ClassNotPending)
 		}, "ok denied ok", messages.CodeDeniedByUser, []string{"alice", "the order was already refunded"}, ""},
 		{"edit", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
-			_, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":"much"}`) })
+			_, err := f.sendDecision(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":"much"}`) })
 			wantRefused(f.t, "an edit that breaks the schema", err, messages.ClassInvalidDecision)
-			state, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) })
+			state, err := f.sendDecision(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) })
 			if err != nil || state != messages.DecisionGranted {
 				f.t.Errorf("edit: %s, %v", state, err)
 			}
 		}, "ok ok ok", "", nil, "100"},
 		{"expire", "149.99", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
 			time.Sleep(15*time.Minute + time.Second)
-			_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+			_, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil)
 			var refusal *messages.Refusal
 			if !errors.As(err, &refusal) || refusal.Class != messages.ClassNotPending && refusal.Class != messages.ClassApprovalExpired {
 				f.t.Errorf("an approval that is late: %v", err)
@@ -103,17 +103,17 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		}, "ok expired ok", messages.CodeApprovalExpired, nil, ""},
 		{"two people", "1000.01", func(f *fleet, p people, q messages.Approval, b messages.Batch) {
 			ticket := func(d *messages.Decision) { d.Ticket = "FIN-7" }
-			state, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+			state, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil)
 			if err != nil || state != messages.DecisionWaiting {
 				f.t.Errorf("the first: %s, %v", state, err)
 			}
 			q = f.question(b, 1)
-			_, err = f.says(p, "alice", q, messages.VerdictApprove, ticket)
+			_, err = f.sendDecision(p, "alice", q, messages.VerdictApprove, ticket)
 			wantRefused(f.t, "the same person again", err, messages.ClassSameApprover)
 			time.Sleep(6 * time.Minute)
-			_, err = f.says(p, "bob", q, messages.VerdictApprove, nil)
+			_, err = f.sendDecision(p, "bob", q, messages.VerdictApprove, nil)
 			wantRefused(f.t, "no ticket", err, messages.ClassTicketMissing)
-			state, err = f.says(p, "bob", q, messages.VerdictApprove, ticket)
+			state, err = f.sendDecision(p, "bob", q, messages.VerdictApprove, ticket)
 			if err != nil || state != messages.DecisionGranted {
 				f.t.Errorf("the second: %s, %v", state, err)
 			}
@@ -179,7 +179,7 @@ func TestTheFirstDecisionWins(t *testing.T) {
 					verdict = messages.VerdictDeny
 				}
 				deciding.Go(func() {
-					state, err := f.says(p, name, q, verdict, nil)
+					state, err := f.sendDecision(p, name, q, verdict, nil)
 					switch {
 					case err != nil:
 						wantRefused(t, name, err, messages.ClassNotPending)
@@ -394,7 +394,7 @@ func TestAReadMayAsk(t *testing.T) {
 		if n := len(ledger.all()); n != 0 {
 			t.Fatal("the write started before a read of the stage before it had ended")
 		}
-		if _, err := f.says(p, "alice", q0, messages.VerdictDeny, nil); err != nil {
+		if _, err := f.sendDecision(p, "alice", q0, messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		f.wantStatuses(f.reply(b, time.Minute), "denied ok ok ok")
@@ -550,7 +550,7 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 		for amount, want := range map[string]string{"666": "denied", "777": "denied", "100": "ok"} {
 			b := canonical("s", "b"+amount, refund("149.99"))
 			f.submit(b)
-			if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":` + amount + `}`) }); err != nil {
+			if _, err := f.sendDecision(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":` + amount + `}`) }); err != nil {
 				t.Fatal(err)
 			}
 			f.wantStatuses(f.reply(b, time.Minute), want)
@@ -604,7 +604,7 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))
 		}
-		if _, err := f.says(p, "alice", q, messages.VerdictEdit, edit); err != nil {
+		if _, err := f.sendDecision(p, "alice", q, messages.VerdictEdit, edit); err != nil {
 			t.Fatal(err)
 		}
 		reply := f.reply(b, time.Minute)

@@ -514,7 +514,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		p := newPeople(t, "alice")
 		ledger := f.bank()
 		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: (30 * time.Minute).Milliseconds()}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
-			return tool.Text("slept"), rest{19 * 60 * 1000}.take(ctx)
+			return tool.Text("slept"), pauseArgs{19 * 60 * 1000}.wait(ctx)
 		})
 		f.worker(p.worker(t, refunds))
 		f.coordinator(coordinator.Config{Approvers: p.approvers, BatchTTL: 20 * time.Minute})
@@ -532,7 +532,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 			for index := range 4 {
 				q := f.question(many, index)
 				time.Sleep(12 * time.Minute)
-				_, _ = f.says(p, "alice", q, messages.VerdictApprove, nil)
+				_, _ = f.sendDecision(p, "alice", q, messages.VerdictApprove, nil)
 				if index == 3 {
 					break
 				}
@@ -544,7 +544,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		time.Sleep(19*time.Minute + 30*time.Second)
 		q := f.question(late, 1)
 		time.Sleep(13 * time.Minute)
-		if state, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
+		if state, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 			t.Errorf("approve: %s, %v", state, err)
 		}
 		f.wantStatuses(f.reply(late, time.Minute), "ok ok")
@@ -579,7 +579,7 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 				f.steer("s", `"wait"`, when)
 				if when != messages.SteerImmediate {
 					time.Sleep(time.Minute)
-					if state, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
+					if state, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 						t.Errorf("approve: %s, %v", state, err)
 					}
 				}
@@ -653,7 +653,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 				p := newPeople(t, "alice")
 				f.bank()
 				f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 20_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
-					return tool.Text("slept"), rest{12_000}.take(ctx)
+					return tool.Text("slept"), pauseArgs{12_000}.wait(ctx)
 				})
 				f.worker(p.worker(t, refunds))
 				kill := f.mortal(p.coordinator())
@@ -687,7 +687,7 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 		f.bank()
 		f.secret()
 		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
-			return tool.Text("slept"), rest{20_000}.take(ctx)
+			return tool.Text("slept"), pauseArgs{20_000}.wait(ctx)
 		})
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
@@ -732,7 +732,7 @@ func TestLargeQuestions(t *testing.T) {
 			if row.want == "ok" {
 				q := f.question(b, 0)
 				if row.size >= 600_000 {
-					_, err := f.says(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
+					_, err := f.sendDecision(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
 					wantRefused(t, "an edit that does not fit", err, messages.ClassInvalidDecision)
 				}
 				if state, no := f.insists(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
@@ -755,7 +755,7 @@ func TestLargeQuestions(t *testing.T) {
 }
 
 // An abort that a batch sees only in its last check before it is suspended ends it at once.
-func TestAnAbortThatIsFoundBeforeResting(t *testing.T) {
+func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

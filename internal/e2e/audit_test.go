@@ -26,9 +26,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// onRecord returns the audit lines about calls and refused batches that match a filter, in the
+// auditLines returns the audit lines about calls and refused batches that match a filter, in the
 // order in which they were stored.
-func (f *fleet) onRecord(want audit.Filter) (lines []messages.AuditRecord) {
+func (f *fleet) auditLines(want audit.Filter) (lines []messages.AuditRecord) {
 	f.t.Helper()
 	log, err := audit.New(f.conn, audit.Config{})
 	if err != nil {
@@ -60,13 +60,13 @@ func (f *fleet) gone(b messages.Batch) {
 	})
 }
 
-// wantOnRecord checks that each call of a batch has one audit line, in call order, that agrees with
+// wantAuditLines checks that each call of a batch has one audit line, in call order, that agrees with
 // the reply.
-func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
+func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
 	f.t.Helper()
 	f.gone(b)
-	lines := f.onRecord(audit.Filter{Session: b.Session, Batch: b.ID})
-	type told struct {
+	lines := f.auditLines(audit.Filter{Session: b.Session, Batch: b.ID})
+	type resultLine struct {
 		Index   int
 		CallID  messages.CallID
 		Tool    string
@@ -75,16 +75,16 @@ func (f *fleet) wantOnRecord(b messages.Batch, reply messages.Reply) []messages.
 		Attempt int
 		Worker  string
 	}
-	var want, got []told
+	var want, got []resultLine
 	for _, r := range reply.Results {
-		w := told{r.Index, r.CallID, r.Tool, r.Status, "", r.Attempt, r.Worker}
+		w := resultLine{r.Index, r.CallID, r.Tool, r.Status, "", r.Attempt, r.Worker}
 		if r.Err != nil {
 			w.Code = r.Err.Code
 		}
 		want = append(want, w)
 	}
 	for _, l := range lines {
-		got = append(got, told{l.Index, l.CallID, l.Tool, l.Status, l.Code, l.Attempt, l.Worker})
+		got = append(got, resultLine{l.Index, l.CallID, l.Tool, l.Status, l.Code, l.Attempt, l.Worker})
 		if l.Session != b.Session || l.Batch != b.ID || len(l.Digest) != 16 || strings.HasPrefix(reply.Digest, l.Digest) || l.Provider != b.Provider || l.Accepted.IsZero() || l.Time.IsZero() || l.Writer == "" {
 			f.t.Errorf("the line of call %d of %s says too little: %+v", l.Index, b.ID, l)
 		}
@@ -131,7 +131,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 			for _, r := range reply.Results {
 				seen[r.Status] = true
 			}
-			return f.wantOnRecord(b, reply)
+			return f.wantAuditLines(b, reply)
 		}
 		b := batchIn(messages.Anthropic, "s", "reads", call{"look", argument}, call{"look", `{"n":"` + secret + `"}`}, call{"fails", argument}, call{"slow", argument},
 			call{"admin_override", argument}, call{"__proto__", argument}, call{"ECHO", argument}, call{"echo ", argument}, call{"Look", argument})
@@ -150,7 +150,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		b = canonical("s", "denied", call{"forbidden", argument}, refund("149.99"))
 		f.submit(b)
-		if _, err := f.says(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
+		if _, err := f.sendDecision(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		lines = check(b, "denied denied")
@@ -171,7 +171,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		b = canonical("s", "edited", refund("149.99"))
 		f.submit(b)
-		if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) }); err != nil {
+		if _, err := f.sendDecision(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"order":"A-1001","amount":100}`) }); err != nil {
 			t.Fatal(err)
 		}
 		before := lines[0]
@@ -197,14 +197,14 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		refused := messages.Batch{V: messages.Version, ID: "refused", Session: "s", Provider: messages.Anthropic, Message: json.RawMessage(`{"role":"` + secret + `"}`)}
 		f.submit(refused)
 		f.gone(refused)
-		lines = f.onRecord(audit.Filter{Session: "s", Batch: "refused"})
+		lines = f.auditLines(audit.Filter{Session: "s", Batch: "refused"})
 		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.ClassMalformedMessage || lines[0].Refusal.Message != "" {
 			t.Errorf("on record of a refused batch: %+v", lines)
 		}
 		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under a used id
 		f.submit(again)
 		f.gone(again)
-		if lines = f.onRecord(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.ClassBatchConflict {
+		if lines = f.auditLines(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("on record of a conflict: %+v", lines)
 		}
 
@@ -240,10 +240,10 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 // fullRecord returns a coordinator configuration with which the audit log is full, and a function
 // that makes room.
-func fullRecord(f *fleet) (cfg coordinator.Config, makeRoom func()) { return full(f, bus.Audit) }
+func fullRecord(f *fleet) (cfg coordinator.Config, freeSpace func()) { return full(f, bus.Audit) }
 
 // full does what fullRecord does, for any stream.
-func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
+func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 	cfg.Provision.MaxBytes = map[string]int64{name: 1}
 	return cfg, func() {
 		f.t.Helper()
@@ -270,7 +270,7 @@ func full(f *fleet, name string) (cfg coordinator.Config, makeRoom func()) {
 // The audit log is full when a batch ends. Its reply goes out, but the batch stays in the log, no
 // matter which coordinator drives it, and so do the later batches of its session. Once there is
 // room, all of them have audit lines, and nothing has run twice.
-func TestABatchWaitsForItsRecord(t *testing.T) {
+func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
 		"the coordinator goes on":              func(*fleet, part, *link) {},
 		"another gets the delivery":            func(_ *fleet, p part, _ *link) { p.stop() },
@@ -287,7 +287,7 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 				}
 				f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, count)
 				f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, count)
-				cfg, makeRoom := fullRecord(f)
+				cfg, freeSpace := fullRecord(f)
 				l := newLink(t, srv)
 				conn := l.connect(f, "coordinator")
 				cfg.Logger, cfg.Drain = f.log, time.Millisecond
@@ -305,7 +305,7 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 				reply := f.reply(one, time.Minute)
 				f.wantStatuses(reply, "ok ok unknown_tool")
 				time.Sleep(time.Minute) // simulated: it is tried again and again
-				if got := f.onRecord(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
+				if got := f.auditLines(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
 					t.Fatalf("%d lines, %d runs", len(got), runs.Load())
 				}
 				lost(f, first, l)
@@ -322,22 +322,22 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 						})
 					}
 					time.Sleep(30 * time.Second)
-					if got := f.onRecord(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
+					if got := f.auditLines(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
 						t.Fatalf("%d lines, %d runs", len(got), runs.Load())
 					}
 				}
-				makeRoom()
+				freeSpace()
 				// Await it by its event: a request for it may reach the silent coordinator.
 				second := f.reply(two, time.Minute)
 				f.wantStatuses(second, "ok")
-				f.wantOnRecord(one, reply)
-				f.wantOnRecord(two, second)
+				f.wantAuditLines(one, reply)
+				f.wantAuditLines(two, second)
 				if runs.Load() != 3 {
 					t.Errorf("%d runs, want 3", runs.Load())
 				}
 				f.submit(one) // submitting a finished batch again makes no other batch
 				f.gone(one)
-				if got := f.onRecord(audit.Filter{}); len(got) != 4 {
+				if got := f.auditLines(audit.Filter{}); len(got) != 4 {
 					t.Errorf("%d lines after a batch was submitted again, want 4", len(got))
 				}
 				l.set(weather{}, weather{})
@@ -347,7 +347,7 @@ func TestABatchWaitsForItsRecord(t *testing.T) {
 }
 
 // Coordinators that drive the same batches at once write each line once.
-func TestCoordinatorsRaceForTheRecord(t *testing.T) {
+func TestCoordinatorsRaceForTheAuditLines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -370,18 +370,18 @@ func TestCoordinatorsRaceForTheRecord(t *testing.T) {
 		l.set(weather{silent: true}, weather{silent: true})
 		f.coordinator(coordinator.Config{})
 		for _, b := range batches {
-			f.wantOnRecord(b, f.reply(b, 5*time.Minute))
+			f.wantAuditLines(b, f.reply(b, 5*time.Minute))
 		}
 		l.set(weather{}, weather{})
 		time.Sleep(time.Minute)
-		if got := f.onRecord(audit.Filter{}); len(got) != 40 {
+		if got := f.auditLines(audit.Filter{}); len(got) != 40 {
 			t.Errorf("%d lines, want 40", len(got))
 		}
 	})
 }
 
 // Only the daemons can read the key of the audit hashes, and a worker and a coordinator hash alike.
-func TestWhoReadsTheKeyOfTheRecord(t *testing.T) {
+func TestReadersOfTheAuditKey(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
@@ -453,7 +453,7 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 		}
 		f.submit(b)
 		f.gone(b)
-		lines := f.onRecord(audit.Filter{Session: "s"})
+		lines := f.auditLines(audit.Filter{Session: "s"})
 		got := ""
 		for _, l := range lines {
 			got += fmt.Sprintf("%s %d %s %s;", l.Type, l.Index, l.CallID, l.Status)

@@ -81,7 +81,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 					t.Errorf("the reinjection does not answer %s once: %.500s", id, reply.Reinjection)
 				}
 			}
-			f.wantOnRecord(b, reply)
+			f.wantAuditLines(b, reply)
 			f.until("the calls are counted", func() bool {
 				n := counts(t, metrics)
 				return n["toolfleet_batch_calls_total _unknown unknown_tool _unknown"] == float64(unknown) &&

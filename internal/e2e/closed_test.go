@@ -138,16 +138,16 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	})
 }
 
-// TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits: the reply of a batch is stored, and its lines
+// TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait: the reply of a batch is stored, and its lines
 // for the audit log wait for room. The batch behind it, which is delivered again meanwhile, starts
 // nothing before the last event of the first.
-func TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits(t *testing.T) {
+func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.tool(schemas.Tool{Name: "quick"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
-		cfg, makeRoom := fullRecord(f)
+		cfg, freeSpace := fullRecord(f)
 		f.coordinator(cfg)
 		var mu sync.Mutex
 		var heard []string // guarded by mu
@@ -167,7 +167,7 @@ func TestABatchIsToldOfBeforeTheNextWhileItsRecordWaits(t *testing.T) {
 		f.submit(one)
 		f.submit(two)
 		time.Sleep(33 * time.Second) // simulated: the second is delivered many times
-		makeRoom()
+		freeSpace()
 		f.gone(one)
 		f.gone(two)
 		mu.Lock()

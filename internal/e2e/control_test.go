@@ -386,12 +386,12 @@ type garbled struct {
 	*garbler
 }
 
-func (g garbled) Write(said []byte) (int, error) {
-	if g.left.Load() > 0 && bytes.Contains(said, []byte(g.words)) {
+func (g garbled) Write(data []byte) (int, error) {
+	if g.left.Load() > 0 && bytes.Contains(data, []byte(g.words)) {
 		g.left.Add(-1)
-		said = bytes.Replace(said, []byte(g.words), bytes.Repeat([]byte("?"), len(g.words)), 1)
+		data = bytes.Replace(data, []byte(g.words), bytes.Repeat([]byte("?"), len(g.words)), 1)
 	}
-	return g.Conn.Write(said)
+	return g.Conn.Write(data)
 }
 
 // After the coordinator is killed, only the journal knows of the abort.

@@ -68,7 +68,7 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		ask := func(id string, room int) {
 			b := canonical("s", id, call{"refund", fmt.Sprintf(`{"amount":149.99,"pad":%q}`, strings.Repeat("x", room))})
 			f.submit(b)
-			if _, err := f.says(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) {
+			if _, err := f.sendDecision(p, "alice", f.question(b, 0), messages.VerdictEdit, func(d *messages.Decision) {
 				d.Input = json.RawMessage(fmt.Sprintf(`{"amount":120,"pad":%q}`, strings.Repeat("y", room)))
 			}); err != nil {
 				t.Fatal(err)

@@ -368,10 +368,10 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if asked.Type != messages.EventAwaiting || asked.Approval.State != "" || !strings.Contains(asked.Approval.Line, "4711") {
 			t.Errorf("while it is open: %v, %+v", eventNames(open.Events), asked.Approval)
 		}
-		if _, err := f.says(p, "alice", q, messages.VerdictApprove, nil); err != nil {
+		if _, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.says(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
+		if _, err := f.sendDecision(p, "alice", f.question(b, 1), messages.VerdictDeny, nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.await(b, time.Hour); err != nil {

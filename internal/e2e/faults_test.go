@@ -90,7 +90,7 @@ func TestTheServerRestartsDuringABatch(t *testing.T) {
 
 // A client that waits for the run handler gets its reply soon after the server is back, although
 // every message in flight was lost.
-func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
+func TestAWaitingClientGetsItsReplySoonAfterTheServerIsBack(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -130,18 +130,18 @@ func TestWhoWaitsHearsSoonAfterTheServerIsBack(t *testing.T) {
 // The coordinator with the client's pending run request disappears without an error. Another
 // coordinator finishes the batch, and the client gets the reply then, not when its own timeout
 // ends.
-func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
+func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		runs := slowly(f, 15*time.Second) // longer than a connection takes to close
 		f.worker(worker.Config{})
-		door := f.connect("lost coordinator")
-		lost, err := coordinator.New(door, coordinator.Config{})
+		lostConn := f.connect("lost coordinator")
+		lost, err := coordinator.New(lostConn, coordinator.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.start(door, lost.Run)
+		f.start(lostConn, lost.Run)
 		f.until("the first coordinator is ready", lost.Ready)
 		stored := make(chan time.Time, 1)
 		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) {
@@ -159,7 +159,7 @@ func TestWhoWaitsAtADeadDoorHearsOfTheReply(t *testing.T) {
 		}()
 		f.until("the write runs", func() bool { return runs.Load() == 1 })
 		f.coordinator(coordinator.Config{})
-		door.Close()
+		lostConn.Close()
 		if late := (<-replied).Sub(<-stored); late > 2*time.Second {
 			t.Errorf("heard of the reply %v after it was stored", late)
 		}

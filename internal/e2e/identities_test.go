@@ -34,15 +34,15 @@ import (
 // identity. If the server refuses anything to one of them, the test fails.
 type identified struct {
 	*fleet
-	ids  *natstest.Identities
-	said *wiretap
+	ids *natstest.Identities
+	tap *wiretap
 	// guests are identities that the server may refuse things.
 	guests sync.Map
 }
 
 func newIdentified(t *testing.T, srv *devserver.Server, ids *natstest.Identities) *identified {
 	t.Helper()
-	f := &identified{ids: ids, said: &wiretap{}}
+	f := &identified{ids: ids, tap: &wiretap{}}
 	f.fleet = newFleetAs(t, srv, func(o *bus.Options) { f.identify(t, srv, o) })
 	return f
 }
@@ -59,7 +59,7 @@ func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Option
 		return
 	}
 	if o.URL = srv.URL(); o.URL == "" {
-		o.InProcess = tapped{srv, f.said, who}
+		o.InProcess = tapped{srv, f.tap, who}
 	} else {
 		o.InProcess = nil
 	}
@@ -88,24 +88,24 @@ func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
 
 // wiretap records what each identity publishes and subscribes to.
 type wiretap struct {
-	mu    sync.Mutex
-	heard map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
+	mu       sync.Mutex
+	subjects map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
 }
 
-func (w *wiretap) note(who, what, subject string) {
+func (w *wiretap) record(who, what, subject string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.heard == nil {
-		w.heard = map[string]bool{}
+	if w.subjects == nil {
+		w.subjects = map[string]bool{}
 	}
-	w.heard[who+" "+what+" "+subject] = true
+	w.subjects[who+" "+what+" "+subject] = true
 }
 
 // of returns the sorted subjects of an identity.
 func (w *wiretap) of(who, what string) (subjects []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for line := range w.heard {
+	for line := range w.subjects {
 		if subject, ok := strings.CutPrefix(line, who+" "+what+" "); ok {
 			subjects = append(subjects, subject)
 		}
@@ -151,7 +151,7 @@ func (c *tappedConn) command() bool {
 	words := strings.Fields(string(line))
 	switch {
 	case len(words) > 1 && words[0] == "SUB":
-		c.tap.note(c.who, "subscribe", words[1])
+		c.tap.record(c.who, "subscribe", words[1])
 	case len(words) > 2 && (words[0] == "PUB" || words[0] == "HPUB"):
 		size, err := strconv.Atoi(words[len(words)-1])
 		if err != nil {
@@ -160,7 +160,7 @@ func (c *tappedConn) command() bool {
 		if len(after) < size+2 {
 			return false
 		}
-		c.tap.note(c.who, "publish", words[1])
+		c.tap.record(c.who, "publish", words[1])
 		after = after[size+2:]
 	}
 	c.rest = slices.Clone(after)
@@ -198,7 +198,7 @@ func TestAFleetWithIdentities(t *testing.T) {
 
 	t.Run("every provider", f.everyProvider)
 	t.Run("large replies", f.largeReplies)
-	t.Run("doors", f.doors)
+	t.Run("doors", f.checkEndpoints)
 	t.Run("gauges", f.gauges)
 	t.Run("restart of the server", func(t *testing.T) {
 		if err := f.srv.Restart(); err != nil {
@@ -240,7 +240,7 @@ func (f *identified) nothingSpare(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker"} {
 		publish, subscribe := f.ids.May(who)
 		for what, patterns := range map[string][]string{"publish": publish, "subscribe": subscribe} {
-			said := f.said.of(who, what)
+			said := f.tap.of(who, what)
 			for _, p := range patterns {
 				used := slices.ContainsFunc(said, func(subject string) bool { return matches(p, subject) })
 				for prefix := range unseen {
@@ -266,7 +266,7 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 		<-time.After(10 * time.Second)
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("s", "b", call{"wr", `{"k":"a","v":"1"}`}))
-		for _, subject := range f.said.of("worker", "publish") {
+		for _, subject := range f.tap.of("worker", "publish") {
 			if matches("$JS.API.STREAM.CREATE.*", subject) && !strings.HasSuffix(subject, "JOBS") && !strings.HasSuffix(subject, "RESULTS") && !strings.HasSuffix(subject, "workers") {
 				t.Errorf("a worker published %s", subject)
 			}
@@ -444,7 +444,7 @@ func (f *identified) largeReplies(t *testing.T) {
 	}
 }
 
-func (f *identified) doors(t *testing.T) {
+func (f *identified) checkEndpoints(t *testing.T) {
 	if _, err := f.client.Get(t.Context(), "s", "never"); err != client.ErrUnknown {
 		t.Errorf("get of a batch that never was: %v", err)
 	}
@@ -474,7 +474,7 @@ func (f *identified) doors(t *testing.T) {
 
 // The first call that needs an audit line before it runs finds the key of the audit log, which a
 // coordinator made.
-func TestTheFirstCallIsPutOnRecord(t *testing.T) {
+func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)

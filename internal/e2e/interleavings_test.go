@@ -271,7 +271,7 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 
 // A message with a hostile subject and a large body is dead-lettered and does not block its
 // session, even as the session's head.
-func TestAHostileHeadIsSetAside(t *testing.T) {
+func TestAHostileHeadIsDeadLettered(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

@@ -42,11 +42,11 @@ type laneRun struct {
 	to      time.Time // zero while it runs
 }
 
-type rest struct {
+type pauseArgs struct {
 	MS int64 `json:"ms"`
 }
 
-func (n rest) take(ctx context.Context) error {
+func (n pauseArgs) wait(ctx context.Context) error {
 	select {
 	case <-time.After(time.Duration(n.MS) * time.Millisecond):
 		return nil
@@ -59,7 +59,7 @@ func (n rest) take(ctx context.Context) error {
 // returns how many writes of its session have ended.
 func (l *laneBook) tools(f *fleet) {
 	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		var n rest
+		var n pauseArgs
 		if err := json.Unmarshal(c.Input, &n); err != nil {
 			return tool.Output{}, err
 		}
@@ -67,14 +67,14 @@ func (l *laneBook) tools(f *fleet) {
 		at := len(l.writes)
 		l.writes = append(l.writes, laneRun{session: c.Session, batch: c.Batch, index: c.Index, from: time.Now()})
 		l.mu.Unlock()
-		err := n.take(ctx)
+		err := n.wait(ctx)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.writes[at].to = time.Now()
 		return tool.Text("put"), err
 	})
 	f.tool(schemas.Tool{Name: "count", Kind: messages.KindRead, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		var n rest
+		var n pauseArgs
 		if err := json.Unmarshal(c.Input, &n); err != nil {
 			return tool.Output{}, err
 		}
@@ -86,7 +86,7 @@ func (l *laneBook) tools(f *fleet) {
 			}
 		}
 		l.mu.Unlock()
-		return tool.Text(fmt.Sprint(seen)), n.take(ctx)
+		return tool.Text(fmt.Sprint(seen)), n.wait(ctx)
 	})
 }
 
@@ -503,7 +503,7 @@ func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Rep
 
 // crawl is a tool that takes five seconds.
 func crawl(ctx context.Context, _ tool.Call) (tool.Output, error) {
-	return tool.Text("done"), rest{5000}.take(ctx)
+	return tool.Text("done"), pauseArgs{5000}.wait(ctx)
 }
 
 // conversations runs agents that each publish a batch, await its reply, pause, and repeat. The slow

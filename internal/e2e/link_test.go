@@ -124,7 +124,7 @@ func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 		case silent && !greeting:
 			continue
 		}
-		p := piece{said: later(said[:n], hours), greeting: greeting}
+		p := piece{data: shiftTimes(said[:n], hours), greeting: greeting}
 		if !greeting {
 			p.at = time.Now().Add(delay)
 		}
@@ -142,18 +142,18 @@ var (
 	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // a time of that day, in an ack's subject
 )
 
-// later shifts the times in a text by whole hours. Their length stays the same, so that no length
+// shiftTimes shifts the times in a text by whole hours. Their length stays the same, so that no length
 // field has to change.
-func later(said []byte, hours int) []byte {
+func shiftTimes(data []byte, hours int) []byte {
 	if hours == 0 {
-		return said
+		return data
 	}
-	said = hourOfDay.ReplaceAllFunc(said, func(at []byte) []byte {
+	data = hourOfDay.ReplaceAllFunc(data, func(at []byte) []byte {
 		var h int
 		_, _ = fmt.Sscanf(string(at), "2000-01-01T%d:", &h)
 		return fmt.Appendf(nil, "2000-01-01T%02d:", h+hours)
 	})
-	return nanoseconds.ReplaceAllFunc(said, func(at []byte) []byte {
+	return nanoseconds.ReplaceAllFunc(data, func(at []byte) []byte {
 		n, _ := strconv.ParseInt(string(at), 10, 64)
 		return strconv.AppendInt(nil, n+int64(hours)*int64(time.Hour), 10)
 	})
@@ -161,7 +161,7 @@ func later(said []byte, hours int) []byte {
 
 // piece is a chunk of bytes, and when it may arrive at the earliest.
 type piece struct {
-	said     []byte
+	data     []byte
 	at       time.Time
 	greeting bool
 }
@@ -175,9 +175,9 @@ func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
 		rate := now.rate
 		l.mu.Unlock()
 		if rate > 0 && !p.greeting {
-			time.Sleep(time.Duration(len(p.said)) * time.Second / time.Duration(rate))
+			time.Sleep(time.Duration(len(p.data)) * time.Second / time.Duration(rate))
 		}
-		if _, err := to.Write(p.said); err != nil {
+		if _, err := to.Write(p.data); err != nil {
 			for range pieces { // drop the rest until pass ends
 			}
 			return

@@ -39,7 +39,7 @@ var silences = map[string]struct{ up, down weather }{
 func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, error) {
 	var mu sync.Mutex
 	return func(ctx context.Context, _ int) (tool.Output, error) {
-		err := rest{5000}.take(ctx)
+		err := pauseArgs{5000}.wait(ctx)
 		mu.Lock()
 		defer mu.Unlock()
 		*ended = append(*ended, time.Now())
@@ -186,7 +186,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				defer f.close()
 				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
 					// The call ends before its first keep-alive.
-					return tool.Text("paid"), rest{50}.take(ctx)
+					return tool.Text("paid"), pauseArgs{50}.wait(ctx)
 				})
 				l := newLink(t, srv)
 				agent := f.client
@@ -303,7 +303,7 @@ func TestSlowLinks(t *testing.T) {
 					defer f.close()
 					output := strings.Repeat("x", row.size)
 					pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) {
-						return tool.Text(output), rest{20_000}.take(ctx)
+						return tool.Text(output), pauseArgs{20_000}.wait(ctx)
 					})
 					toCoordinator, toWorker := newLink(t, srv), newLink(t, srv)
 					f.workerOver(toWorker, worker.Config{})
@@ -343,7 +343,7 @@ func TestAClockThatIsWrong(t *testing.T) {
 					l := newLink(t, srv)
 					l.ahead = ahead
 					pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-						return tool.Text("paid"), rest{40_000}.take(ctx)
+						return tool.Text("paid"), pauseArgs{40_000}.wait(ctx)
 					})
 					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
 						if n == 1 {

@@ -24,7 +24,7 @@ import (
 // Five calls: one succeeds, one fails, one is rejected, one reports progress, and one has a
 // post-hook that cannot run. Each is counted, and has an event and an audit line with its duration
 // and decision. Only the audit lines of chosen tools show arguments, and no event does.
-func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
+func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	read := func(name string, run func(c tool.Call) (tool.Output, error)) {
@@ -60,7 +60,7 @@ func TestEveryOutcomeIsCountedAndTold(t *testing.T) {
 	f.until("every end is told", func() bool {
 		return len(slices.DeleteFunc(told.all(), func(e messages.Event) bool { return e.Type != messages.EventEnd })) >= 5
 	})
-	lines := f.wantOnRecord(b, reply)
+	lines := f.wantAuditLines(b, reply)
 
 	type outcome struct {
 		Status  messages.Status

@@ -38,16 +38,16 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		one, two := canonical("s", "one", call{"put", ""}), canonical("s", "two", call{"put", ""}, call{"nothing_like_that", ""})
 		other := canonical("s", "one", call{"put", `{"n":2}`})
-		f.wantOnRecord(one, f.run(one))
+		f.wantAuditLines(one, f.run(one))
 		f.submit(two)
 		time.Sleep(5 * time.Second) // it runs
 		f.submit(other)
-		f.until("the conflict is on record", func() bool { return len(f.onRecord(audit.Filter{Session: "s", Batch: "one"})) == 2 })
-		if got := f.onRecord(audit.Filter{Session: "s", Batch: "two"}); len(got) != 0 {
+		f.until("the conflict is on record", func() bool { return len(f.auditLines(audit.Filter{Session: "s", Batch: "one"})) == 2 })
+		if got := f.auditLines(audit.Filter{Session: "s", Batch: "two"}); len(got) != 0 {
 			t.Fatalf("the batch that runs is on record: %+v", got)
 		}
-		f.wantOnRecord(two, f.reply(two, time.Minute))
-		lines := f.onRecord(audit.Filter{Session: "s"})
+		f.wantAuditLines(two, f.reply(two, time.Minute))
+		lines := f.auditLines(audit.Filter{Session: "s"})
 		if len(lines) != 4 || lines[1].Type != messages.AuditBatchRefused || lines[1].Refusal.Class != messages.ClassBatchConflict {
 			t.Errorf("on record: %+v", lines)
 		}
@@ -89,10 +89,10 @@ func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		f.submit(b)
 		time.Sleep(2 * time.Second)
-		f.wantOnRecord(n, f.reply(n, time.Minute))
+		f.wantAuditLines(n, f.reply(n, time.Minute))
 		f.gone(n)
 		f.gone(b)
-		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 {
+		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 3 {
 			t.Errorf("on record: %+v", got)
 		}
 	})
@@ -113,41 +113,41 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 		if err := f.conn.Delete(context.Background(), f.conn.Names().Stream(bus.Batches), 1); err != nil {
 			t.Fatal(err)
 		}
-		f.wantOnRecord(m, f.run(m))
+		f.wantAuditLines(m, f.run(m))
 		time.Sleep(time.Minute)
-		f.wantOnRecord(n, f.reply(n, time.Minute))
-		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 3 || got[0].Batch != "m" {
+		f.wantAuditLines(n, f.reply(n, time.Minute))
+		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 3 || got[0].Batch != "m" {
 			t.Errorf("on record: %+v", got)
 		}
-		story, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
-		if err != nil || len(story.Lines.Lines) != 2 {
-			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
+		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
+		if err != nil || len(history.Lines.Lines) != 2 {
+			t.Errorf("%d lines in the history, %v", len(history.Lines.Lines), err)
 		}
 	})
 }
 
 // A reply cannot be stored for 15 minutes, but its audit lines can. Later reports about the batch
 // include them.
-func TestTheStoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
+func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.slowAndFast()
 		f.worker(worker.Config{})
-		cfg, makeRoom := full(f, bus.Replies)
+		cfg, freeSpace := full(f, bus.Replies)
 		f.coordinator(cfg)
 		n := canonical("s", "n", call{"put", ""})
 		f.submit(n)
 		time.Sleep(15 * time.Minute)
-		if got := f.onRecord(audit.Filter{Session: "s"}); len(got) != 1 {
+		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 1 {
 			t.Fatalf("on record without a reply: %+v", got)
 		}
-		makeRoom()
-		f.wantOnRecord(n, f.reply(n, 5*time.Minute))
+		freeSpace()
+		f.wantAuditLines(n, f.reply(n, 5*time.Minute))
 		f.gone(n)
-		story, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
-		if err != nil || len(story.Lines.Lines) != 1 {
-			t.Errorf("%d lines in the story, %v", len(story.Lines.Lines), err)
+		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
+		if err != nil || len(history.Lines.Lines) != 1 {
+			t.Errorf("%d lines in the history, %v", len(history.Lines.Lines), err)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		var got []string
-		for _, line := range f.onRecord(audit.Filter{}) {
+		for _, line := range f.auditLines(audit.Filter{}) {
 			got = append(got, fmt.Sprint(line.Session, line.Batch, " ", line.Index))
 		}
 		slices.Sort(got)

@@ -92,8 +92,8 @@ func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	return q
 }
 
-// says hands in a decision and returns its outcome.
-func (f *fleet) says(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
+// sendDecision hands in a decision and returns its outcome.
+func (f *fleet) sendDecision(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
 	f.t.Helper()
 	d := approval.Answer(q, v, name)
 	d.At = time.Now().UTC()
@@ -164,7 +164,7 @@ func refund(amount string) call { return call{"refund", `{"order":"A-1001","amou
 // approve approves a question as one person.
 func (f *fleet) approve(p people, name string, q messages.Approval) {
 	f.t.Helper()
-	if state, err := f.says(p, name, q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
+	if state, err := f.sendDecision(p, name, q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
 		f.t.Fatalf("approved by %s: %s, %v", name, state, err)
 	}
 }

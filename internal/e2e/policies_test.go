@@ -27,8 +27,8 @@ func governed(t *testing.T, version string) worker.Config {
 	return worker.Config{Rules: rules}
 }
 
-// listening counts log records of daemons that start from now on, by level and text.
-func (f *fleet) listening() (said func(level, text string) int) {
+// countLogs counts log records of daemons that start from now on, by level and text.
+func (f *fleet) countLogs() (count func(level, text string) int) {
 	var log lockedBuffer
 	f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	return func(level, text string) (n int) {
@@ -47,7 +47,7 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		said := f.listening()
+		count := f.countLogs()
 		f.tool(schemas.Tool{Name: "pay"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("paid"), nil })
 		f.worker(worker.Config{})
 		governed := f.coordinator(coordinator.Config{Policy: "platform"})
@@ -58,13 +58,13 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 		for _, id := range []string{"second", "third"} {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
 		}
-		if n := said("WARN", "nothing is denied"); n != 1 {
+		if n := count("WARN", "nothing is denied"); n != 1 {
 			t.Errorf("told %d times", n)
 		}
 		bare.stop()
 		f.coordinator(coordinator.Config{Policy: "platform"})
 		f.wantStatuses(f.run(canonical("s", "fourth", call{"pay", ""})), "expired")
-		if n := said("ERROR", "no call is taken"); n != 2 {
+		if n := count("ERROR", "no call is taken"); n != 2 {
 			t.Errorf("that no call is taken is told %d times, want once for each time that it is so", n)
 		}
 	})
@@ -76,7 +76,7 @@ func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		said := f.listening()
+		count := f.countLogs()
 		var runs atomic.Int32
 		f.tool(schemas.Tool{Name: "pay"}, func(context.Context, tool.Call) (tool.Output, error) {
 			runs.Add(1)
@@ -87,13 +87,13 @@ func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 		for _, id := range []string{"first", "second"} {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "expired")
 		}
-		if n := said("ERROR", "no call is taken"); n != 1 || runs.Load() != 0 {
+		if n := count("ERROR", "no call is taken"); n != 1 || runs.Load() != 0 {
 			t.Errorf("%d runs, and the reason was told %d times", runs.Load(), n)
 		}
 
 		with := f.worker(governed(t, "platform+tools"))
 		f.wantStatuses(f.run(canonical("s", "third", call{"pay", ""})), "ok")
-		if n := said("WARN", "another policy"); n != 0 {
+		if n := count("WARN", "another policy"); n != 0 {
 			t.Errorf("the rules of a tools file are told as another policy %d times", n)
 		}
 		with.stop()
@@ -101,7 +101,7 @@ func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 		for _, id := range []string{"fourth", "fifth"} {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
 		}
-		if n := said("WARN", "another policy"); n != 1 || runs.Load() != 3 {
+		if n := count("WARN", "another policy"); n != 1 || runs.Load() != 3 {
 			t.Errorf("%d runs, want 3; another policy was told %d times", runs.Load(), n)
 		}
 	})

@@ -50,7 +50,7 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 				cut := hook.Hook{Name: "cut", Match: "pay", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 					return hook.Verdict{Input: json.RawMessage(`{"amount":10}`)}, nil
 				}}
-				cfg, makeRoom := fullRecord(f)
+				cfg, freeSpace := fullRecord(f)
 				cfg.Drain, cfg.Audit = time.Millisecond, amountsShown
 				first := f.coordinator(cfg)
 				kill := f.doomed(worker.Config{Hooks: hooks(t, cut)})
@@ -68,9 +68,9 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 					cfg.Provision.MaxBytes = nil
 					f.coordinator(cfg)
 				}
-				makeRoom()
+				freeSpace()
 				f.gone(b)
-				wantRan(t, f.onRecord(audit.Filter{})[0], messages.StatusOutcomeUnknown, `{"amount":10}`)
+				wantRan(t, f.auditLines(audit.Filter{})[0], messages.StatusOutcomeUnknown, `{"amount":10}`)
 			})
 		})
 	}
@@ -118,7 +118,7 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Audit: amountsShown})
 		f.gone(b)
-		lines := f.onRecord(audit.Filter{})
+		lines := f.auditLines(audit.Filter{})
 		if len(lines) != 2 {
 			t.Fatalf("%d lines", len(lines))
 		}
@@ -154,6 +154,6 @@ func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
 		f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		f.wantOnRecord(b, reply)
+		f.wantAuditLines(b, reply)
 	})
 }

@@ -46,21 +46,21 @@ func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 }
 
 // watchOver watches a session over a link.
-func watchOver(f *fleet, l *link, since time.Time) (told *feed, conn *bus.Conn, end func()) {
+func watchOver(f *fleet, l *link, since time.Time) (events *feed, conn *bus.Conn, end func()) {
 	c, conn := f.follower(l)
-	told, stop := watchWith(f, c, since)
-	return told, conn, func() {
+	events, stop := watchWith(f, c, since)
+	return events, conn, func() {
 		stop()
 		conn.Close()
 	}
 }
 
-func watchWith(f *fleet, c *client.Client, since time.Time) (told *feed, end func()) {
-	told = &feed{}
+func watchWith(f *fleet, c *client.Client, since time.Time) (events *feed, end func()) {
+	events = &feed{}
 	ctx, cancel := context.WithCancel(context.Background())
 	watching := make(chan error, 1)
-	go func() { watching <- eachEvent(c.Watch(ctx, "s", client.Since(since)), told.take) }()
-	return told, func() {
+	go func() { watching <- eachEvent(c.Watch(ctx, "s", client.Since(since)), events.take) }()
+	return events, func() {
 		cancel()
 		if err := <-watching; err != nil {
 			f.t.Error(err)
@@ -79,7 +79,7 @@ func (f *feed) replies() (n int) {
 
 // Batches begin and end while the watcher is disconnected. It receives each of them once, complete,
 // and in the order in which they ran.
-func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
+func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 	for name, test := range map[string]struct {
 		missed int
 		during func(f *fleet, restart func())
@@ -173,7 +173,7 @@ func TestWatchTellsWhatHappenedWhileItWasAway(t *testing.T) {
 
 // A batch that begins while the watcher catches up is reported after the missed ones, and needs no
 // further batch to be reported.
-func TestWatchTellsWhatBeginsWhileItCatchesUp(t *testing.T) {
+func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
 		defer f.close()
@@ -236,7 +236,7 @@ func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 
 // An event may arrive over the new connection before the client knows that it reconnected. No
 // missed event is lost by that.
-func TestWatchHearsOfABatchBeforeTheReconnect(t *testing.T) {
+func TestWatchSeesABatchBeforeTheReconnect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
 		defer f.close()

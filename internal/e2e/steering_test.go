@@ -309,10 +309,10 @@ func TestEachMessageComesOnce(t *testing.T) {
 				kill()
 				kill = f.mortal(coordinator.Config{})
 			}
-			f.hear(heard, f.reply(b, time.Minute))
+			f.countSteering(heard, f.reply(b, time.Minute))
 		}
 		kill()
-		f.hear(heard, f.run(canonical("s", "last", call{"nap", ""})))
+		f.countSteering(heard, f.run(canonical("s", "last", call{"nap", ""})))
 		for n := range rounds {
 			if got := heard[fmt.Sprint("m", n)]; got != 1 {
 				t.Errorf("message %d came %d times", n, got)
@@ -321,17 +321,17 @@ func TestEachMessageComesOnce(t *testing.T) {
 	})
 }
 
-// hear counts the steering messages of a reply.
-func (f *fleet) hear(heard map[string]int, r messages.Reply) {
+// countSteering counts the steering messages of a reply.
+func (f *fleet) countSteering(counts map[string]int, r messages.Reply) {
 	f.t.Helper()
-	var said []string
+	var messages []string
 	if len(r.Steering) == 0 {
 		return
 	}
-	if err := json.Unmarshal(r.Steering, &said); err != nil {
+	if err := json.Unmarshal(r.Steering, &messages); err != nil {
 		f.t.Errorf("steering %s: %v", r.Steering, err)
 	}
-	for _, m := range said {
-		heard[m]++
+	for _, m := range messages {
+		counts[m]++
 	}
 }

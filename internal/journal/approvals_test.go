@@ -77,7 +77,7 @@ func TestAQuestionIsListedOnce(t *testing.T) {
 
 // A coordinator that asks, or takes a question off, while another does the same is not the one that
 // tells people.
-func TestOneCoordinatorTellsOfAQuestion(t *testing.T) {
+func TestOneCoordinatorAnnouncesAQuestion(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		q := question("_", 0)
 		listing := "$KV." + x.names.Stream(bus.BucketApprovals) + "." + key.Call(0).String()

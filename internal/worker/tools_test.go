@@ -151,7 +151,7 @@ func TestPromisesOfABuiltinWithRetry(t *testing.T) {
 	}
 }
 
-func TestOpenToolsTellsEveryMistake(t *testing.T) {
+func TestOpenToolsReportsEveryMistake(t *testing.T) {
 	file := parseTools(t, `tools:
   - {name: gone, input_schema: {type: object}, exec: {command: [./gone]}}
   - {name: peek, builtin: Read}

@@ -558,7 +558,7 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 }
 
 // A call that cannot be written to the audit log does not run, and another attempt may succeed.
-func TestNothingRunsOffTheRecord(t *testing.T) {
+func TestNothingRunsWithoutItsAuditLine(t *testing.T) {
 	d := deskFor(t, Config{Rules: rules(t, "", "ask w")}, write, &probe{})
 	job := askJob(`{"n":1}`)
 	granted := d.agrees(d.asks(job, nil))

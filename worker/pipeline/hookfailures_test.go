@@ -17,7 +17,7 @@ import (
 
 // When a hook could not run, the model reads only the kind of failure, and the operator gets one
 // log line with the cause.
-func TestWhatIsSaidOfAHookThatCouldNotRun(t *testing.T) {
+func TestReportsOfAHookThatCouldNotRun(t *testing.T) {
 	script := func(body string) hook.Hook { return program(t, "h", hook.Gate, "before", body) }
 	slow := script(`exec sleep 60`)
 	slow.Budget = 50 * time.Millisecond

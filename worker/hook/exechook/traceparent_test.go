@@ -8,7 +8,7 @@ import (
 )
 
 // A hook's program continues the trace of the call, before and after the tool.
-func TestHooksAreToldOfTheTrace(t *testing.T) {
+func TestHooksGetTheTrace(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ctx := tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}})
 	h := script(t, `cat >/dev/null; echo "$TRACEPARENT" >&2; exit 2`, nil)

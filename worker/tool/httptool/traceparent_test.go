@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-func TestTheServiceIsToldOfTheTrace(t *testing.T) {
+func TestTheServiceGetsTheTrace(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	var told []string
 	p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {

@@ -213,7 +213,7 @@ func TestHostileIds(t *testing.T) {
 }
 
 // Any client may publish any subject, so its tokens are checked before they are used.
-func TestHostileSubjectsAreSetAside(t *testing.T) {
+func TestHostileSubjectsAreDeadLettered(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	body := rawjson.MustMarshal(canonical("s", "b", call{"echo", ""}))

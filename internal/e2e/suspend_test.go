@@ -136,7 +136,7 @@ func TestAParkedReadIsAborted(t *testing.T) {
 			time.Sleep(time.Duration(round) * time.Minute)
 			f.abort("s", string(b.ID))
 			f.wantStatuses(f.reply(b, 5*time.Second), "ok aborted ok aborted")
-			_, err := f.says(p, "alice", q, messages.VerdictApprove, nil)
+			_, err := f.sendDecision(p, "alice", q, messages.VerdictApprove, nil)
 			wantRefused(t, "an approval of what was aborted", err, messages.ClassNotPending)
 		}
 	})
