@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"log/slog"
 	jitter "math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,7 +160,18 @@ type Consumer struct {
 
 	mu     sync.Mutex
 	inHand map[*running]struct{} // guarded by mu
+	stops  []earlyStop           // of the last AckWait, the oldest first; guarded by mu
 }
+
+// earlyStop is a stop that was heard, and when. The job of its call may be on its way to this worker.
+type earlyStop struct {
+	key wire.CallKey
+	why wire.Stop
+	at  time.Time
+}
+
+// maxStops bounds the stops that are kept. Without its stop a read runs to its end for nothing.
+const maxStops = 1024
 
 // New makes a consumer that hands jobs to tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
@@ -286,8 +298,24 @@ func (c *Consumer) enter(r *running, first mail) bool {
 		}
 	}
 	r.mailbox.post(first)
+	c.forgetStops()
+	for _, s := range c.stops {
+		if s.key == r.key {
+			r.post(attempt.Stopped{Stop: s.why})
+		}
+	}
 	c.inHand[r] = struct{}{}
 	return true
+}
+
+// forgetStops drops the stops that are too old to be about a job on its way, and those over
+// maxStops. The caller holds mu.
+func (c *Consumer) forgetStops() {
+	old := max(len(c.stops)-maxStops, 0)
+	for old < len(c.stops) && time.Since(c.stops[old].at) > c.cfg.AckWait {
+		old++
+	}
+	c.stops = slices.Delete(c.stops, 0, old)
 }
 
 // leave takes an attempt out of hand. Every delivery that it has taken over is in its mailbox
@@ -317,6 +345,8 @@ func (c *Consumer) stop(m bus.Msg) {
 			r.post(attempt.Stopped{Stop: why})
 		}
 	}
+	c.forgetStops()
+	c.stops = append(c.stops, earlyStop{key, why, time.Now()})
 }
 
 // bury writes a job that no worker can process to the dead letters, with the reason, so that it
