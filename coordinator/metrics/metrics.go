@@ -42,7 +42,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Slots: gauge("toolfleet_coordinator_slots", "The most batches that this coordinator drives at once."),
 		batches: counters("toolfleet_batches_total", "Batches replied to, by provider and status.",
 			"provider", "status"),
-		succeeded: counter("toolfleet_batches_succeeded_total", "Batches with calls that were replied to and whose calls all ended ok."),
+		succeeded: counter("toolfleet_batches_succeeded_total",
+			"Batches with calls that were replied to and whose calls all ended ok."),
 		calls: counters("toolfleet_batch_calls_total", "Calls of batches replied to, by tool, kind and status.",
 			"tool", "kind", "status"),
 		seconds: prometheus.NewHistogram(histogram("toolfleet_batch_duration_seconds",
@@ -52,20 +53,25 @@ func New(reg prometheus.Registerer) *Metrics {
 			"The round of the agent's loop, for batches with a reply that state one.",
 			[]float64{1, 2, 3, 5, 8, 13, 21, 34, 55, 89})),
 		refusal: counters("toolfleet_batches_refused_total", "Batches refused, by class.", "class"),
-		unknown: counters("toolfleet_outcome_unknown_total", "Writes in replies that may or may not have been applied, by tool.", "tool"),
+		unknown: counters("toolfleet_outcome_unknown_total",
+			"Writes in replies that may or may not have been applied, by tool.", "tool"),
 		Redelivered: counter("toolfleet_batch_redeliveries_total",
 			"Repeated deliveries of batches: the driver was lost, or the batch waited for earlier batches or for people."),
-		Resumed:   counter("toolfleet_batches_resumed_total", "Batches that a driver resumed where another driver had stopped."),
-		decisions: counters("toolfleet_approval_decisions_total", "Decisions of people that were accepted, by verdict.", "verdict"),
+		Resumed: counter("toolfleet_batches_resumed_total",
+			"Batches that a driver resumed where another driver had stopped."),
+		decisions: counters("toolfleet_approval_decisions_total",
+			"Decisions of people that were accepted, by verdict.", "verdict"),
 		notDecided: counters("toolfleet_approval_decisions_refused_total",
 			"Decisions refused, by class.", "class"),
 		asked: prometheus.NewHistogramVec(histogram("toolfleet_approval_wait_seconds",
-			"Time from a question to the decision that answered it, by tier.", prometheus.ExponentialBuckets(1, 2, 13)), []string{"tier"}),
-		unaudited: counter("toolfleet_audit_write_failures_total", "Failed attempts to write to the audit log, and audit lines that are missing because of them."),
+			"Time from a question to the decision that answered it, by tier.",
+			prometheus.ExponentialBuckets(1, 2, 13)), []string{"tier"}),
+		unaudited: counter("toolfleet_audit_write_failures_total",
+			"Failed attempts to write to the audit log, and audit lines that are missing because of them."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.Live, m.Slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal, m.unknown, m.Redelivered, m.Resumed,
-			m.decisions, m.notDecided, m.asked, m.unaudited)
+		reg.MustRegister(m.Live, m.Slots, m.batches, m.succeeded, m.calls, m.seconds, m.rounds, m.refusal,
+			m.unknown, m.Redelivered, m.Resumed, m.decisions, m.notDecided, m.asked, m.unaudited)
 	}
 	return m
 }
@@ -105,7 +111,9 @@ func observe(ctx context.Context, into prometheus.Observer, value float64) {
 func (m *Metrics) BatchRefused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
 
 // Replied counts a reply. fold gives one name to all unknown tools.
-func (m *Metrics) Replied(ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string) {
+func (m *Metrics) Replied(
+	ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string,
+) {
 	provider := UnknownTool
 	if slices.Contains(messages.Providers, r.Provider) {
 		provider = string(r.Provider)
@@ -145,7 +153,9 @@ func kindLabel(k messages.Kind) string {
 }
 
 // Decided counts a decision, and how long the question had waited if it waits for no other.
-func (m *Metrics) Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool) {
+func (m *Metrics) Decided(
+	ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool,
+) {
 	m.decisions.WithLabelValues(string(d.Verdict)).Inc()
 	if last {
 		observe(ctx, m.asked.WithLabelValues(tierLabel(q.Tier)), max(0, waited).Seconds())

@@ -81,7 +81,9 @@ func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 //
 // One person is enough to deny. An edit replaces the arguments, so the count starts again with its
 // author: earlier approvals were for other arguments, and the question has another id from then on.
-func (a Approvers) Take(q messages.Approval, d messages.Decision, now time.Time) (messages.Approval, messages.DecisionState, *messages.Refusal) {
+func (a Approvers) Take(
+	q messages.Approval, d messages.Decision, now time.Time,
+) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	if r := a.refusal(q, d, now); r != nil {
 		return q, "", r
 	}
@@ -115,7 +117,8 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	case decided(q):
 		return refuse(messages.ClassNotPending, "The question has its answer already.")
 	case d.Approval != q.ID || d.ArgsHash != q.ArgsHash || !sameCall(q, d):
-		return refuse(messages.ClassApprovalMismatch, "The decision is about another question: another call, other arguments, another tool or another policy.")
+		return refuse(messages.ClassApprovalMismatch,
+			"The decision is about another question: another call, other arguments, another tool or another policy.")
 	case !now.Before(q.Expires):
 		return refuse(messages.ClassApprovalExpired, "The question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
 	case a.own(q, d):
@@ -136,7 +139,8 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 		if sum, err := hash(d.Input); err != nil {
 			return refuse(messages.ClassInvalidDecision, "The new arguments cannot be read: %v.", err)
 		} else if sum == q.ArgsHash {
-			return refuse(messages.ClassInvalidDecision, "The new arguments are those that were asked about: approve them instead.")
+			return refuse(messages.ClassInvalidDecision,
+				"The new arguments are those that were asked about: approve them instead.")
 		}
 	}
 	return nil
@@ -160,7 +164,8 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 		case d.Verdict == messages.VerdictDeny:
 			return refuse(messages.ClassNotPending, "%s has denied it.", d.By)
 		case !sameCall(q, d), !agrees(q, d, i):
-			return refuse(messages.ClassApprovalMismatch, "The decision of %s is about another call, other arguments, another tool or another policy.", d.By)
+			return refuse(messages.ClassApprovalMismatch,
+				"The decision of %s is about another call, other arguments, another tool or another policy.", d.By)
 		case a.own(q, d):
 			return refuse(messages.ClassSelfApproval, "%s is the one who asks.", d.By)
 		}
@@ -173,7 +178,8 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	case !ticketed(q, q.Decisions...):
 		return refuse(messages.ClassTicketMissing, "No decision names a ticket.")
 	case !now.Before(q.Expires.Add(StartWithin)):
-		return refuse(messages.ClassApprovalExpired, "The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
+		return refuse(messages.ClassApprovalExpired,
+			"The call did not start in time: the question expired at %s.", q.Expires.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -205,7 +211,8 @@ func readable(d messages.Decision) *messages.Refusal {
 	_, err := rawjson.Marshal(d)
 	switch {
 	case err != nil || d.V != messages.Version:
-		return refuse(messages.ClassInvalidDecision, "The decision cannot be read: it is no decision of version %d.", messages.Version)
+		return refuse(messages.ClassInvalidDecision,
+			"The decision cannot be read: it is no decision of version %d.", messages.Version)
 	case d.Verdict != messages.VerdictApprove && d.Verdict != messages.VerdictDeny && d.Verdict != messages.VerdictEdit:
 		return refuse(messages.ClassInvalidDecision, "The verdict is none of approve, deny and edit.")
 	case (d.Verdict == messages.VerdictEdit) != (len(d.Input) > 0):
@@ -213,7 +220,8 @@ func readable(d messages.Decision) *messages.Refusal {
 	case d.Nonce == "":
 		return refuse(messages.ClassInvalidDecision, "The decision has no nonce.")
 	case utf8.RuneCountInString(d.Reason) > MaxReason, utf8.RuneCountInString(d.Ticket) > MaxTicket:
-		return refuse(messages.ClassInvalidDecision, "The reason may have %d characters and the ticket %d.", MaxReason, MaxTicket)
+		return refuse(messages.ClassInvalidDecision, "The reason may have %d characters and the ticket %d.",
+			MaxReason, MaxTicket)
 	}
 	return nil
 }

@@ -56,7 +56,9 @@ func (f Filter) key() wire.BatchKey {
 		}
 		return messages.Token(id)
 	}
-	return cmp.Or(f.Key, wire.BatchKey{Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch))})
+	return cmp.Or(f.Key, wire.BatchKey{
+		Tenant: token(f.Tenant), Session: token(string(f.Session)), Batch: token(string(f.Batch)),
+	})
 }
 
 // subject is the filter that the server applies. It cannot select a batch: the batches of a session
@@ -79,8 +81,8 @@ func (f Filter) matches(e Entry) bool {
 	}
 	l := e.Line
 	for _, field := range [][2]string{
-		{string(f.Call), string(l.CallID)}, {f.Tool, l.Tool}, {string(f.Status), string(l.Status)}, {string(f.Type), string(l.Type)},
-		{f.Trace, l.TraceID},
+		{string(f.Call), string(l.CallID)}, {f.Tool, l.Tool}, {f.Trace, l.TraceID},
+		{string(f.Status), string(l.Status)}, {string(f.Type), string(l.Type)},
 	} {
 		if field[0] != "" && field[0] != field[1] {
 			return false

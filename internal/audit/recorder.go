@@ -105,7 +105,9 @@ var errPanic = errors.New("panic")
 // isPermanent reports whether another try would fail in the same way.
 func isPermanent(err error) bool { return errors.Is(err, errPanic) || errors.Is(err, bus.ErrTooLarge) }
 
-func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher) (wire.AuditLines, error)) (err error) {
+func (r *Recorder) write(
+	ctx context.Context, e Ending, lines func(Batch, Hasher) (wire.AuditLines, error),
+) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
@@ -135,7 +137,9 @@ func (r *Recorder) write(ctx context.Context, e Ending, lines func(Batch, Hasher
 // Recall returns what the journal knows of the calls of a batch: of those with the given results,
 // or without results of those that have run or may have run. sent are the calls as the agent sent
 // them; none if the batch cannot be read.
-func (r *Recorder) Recall(ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result) ([]Call, error) {
+func (r *Recorder) Recall(
+	ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result,
+) ([]Call, error) {
 	known, err := r.journal.Calls(ctx, key)
 	if err != nil {
 		return nil, err

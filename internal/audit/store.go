@@ -128,7 +128,9 @@ const maxClockSkew = time.Minute
 // be read belongs to no batch and must not block later ones. In any other case the lines of the
 // batch, if there are any, lie further back: findAt scans for them and sets overtaken. comesAfter
 // reports whether the batch certainly came after the given place.
-func (l *Log) findAt(ctx context.Context, subject string, at position, comesAfter func(position) bool) (storedLines, error) {
+func (l *Log) findAt(
+	ctx context.Context, subject string, at position, comesAfter func(position) bool,
+) (storedLines, error) {
 	found := storedLines{subject: subject}
 	newest, err := l.conn.Last(ctx, l.names.Stream(bus.Audit), subject)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -183,7 +185,8 @@ func stored(part wire.AuditLines) []int {
 
 // without returns the lines that are not stored. Another writer may have split its parts elsewhere.
 func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord {
-	return slices.DeleteFunc(slices.Clone(lines), func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })
+	return slices.DeleteFunc(slices.Clone(lines),
+		func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })
 }
 
 // fitting returns as many of the first lines as fit into limit bytes, and at least one. A first

@@ -82,20 +82,27 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	fleetUp       = desc("toolfleet_fleet_up", "1 when the last read from the server succeeded; 0 when it failed, and the other gauges of the fleet are absent.")
-	poolPending   = desc("toolfleet_pool_pending", "Calls that wait for a worker of the pool.", "pool")
-	poolInFlight  = desc("toolfleet_pool_in_flight", "Calls that workers of the pool are processing.", "pool")
-	poolLoad      = desc("toolfleet_pool_load", "Calls that wait or are being processed: scale the pool by this number.", "pool")
-	poolOldest    = desc("toolfleet_oldest_pending_call_age_seconds", "Age of the oldest call that waits for a worker of the pool; 0 when none waits.", "pool")
-	poolSlots     = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
-	poolWorkers   = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
-	batchesOpen   = desc("toolfleet_batches_open", "Batches accepted and not finished, including those that wait for people.")
-	headsStuck    = desc("toolfleet_heads_stuck", "Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
-	asksPending   = desc("toolfleet_approvals_pending", "Questions that wait for people, by tier.", "tier")
-	asksOldest    = desc("toolfleet_approvals_oldest_age_seconds", "Age of the oldest question of the tier; 0 when none waits.", "tier")
-	streamBytes   = desc("toolfleet_stream_bytes", "Bytes in a stream.", "stream")
-	streamHolds   = desc("toolfleet_stream_messages", "Messages in a stream.", "stream")
-	streamAtMost  = desc("toolfleet_stream_max_bytes", "The most bytes that a stream may hold, if it has a limit.", "stream")
+	fleetUp = desc("toolfleet_fleet_up",
+		"1 when the last read from the server succeeded; 0 when it failed, and the other gauges of the fleet are absent.")
+	poolPending  = desc("toolfleet_pool_pending", "Calls that wait for a worker of the pool.", "pool")
+	poolInFlight = desc("toolfleet_pool_in_flight", "Calls that workers of the pool are processing.", "pool")
+	poolLoad     = desc("toolfleet_pool_load",
+		"Calls that wait or are being processed: scale the pool by this number.", "pool")
+	poolOldest = desc("toolfleet_oldest_pending_call_age_seconds",
+		"Age of the oldest call that waits for a worker of the pool; 0 when none waits.", "pool")
+	poolSlots   = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
+	poolWorkers = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
+	batchesOpen = desc("toolfleet_batches_open",
+		"Batches accepted and not finished, including those that wait for people.")
+	headsStuck = desc("toolfleet_heads_stuck",
+		"Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
+	asksPending = desc("toolfleet_approvals_pending", "Questions that wait for people, by tier.", "tier")
+	asksOldest  = desc("toolfleet_approvals_oldest_age_seconds",
+		"Age of the oldest question of the tier; 0 when none waits.", "tier")
+	streamBytes  = desc("toolfleet_stream_bytes", "Bytes in a stream.", "stream")
+	streamHolds  = desc("toolfleet_stream_messages", "Messages in a stream.", "stream")
+	streamAtMost = desc("toolfleet_stream_max_bytes",
+		"The most bytes that a stream may hold, if it has a limit.", "stream")
 	shownStreams  = []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies}
 	allFleetDescs = []*prometheus.Desc{
 		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, headsStuck, asksPending, asksOldest,
@@ -213,7 +220,8 @@ func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, e
 		metrics = append(metrics,
 			metric(poolPending, float64(q.Pending), pool), metric(poolInFlight, float64(q.InFlight), pool),
 			metric(poolLoad, float64(q.Pending+q.InFlight), pool), metric(poolOldest, age(now, q.Oldest), pool),
-			metric(poolSlots, float64(capacities[pool].slots), pool), metric(poolWorkers, float64(capacities[pool].workers), pool))
+			metric(poolSlots, float64(capacities[pool].slots), pool),
+			metric(poolWorkers, float64(capacities[pool].workers), pool))
 	}
 	return metrics, nil
 }
@@ -255,7 +263,8 @@ func (g *Gauges) queryPeople(ctx context.Context) (metrics []prometheus.Metric, 
 	}
 	now := g.conn.Now(ctx)
 	for _, t := range messages.Tiers {
-		metrics = append(metrics, metric(asksPending, float64(pending[t]), string(t)), metric(asksOldest, age(now, oldest[t]), string(t)))
+		metrics = append(metrics, metric(asksPending, float64(pending[t]), string(t)),
+			metric(asksOldest, age(now, oldest[t]), string(t)))
 	}
 	return metrics, nil
 }

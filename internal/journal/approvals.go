@@ -100,7 +100,9 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 }
 
 // listed returns the index entry of a call, and the sequence behind which to write the next one.
-func (j *Journal) listed(ctx context.Context, key wire.CallKey) (entry messages.Pending, found bool, last uint64, err error) {
+func (j *Journal) listed(
+	ctx context.Context, key wire.CallKey,
+) (entry messages.Pending, found bool, last uint64, err error) {
 	msg, err := j.conn.Last(ctx, j.index(), j.listing(key.String()))
 	if errors.Is(err, bus.ErrNotFound) {
 		return entry, false, 0, nil

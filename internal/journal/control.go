@@ -48,7 +48,9 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 
 // WriteControl stores a control of a session. It applies to the batches that are in the log at this
 // moment; an abort by id also applies to a batch that comes later.
-func (j *Journal) WriteControl(ctx context.Context, tenant, session string, control messages.Control) (seq uint64, err error) {
+func (j *Journal) WriteControl(
+	ctx context.Context, tenant, session string, control messages.Control,
+) (seq uint64, err error) {
 	record := wire.ControlRecord{Control: control}
 	record.V = messages.Version
 	newest, err := j.conn.Last(ctx, j.names.Stream(bus.Batches), j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
@@ -67,7 +69,8 @@ func (j *Journal) WriteControl(ctx context.Context, tenant, session string, cont
 // taken by the reply of a batch. bus.ErrConflict means that newer controls were stored meanwhile.
 func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint64) error {
 	record := wire.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
-	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil, rawjson.MustMarshal(record), last)
+	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil,
+		rawjson.MustMarshal(record), last)
 	if err != nil {
 		return fmt.Errorf("take the steering of session %s along: %w", key.Session, err)
 	}

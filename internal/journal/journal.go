@@ -122,12 +122,15 @@ const Unreadable wire.CallState = "unreadable"
 type Lost struct{ Newest CallEntry }
 
 func (l *Lost) Error() string {
-	return fmt.Sprintf("call %s: another record is the newest: %s at %d", l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
+	return fmt.Sprintf("call %s: another record is the newest: %s at %d",
+		l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
 }
 
 // Write appends a record to a call's journal behind the record at sequence last (0: as the first),
 // and returns its sequence. The error is a *Lost when another writer was faster.
-func (j *Journal) Write(ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64) (seq uint64, err error) {
+func (j *Journal) Write(
+	ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64,
+) (seq uint64, err error) {
 	rec.V = messages.Version
 	began := j.clock.Now()
 	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbCall, key), nil, rawjson.MustMarshal(rec), last)
@@ -259,7 +262,9 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 
 // WritePlan appends a plan record behind the record at sequence last. It returns every plan record
 // of the batch after last: the given one, or those of a coordinator that was faster.
-func (j *Journal) WritePlan(ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64) ([]PlanEntry, error) {
+func (j *Journal) WritePlan(
+	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
+) ([]PlanEntry, error) {
 	if err := j.shrinkPlan(ctx, &rec); err != nil {
 		return nil, err
 	}

@@ -52,7 +52,8 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 			}
 		}
 		if largest < 0 {
-			return fmt.Errorf("a record of %d bytes without outcomes, with a limit of %d: %w", size(), j.inline(), bus.ErrTooLarge)
+			return fmt.Errorf("a record of %d bytes without outcomes, with a limit of %d: %w",
+				size(), j.inline(), bus.ErrTooLarge)
 		}
 		if err := j.offload(ctx, &results[largest]); err != nil {
 			return err

@@ -41,9 +41,12 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 // EachReplied calls each for every batch of a session whose reply is stored at or after from, the
 // oldest first, until each returns false. It holds a page of replies at a time. The server that
 // answers may be behind, so the newest replies may be missing.
-func (j *Journal) EachReplied(ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool)) error {
+func (j *Journal) EachReplied(
+	ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool),
+) error {
 	filter := j.names.OfSession(wire.VerbFinal, tenant, session) + ".*"
-	return j.conn.Scan(ctx, j.names.Stream(bus.Replies), filter, from, func(msg bus.Msg) bool { return each(j.readReplied(msg)) })
+	return j.conn.Scan(ctx, j.names.Stream(bus.Replies), filter, from,
+		func(msg bus.Msg) bool { return each(j.readReplied(msg)) })
 }
 
 func (j *Journal) readReplied(msg bus.Msg) Replied {

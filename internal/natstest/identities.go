@@ -32,7 +32,8 @@ func NewIdentities(tb testing.TB) *Identities {
 		tb.Fatal(err)
 	}
 	first, other := Tenants[0], Tenants[1]
-	ids.edit("tenants/"+other+".conf", "tenants/"+first+".conf", first, other, strings.ToUpper(first), strings.ToUpper(other))
+	ids.edit("tenants/"+other+".conf", "tenants/"+first+".conf", first, other, strings.ToUpper(first),
+		strings.ToUpper(other))
 	include := `include "tenants/` + first + `.conf"`
 	ids.edit("identities.conf", "identities.conf", include, include+"\n"+strings.Replace(include, first, other, 1))
 	for _, who := range append([]string{"coordinator", "worker", "operator", "approver"}, Tenants...) {

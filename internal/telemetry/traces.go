@@ -30,7 +30,9 @@ var flushIn = 2 * time.Second
 //
 // Spans wait in a bounded queue and are dropped when it is full: code that ends a span never waits
 // for the collector.
-func Traces(ctx context.Context, service, version string, log *slog.Logger) (tracer trace.Tracer, flush func(), err error) {
+func Traces(
+	ctx context.Context, service, version string, log *slog.Logger,
+) (tracer trace.Tracer, flush func(), err error) {
 	if on, err := wanted(); err != nil || !on {
 		return nil, func() {}, err
 	}
@@ -48,7 +50,8 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 		return nil, func() {}, fmt.Errorf("open the exporter of traces that the OTEL_ variables name: %w", err)
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version), attribute.String("service.instance.id", newUUID())),
+		resource.WithAttributes(attribute.String("service.name", service),
+			attribute.String("service.version", version), attribute.String("service.instance.id", newUUID())),
 		// WithFromEnv comes last, so that the operator's values win. Never add the SDK's process
 		// detectors: command lines hold secrets.
 		resource.WithFromEnv())
@@ -56,8 +59,10 @@ func Traces(ctx context.Context, service, version string, log *slog.Logger) (tra
 		log.Debug("the resource attributes of traces are incomplete", "err", err)
 	}
 	log = log.With(destination()...)
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&failureLog{SpanExporter: exporter, log: log}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
-	tracer = provider.Tracer(tracing.Scope, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(tracing.SchemaURL))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(&failureLog{SpanExporter: exporter, log: log}),
+		sdktrace.WithResource(about), sdktrace.WithIDGenerator(tracing.IDs{}))
+	tracer = provider.Tracer(tracing.Scope, trace.WithInstrumentationVersion(version),
+		trace.WithSchemaURL(tracing.SchemaURL))
 	return tracer, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushIn)
 		defer cancel()

@@ -48,23 +48,30 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, labels)
 	}
 	m := &Metrics{
-		calls:       counters("toolfleet_calls_total", "Calls that this worker has ended, by tool, kind and status.", "tool", "kind", "status"),
-		seconds:     histograms("toolfleet_call_duration_seconds", "Time that all six phases of a call took.", "tool", "kind", "status"),
-		phases:      histograms("toolfleet_call_phase_seconds", "Time that one phase of a call took.", "phase"),
-		waited:      histograms("toolfleet_call_queue_wait_seconds", "Time from the dispatch of a call to its start.", "pool"),
-		inFlight:    gauges("toolfleet_calls_in_flight", "Calls that this worker is processing.", "pool"),
-		slots:       gauges("toolfleet_worker_slots", "The most calls that this worker processes at once.", "pool"),
-		redelivered: counters("toolfleet_redeliveries_total", "Jobs that were delivered before, here or to another worker.", "pool"),
+		calls: counters("toolfleet_calls_total",
+			"Calls that this worker has ended, by tool, kind and status.", "tool", "kind", "status"),
+		seconds: histograms("toolfleet_call_duration_seconds", "Time that all six phases of a call took.",
+			"tool", "kind", "status"),
+		phases: histograms("toolfleet_call_phase_seconds", "Time that one phase of a call took.", "phase"),
+		waited: histograms("toolfleet_call_queue_wait_seconds",
+			"Time from the dispatch of a call to its start.", "pool"),
+		inFlight: gauges("toolfleet_calls_in_flight", "Calls that this worker is processing.", "pool"),
+		slots:    gauges("toolfleet_worker_slots", "The most calls that this worker processes at once.", "pool"),
+		redelivered: counters("toolfleet_redeliveries_total",
+			"Jobs that were delivered before, here or to another worker.", "pool"),
 		decisions: counters("toolfleet_permission_decisions_total",
 			"Permission decisions about attempts, by effect and source. A call that people approved counts as allow, person.", "effect", "source"),
-		hooks:    counters("toolfleet_hook_failures_total", "Failed runs of hooks, by hook and class.", "hook", "class"),
-		claims:   counter("toolfleet_claims_total", "Claims of calls that were stored."),
-		refused:  counter("toolfleet_claims_refused_total", "Claims that were refused because another worker had claimed or ended the call."),
-		leases:   counter("toolfleet_leases_lost_total", "Claims that could not be renewed in time; their tools were killed."),
+		hooks:  counters("toolfleet_hook_failures_total", "Failed runs of hooks, by hook and class.", "hook", "class"),
+		claims: counter("toolfleet_claims_total", "Claims of calls that were stored."),
+		refused: counter("toolfleet_claims_refused_total",
+			"Claims that were refused because another worker had claimed or ended the call."),
+		leases: counter("toolfleet_leases_lost_total",
+			"Claims that could not be renewed in time; their tools were killed."),
 		progress: counter("toolfleet_call_progress_total", "Progress reports of tools."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.calls, m.seconds, m.phases, m.waited, m.inFlight, m.slots, m.redelivered, m.decisions, m.hooks, m.claims, m.refused, m.leases, m.progress)
+		reg.MustRegister(m.calls, m.seconds, m.phases, m.waited, m.inFlight, m.slots, m.redelivered, m.decisions,
+			m.hooks, m.claims, m.refused, m.leases, m.progress)
 	}
 	return m
 }

@@ -44,10 +44,12 @@ func (p *policyCheck) logDifference(theirs string) {
 	switch {
 	case p.version == "":
 		p.idle.Store(time.Now().UnixNano())
-		p.log.Error("no call is taken: the coordinator has a policy, and this worker has none", "coordinator_policy", theirs, "next", next)
+		p.log.Error("no call is taken: the coordinator has a policy, and this worker has none",
+			"coordinator_policy", theirs, "next", next)
 	case theirs == "":
 		p.log.Warn("this worker has a policy, and the coordinator has none", "worker_policy", p.version, "next", next)
 	default:
-		p.log.Warn("the coordinator has another policy than this worker, which decides by its own", "coordinator_policy", theirs, "worker_policy", p.version, "next", next)
+		p.log.Warn("the coordinator has another policy than this worker, which decides by its own",
+			"coordinator_policy", theirs, "worker_policy", p.version, "next", next)
 	}
 }

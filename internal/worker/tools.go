@@ -89,7 +89,8 @@ func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call
 		}
 		return probe.Probe, nil
 	}
-	probe, err := exectool.NewProbe(exectool.Config{Command: entry.Check.Command, Dir: dir, Env: entry.Env}, entry.Check.Timeout)
+	probe, err := exectool.NewProbe(exectool.Config{Command: entry.Check.Command, Dir: dir, Env: entry.Env},
+		entry.Check.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -180,7 +180,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
 	present.Go(func() { w.stayPresent(staying, pools) })
 	present.Go(func() { provision.KeepRemade(staying, w.conn, w.cfg.Provision, consumers...) })
-	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools, "tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
+	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools,
+		"tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
 	for _, pool := range pools {
 		w.cfg.Metrics.slots.WithLabelValues(pool).Set(float64(w.cfg.Slots))
 	}
@@ -313,7 +314,9 @@ func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
 }
 
-func (s served) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event)) (messages.Result, error) {
+func (s served) Run(
+	ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event),
+) (messages.Result, error) {
 	return s.phases.Run(ctx, job, prior, claim, emit)
 }
 

@@ -140,7 +140,9 @@ func (r *Result) add(hook, context string, stop bool, stopReason string) {
 		if left > 0 {
 			r.Context = append(r.Context, bounded(context, left))
 		}
-		r.addMessage(messages.HookMessage{Type: messages.HookAdditionalContext, Hook: hook, Text: bounded(context, MaxReason)})
+		r.addMessage(messages.HookMessage{
+			Type: messages.HookAdditionalContext, Hook: hook, Text: bounded(context, MaxReason),
+		})
 	}
 	if !stop {
 		return

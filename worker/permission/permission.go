@@ -102,7 +102,9 @@ func New(cfg Config) (Rules, error) {
 			entries []schemas.RuleEntry
 		}{{Deny, layer.Rules.Deny}, {Ask, layer.Rules.Ask}, {Allow, layer.Rules.Allow}} {
 			for _, e := range list.entries {
-				rule, err := compile(Rule{Effect: list.effect, Tool: e.Tool, Argument: e.Argument, Name: e.Name, Source: layer.Source, Reason: e.Reason}, e.When)
+				rule, err := compile(Rule{
+					Effect: list.effect, Tool: e.Tool, Argument: e.Argument, Name: e.Name, Source: layer.Source, Reason: e.Reason,
+				}, e.When)
 				errs = append(errs, err)
 				if list.effect == Allow && layer.Below && cfg.Default == Deny {
 					continue

@@ -66,7 +66,8 @@ func (c *callRun) approval(ctx context.Context) error {
 		return fail(messages.StatusExpired, messages.CodeApprovalExpired,
 			"A person has allowed this call, and it did not start in time after that. It was not run. Ask for it again if it is still wanted.")
 	}
-	c.log().Warn("the approval is not valid for this call; the question is asked again", "approval", q.ID, "why", c.flaw.Message)
+	c.log().Warn("the approval is not valid for this call; the question is asked again",
+		"approval", q.ID, "why", c.flaw.Message)
 	return c.ask()
 }
 

@@ -28,7 +28,8 @@ func (c *callRun) storeAuditLine(ctx context.Context) error {
 		return stopped
 	}
 	c.log().Error("the audit line of the call cannot be stored; the call is not run: check the stream AUDIT", "err", err)
-	f := fail(messages.StatusError, messages.CodeInternal, "%s must be written to the audit log before it runs, and that failed. It was not run.", c.job.Tool)
+	f := fail(messages.StatusError, messages.CodeInternal,
+		"%s must be written to the audit log before it runs, and that failed. It was not run.", c.job.Tool)
 	if c.maybeDone() {
 		f = c.unknown("an earlier attempt was lost, and another could not be written to the audit log")
 	}
@@ -43,7 +44,8 @@ func (c *callRun) auditVoid(ctx context.Context, err error) {
 		return
 	}
 	if err := c.audit(ctx, messages.AuditVoid, why); err != nil {
-		c.log().Error("the audit line of a void approval cannot be stored: check the stream AUDIT", "approval", q.ID, "why", why.Message, "err", err)
+		c.log().Error("the audit line of a void approval cannot be stored: check the stream AUDIT",
+			"approval", q.ID, "why", why.Message, "err", err)
 	}
 }
 

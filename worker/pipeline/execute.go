@@ -89,7 +89,8 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 	case a := <-answers:
 		return a
 	case <-grace.C:
-		c.log().Error("the tool ignores its cancellation and still runs; the worker goes on without it", "phase", phase, "grace", c.cfg.KillGrace)
+		c.log().Error("the tool ignores its cancellation and still runs; the worker goes on without it",
+			"phase", phase, "grace", c.cfg.KillGrace)
 		c.cfg.LeftBehind(c.job.Tool)
 		return toolReturn{err: errLeftBehind}
 	}
@@ -150,7 +151,8 @@ func (c *callRun) details(v any) (details any) {
 	}()
 	raw, err := rawjson.Marshal(v)
 	if err != nil || len(raw) > maxDetails {
-		c.log().Warn("the details of the tool's error are too large or not JSON and are dropped", "bytes", len(raw), "unwritable", err != nil)
+		c.log().Warn("the details of the tool's error are too large or not JSON and are dropped",
+			"bytes", len(raw), "unwritable", err != nil)
 		return nil
 	}
 	return json.RawMessage(raw)

@@ -64,7 +64,8 @@ func (c *callRun) refused() *failure {
 // deniedBy records that the hook refused the call.
 func (c *callRun) deniedBy(hook string) {
 	c.ruling = permission.Ruling{
-		Permission: messages.Permission{Effect: string(permission.Deny), Source: "hook", Rule: hook}, Reason: "the hook " + hook + " refuses it",
+		Permission: messages.Permission{Effect: string(permission.Deny), Source: "hook", Rule: hook},
+		Reason:     "the hook " + hook + " refuses it",
 	}
 }
 

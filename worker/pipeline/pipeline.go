@@ -130,7 +130,9 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // receives events, fills in their ids, and must not block. The error is a *call.HandBack for a call
 // that was planned to run beside others and must run alone, and a *call.Ask for a call that a
 // person has to allow first.
-func (p *Pipeline) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event)) (_ messages.Result, err error) {
+func (p *Pipeline) Run(
+	ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event),
+) (_ messages.Result, err error) {
 	ctx, span := p.span(ctx, job)
 	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
@@ -164,7 +166,8 @@ func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, emit func(messages
 		emit = func(messages.Event) {}
 	}
 	return &callRun{
-		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), emit: emit, phaseTimes: make(map[string]time.Duration, len(phases)),
+		Pipeline: p, job: job, prior: prior, input: frozenInput(job, prior), emit: emit,
+		phaseTimes: make(map[string]time.Duration, len(phases)),
 		result: messages.Result{
 			V: messages.Version, Index: job.Index, CallID: job.CallID, Tool: job.Tool, Started: time.Now(),
 		},

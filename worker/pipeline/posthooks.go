@@ -36,7 +36,9 @@ func (c *callRun) replace(r hook.Result) {
 	if r.Output == nil && r.Content == nil {
 		return
 	}
-	outcome, err := c.outcome(tool.Output{Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil})
+	outcome, err := c.outcome(tool.Output{
+		Value: r.Output, Content: r.Content, IsError: c.result.IsError && r.Content != nil,
+	})
 	if err != nil {
 		c.log().Error("the output of a hook is invalid; the output of the tool is kept", "hooks", r.PatchedBy)
 		// The error may quote the output, so it is logged at debug level only.

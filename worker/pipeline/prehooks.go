@@ -36,7 +36,8 @@ func (c *callRun) preHooks(ctx context.Context) error {
 			"The hook %s could not run (%s), so the call was refused. It was not run.", c.hooks.Refused.Hook, c.hooks.Refused.Cause)
 	case c.hooks.Opinion == hook.Deny:
 		c.deniedBy(c.hooks.By)
-		return fail(messages.StatusDenied, messages.CodeHookDenied, "Denied by the hook %s%s.", c.hooks.By, because(c.hooks.Reason))
+		return fail(messages.StatusDenied, messages.CodeHookDenied, "Denied by the hook %s%s.",
+			c.hooks.By, because(c.hooks.Reason))
 	case c.hooks.Input == nil:
 		return nil
 	case frozen && same(c.hooks.Input, c.input):

@@ -67,7 +67,8 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx) // another worker tries again
 	}
-	notApplied := fail(messages.StatusTimeout, messages.CodeTimeout, "%s was stopped before its end. It was not applied.", c.job.Tool)
+	notApplied := fail(messages.StatusTimeout, messages.CodeTimeout,
+		"%s was stopped before its end. It was not applied.", c.job.Tool)
 	notApplied.err.Retryable = true
 	return notApplied
 }

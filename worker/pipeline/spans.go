@@ -107,7 +107,8 @@ func (c *callRun) closeSpan(err error) {
 	if err != nil {
 		return
 	}
-	c.span.SetAttributes(tracing.CallStatus.String(string(c.result.Status)), tracing.ResultBytes.Int(sizeOf(c.result.Output, c.result.Content)))
+	c.span.SetAttributes(tracing.CallStatus.String(string(c.result.Status)),
+		tracing.ResultBytes.Int(sizeOf(c.result.Output, c.result.Content)))
 	if c.result.Truncated != nil {
 		c.span.SetAttributes(tracing.Truncated.Bool(true))
 	}

@@ -27,7 +27,8 @@ func (c *callRun) validate(context.Context) error {
 	schema, err := schemas.Compile(c.tool.InputSchema) // a cache hit: the registry has compiled it
 	if err != nil {
 		c.log().Error("the schema of the tool cannot be compiled; correct its definition", "err", err)
-		return fail(messages.StatusError, messages.CodeInternal, "The schema of %s cannot be used. It was not run.", c.job.Tool)
+		return fail(messages.StatusError, messages.CodeInternal,
+			"The schema of %s cannot be used. It was not run.", c.job.Tool)
 	}
 	if err := schema.Validate(c.input); err != nil {
 		f := fail(messages.StatusValidationError, messages.CodeInvalidArguments,

@@ -59,7 +59,8 @@ func NewNames(p messages.Provider, tools ...string) (Names, error) {
 		case taken && other == tool:
 			return Names{}, fmt.Errorf("tool %.80q is defined twice", tool)
 		case taken:
-			return Names{}, fmt.Errorf("tools %.80q and %.80q are both called %q on %s: rename one", min(tool, other), max(tool, other), wire, p)
+			return Names{}, fmt.Errorf("tools %.80q and %.80q are both called %q on %s: rename one",
+				min(tool, other), max(tool, other), wire, p)
 		}
 		n.tools[wire] = tool
 	}

@@ -153,7 +153,8 @@ func (c *strictCopy) scalars(n node) bool {
 // over reports whether the schema exceeds what the provider compiles.
 func (c *strictCopy) over() bool {
 	over := func(n, limit int) bool { return limit > 0 && n > limit }
-	return over(c.seen.depth, c.schema.depth) || over(c.seen.properties, c.schema.properties) || over(c.seen.enums, c.schema.enums)
+	return over(c.seen.depth, c.schema.depth) || over(c.seen.properties, c.schema.properties) ||
+		over(c.seen.enums, c.schema.enums)
 }
 
 // checkRequest refuses strict tools that together exceed what the provider compiles for one
@@ -168,7 +169,8 @@ func (s subset) checkRequest(p messages.Provider, sum counts) error {
 		{"schemas of several types in strict tools", sum.unions, s.request.unions},
 	} {
 		if limit.max > 0 && limit.n > limit.max {
-			return fmt.Errorf("%d %s: %s takes at most %d in one request; export fewer tools, or without strict", limit.n, limit.what, p, limit.max)
+			return fmt.Errorf("%d %s: %s takes at most %d in one request; export fewer tools, or without strict",
+				limit.n, limit.what, p, limit.max)
 		}
 	}
 	return nil

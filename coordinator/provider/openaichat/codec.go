@@ -26,7 +26,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 		turn = choices.First().Get("message")
 	}
 	if legacy := turn.Get("function_call"); !legacy.None() {
-		legacy.RefuseAs(messages.ClassUnsupportedCall, "the single function_call of old has no id to answer; ask the model with tools instead of functions")
+		legacy.RefuseAs(messages.ClassUnsupportedCall,
+			"the single function_call of old has no id to answer; ask the model with tools instead of functions")
 	}
 	turn.Role("assistant")
 	checkContent(turn)

@@ -44,7 +44,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 			r.Add(item, customCall(item))
 		case itemType == "tool_search_call" && item.Get("execution").TextOr("server") != "client":
 		case slices.Contains(notOurs, itemType):
-			item.RefuseAs(messages.ClassUnsupportedCall, "%s needs an answer of its own type, which the agent must give itself", itemType)
+			item.RefuseAs(messages.ClassUnsupportedCall,
+				"%s needs an answer of its own type, which the agent must give itself", itemType)
 		default:
 			item.ForeignType(itemType)
 		}

@@ -88,7 +88,8 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	}
 	f := &fleet{dir: dir, url: "nats://" + addr, release: release, log: log, people: people}
 	env := append(os.Environ(), cfg.Settings...)
-	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules, "TOOLFLEET_APPROVAL_TTL="+askFor.String())
+	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules,
+		"TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
 		return &member{name: name, args: args, env: env, dir: dir, log: log}
 	}
@@ -96,7 +97,8 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 		return []string{"nats", "--listen", addr, "--data", filepath.Join(dir, "data")}
 	})
 	for i := range cfg.Coordinators {
-		f.coordinators = append(f.coordinators, place(fmt.Sprint("coordinator-", i+1), func(string) []string { return []string{"coordinator"} }))
+		f.coordinators = append(f.coordinators, place(fmt.Sprint("coordinator-", i+1),
+			func(string) []string { return []string{"coordinator"} }))
 	}
 	for i := range cfg.Workers {
 		f.workers = append(f.workers, place(fmt.Sprint("worker-", i+1), func(process string) []string {

@@ -32,7 +32,8 @@ func (c *checker) order() {
 			}
 			for _, s := range r.starts {
 				if s.place < before {
-					c.report(Order, key.String(), "%s started it in line %d, and %s ended in line %d", s.Worker, s.place+1, whose, before+1)
+					c.report(Order, key.String(), "%s started it in line %d, and %s ended in line %d",
+						s.Worker, s.place+1, whose, before+1)
 				}
 			}
 			at := lastPlace(r, b.result(i), writes)

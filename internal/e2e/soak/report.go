@@ -237,7 +237,8 @@ func (r *Report) Print(out io.Writer) {
 		r.Answers[messages.VerdictApprove], r.Answers[messages.VerdictEdit], r.Answers[messages.VerdictDeny], r.Taken, r.Unanswered)
 	row("aborts asked for", "%d; batches submitted again when they had their reply: %d", r.Aborts, r.Resubmitted)
 	row("results", "%s", statuses(r.Statuses))
-	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end", r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
+	row("outcome_unknown", "%d; the ledger has %d once calls that were cut short between start and end",
+		r.Statuses[messages.StatusOutcomeUnknown], r.CutShort)
 	row("idempotent calls run again", "%d; starts that the fence shuts out: %d", r.Retaken, r.Shut)
 	row("wrongly reported as unknown", "%d", r.Unknowns)
 	row("jobs left in their queue", "%d", r.Jobs)

@@ -165,12 +165,14 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	case ctx.Err() == nil:
 		err = notStarted(p.whyNot(err))
 	}
-	log := p.log.With("session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx), "event", q.Event)
+	log := p.log.With("session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx),
+		"event", q.Event)
 	if said := result.Stderr.Bytes(); len(said) > 0 && (err != nil || result.ExitCode != exitBlock) {
 		log.Debug("a hook wrote to stderr", "stderr", string(said))
 	}
 	if wrong := new(misfit); errors.As(err, &wrong) {
-		log.Debug("the answer of a hook holds an unknown field or value", "wrong", wrong.what, "said", fmt.Sprintf("%.80s", wrong.said))
+		log.Debug("the answer of a hook holds an unknown field or value", "wrong", wrong.what,
+			"said", fmt.Sprintf("%.80s", wrong.said))
 	}
 	return a, err
 }
@@ -246,7 +248,8 @@ func (q request) answered(r process.Result, gate bool) (answer, error) {
 		return answer{}, nil
 	}
 	if _, err := rawjson.Object(stdout); err != nil {
-		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(check(stdout), err)))
+		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w",
+			cmp.Or(check(stdout), err)))
 	}
 	a, err := q.read(stdout)
 	if err != nil {

@@ -65,7 +65,9 @@ func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) 
 		header: header, timeout: timeout,
 		client: &http.Client{
 			// Probes are rare, so a connection that is kept open would mostly be stale.
-			Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders},
+			Transport: &http.Transport{
+				DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders,
+			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil

@@ -23,14 +23,16 @@ func main() {
 func run() int {
 	cfg := soak.Config{Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }}
 	flag.DurationVar(&cfg.Duration, "duration", time.Hour, "how long to go on")
-	flag.DurationVar(&cfg.Every, "every", 2*time.Second, "mean time between two faults; the default comes to some 1,000 kills in an hour")
+	flag.DurationVar(&cfg.Every, "every", 2*time.Second,
+		"mean time between two faults; the default comes to some 1,000 kills in an hour")
 	flag.Uint64Var(&cfg.Seed, "seed", rand.Uint64(), "fixes faults and batches (default: another one each time)")
 	flag.IntVar(&cfg.Sessions, "sessions", 8, "sessions, each with an agent of its own")
 	flag.IntVar(&cfg.Workers, "workers", 3, "workers")
 	flag.IntVar(&cfg.Coordinators, "coordinators", 2, "coordinators")
 	flag.DurationVar(&cfg.Think, "think", 1500*time.Millisecond, "longest pause of a session between two batches")
 	flag.StringVar(&cfg.Dir, "dir", "", "an empty folder for data, logs and ledger (default: a temporary one, removed when all went well)")
-	mix := flag.String("faults", soak.DefaultMix().String(), "kinds of fault, each with how often it comes up among the others")
+	mix := flag.String("faults", soak.DefaultMix().String(),
+		"kinds of fault, each with how often it comes up among the others")
 	scenario := flag.String("scenario", "", "restarts: the server is restarted five times under 25 sessions; the default breaks everything at random")
 	runs := flag.Int("runs", 1, "how many runs of a scenario, each with the next seed; it ends at the first that breaks a rule")
 	flag.Usage = usage
