@@ -194,7 +194,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 			}
 			for key, want := range map[attribute.Key]string{
 				tracing.Batch: "b", tracing.ConversationID: "s", tracing.Tenant: "_", tracing.Provider: "canonical", tracing.Round: "3", tracing.MessagingCount: "3",
-				tracing.Stages: fmt.Sprint(len(stages)), tracing.BatchStatus: "completed", tracing.Rested: "", tracing.Resumed: "", tracing.ErrorType: "",
+				tracing.Stages: fmt.Sprint(len(stages)), tracing.BatchStatus: "completed", tracing.Suspended: "", tracing.Resumed: "", tracing.ErrorType: "",
 				tracing.MessagingDestination: "toolfleet.batch.{tenant}.{session}.{batch}", tracing.MessagingSystem: "nats",
 			} {
 				if got := attr(drive, key); got != want {
@@ -328,7 +328,7 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 		o.until("the drive is ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 1 })
 		r.allEnded(t)
 		first := r.named(tracing.ProcessBatch)[0]
-		if attr(first, tracing.Rested) != "true" || attr(first, tracing.BatchStatus) != "" || first.Status().Code != codes.Unset || first.EndTime().Sub(first.StartTime()) > soon {
+		if attr(first, tracing.Suspended) != "true" || attr(first, tracing.BatchStatus) != "" || first.Status().Code != codes.Unset || first.EndTime().Sub(first.StartTime()) > soon {
 			t.Errorf("the first drive: %v, %v", first.Status(), first.Attributes())
 		}
 		parked, err := o.journal.Question(t.Context(), key.Call(0))
@@ -346,7 +346,7 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 		if got := links(second); len(got) != 1 || got[0] != tracing.Driven+" "+asked {
 			t.Errorf("the second drive is linked to %v, want %s", got, asked)
 		}
-		if second.Parent().SpanID().String() != agentSpan || attr(second, tracing.Resumed) != "true" || attr(second, tracing.Rested) != "" || len(r.named(tracing.SendCall)) != 2 {
+		if second.Parent().SpanID().String() != agentSpan || attr(second, tracing.Resumed) != "true" || attr(second, tracing.Suspended) != "" || len(r.named(tracing.SendCall)) != 2 {
 			t.Errorf("the second drive: under %v, %v; %d sends", second.Parent().SpanID(), second.Attributes(), len(r.named(tracing.SendCall)))
 		}
 		decide := r.named(tracing.Decide)

@@ -146,7 +146,7 @@ func (b *Batch) describe(end End) {
 		about = append(about, tracing.Resumed.Bool(true))
 	}
 	if end.Suspended {
-		about = append(about, tracing.Rested.Bool(true))
+		about = append(about, tracing.Suspended.Bool(true))
 	}
 	if end.Status != "" {
 		about = append(about, tracing.BatchStatus.String(string(end.Status)))

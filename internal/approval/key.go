@@ -44,7 +44,7 @@ func ReadKey(path string) (Key, error) {
 		return Key{}, fmt.Errorf("read the key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return Key{}, fmt.Errorf("the key in %s is open to others (mode %04o): set it to 0600 (chmod 600), or make a new key if somebody may have read it", path, mode)
+		return Key{}, fmt.Errorf("the key in %s is open to others (mode %04o): set it to 0600 (chmod 600), or make a new key if another user may have read it", path, mode)
 	}
 	seed, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {

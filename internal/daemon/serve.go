@@ -60,7 +60,7 @@ func Usable(ctx context.Context, conn *bus.Conn) error {
 }
 
 // SafeToStore refuses a server that is known to lose acknowledged messages in a power failure,
-// unless unsafe_sync accepts that. If the server does not tell, it only logs a warning.
+// unless unsafe_sync accepts that. If the server does not report its mode, it only logs a warning.
 func SafeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
 	const how = "set jetstream { sync_interval: always } on the NATS server"
 	switch mode := conn.SyncMode(ctx); {

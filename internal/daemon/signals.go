@@ -16,16 +16,16 @@ var errInterrupted = errors.New("interrupted")
 // stop. If the program called Patience, the second asks for a quick stop and the third exits the
 // process; else the second exits it. Such an exit has status 1.
 type Signals struct {
-	hurry  chan struct{} // closed at the second
-	gentle atomic.Bool   // Patience was called
-	stop   func()
+	quickStop    chan struct{} // closed at the second
+	hasQuickStop atomic.Bool   // Patience was called
+	stop         func()
 }
 
 // Patience returns the channel that the second signal closes. A caller promises to stop quickly
 // then.
 func (s *Signals) Patience() <-chan struct{} {
-	s.gentle.Store(true)
-	return s.hurry
+	s.hasQuickStop.Store(true)
+	return s.quickStop
 }
 
 // Stop ends the counting, and the context.
@@ -34,7 +34,7 @@ func (s *Signals) Stop() { s.stop() }
 // UntilSignal returns a context that ends at the first signal.
 func UntilSignal(parent context.Context) (context.Context, *Signals) {
 	ctx, cancel := context.WithCancelCause(parent)
-	s := &Signals{hurry: make(chan struct{})}
+	s := &Signals{quickStop: make(chan struct{})}
 	came := make(chan os.Signal, 3)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
 	// The reader of our output may close the pipe. Catch SIGPIPE, so that running work still ends
@@ -53,8 +53,8 @@ func UntilSignal(parent context.Context) (context.Context, *Signals) {
 		if _, open := <-came; !open {
 			return
 		}
-		if s.gentle.Load() {
-			close(s.hurry)
+		if s.hasQuickStop.Load() {
+			close(s.quickStop)
 			if _, open := <-came; !open {
 				return
 			}

@@ -104,7 +104,7 @@ func (ids *Identities) Renew(who string) {
 func (ids *Identities) Seed(who string) string {
 	ids.tb.Helper()
 	if ids.seeds[who] == "" {
-		ids.tb.Fatalf("nobody is called %q", who)
+		ids.tb.Fatalf("there is no identity %q", who)
 	}
 	return ids.seeds[who]
 }

@@ -57,7 +57,7 @@ const (
 	Stages        = attribute.Key("toolfleet.batch.stages")
 	Round         = attribute.Key("toolfleet.batch.round")
 	Resumed       = attribute.Key("toolfleet.batch.resumed") // the batch was driven before
-	Rested        = attribute.Key("toolfleet.batch.rested")  // suspended: waits for people only
+	Suspended     = attribute.Key("toolfleet.batch.rested")  // suspended: waits for people only
 	StageIndex    = attribute.Key("toolfleet.stage.index")
 	StageCalls    = attribute.Key("toolfleet.stage.calls")
 	Concurrent    = attribute.Key("toolfleet.stage.concurrent")

@@ -13,22 +13,22 @@ import (
 
 func TestReport(t *testing.T) {
 	broken := Hook{Name: "b", Class: Observe, Before: func(context.Context, Call) (Verdict, error) { return Verdict{}, errors.New("SECRET") }}
-	var heard []messages.HookMessage
+	var got []messages.HookMessage
 	r := mustSet(t,
 		before("a", 0, Verdict{Opinion: Ask, Reason: "big", Context: "note", Stop: true, StopReason: "enough"}), broken, before("c", 0, Verdict{}),
 		Hook{Name: "d", Match: "other", Before: broken.Before}, Hook{Name: "e", After: func(context.Context, Call, Done) (Change, error) { return Change{}, nil }},
-	).Before(t.Context(), aCall, func(m messages.HookMessage) { heard = append(heard, m) })
-	said := []messages.HookMessage{
+	).Before(t.Context(), aCall, func(m messages.HookMessage) { got = append(got, m) })
+	sent := []messages.HookMessage{
 		{Type: messages.HookPermissionDecision, Hook: "a", Opinion: "ask", Text: "big"},
 		{Type: messages.HookAdditionalContext, Hook: "a", Text: "note"},
 		{Type: messages.HookStoppedContinuation, Hook: "a", Text: "enough"},
 		{Type: messages.HookErrorInExecution, Hook: "b"},
 	}
-	want := &messages.Hooks{Count: 3, Messages: said, Stop: "a", StopReason: "enough", Opinion: "ask", By: "a", Reason: "big", Context: []string{"note"}}
+	want := &messages.Hooks{Count: 3, Messages: sent, Stop: "a", StopReason: "enough", Opinion: "ask", By: "a", Reason: "big", Context: []string{"note"}}
 	if diff := cmp.Diff(want, r.Report()); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(said, heard); diff != "" {
+	if diff := cmp.Diff(sent, got); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(want, Reported(r.Report()).Report()); diff != "" {
@@ -36,7 +36,7 @@ func TestReport(t *testing.T) {
 	}
 
 	after := Result{Count: 2, Messages: []messages.HookMessage{{Type: messages.HookErrorInExecution, Hook: "z"}}, Stop: "z", Context: []string{"x"}}
-	want = &messages.Hooks{Count: 5, Messages: append(said, after.Messages...), Stop: "a", StopReason: "enough"}
+	want = &messages.Hooks{Count: 5, Messages: append(sent, after.Messages...), Stop: "a", StopReason: "enough"}
 	if diff := cmp.Diff(want, Summary(r, after)); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}

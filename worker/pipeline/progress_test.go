@@ -22,7 +22,7 @@ import (
 )
 
 // watched runs a tool and returns what watchers receive, as on the wire, and when.
-func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
+func watched(t *testing.T, runner tool.Runner, input string) (reports []string) {
 	t.Helper()
 	promise := schemas.Tool{Name: "tool", Kind: messages.KindRead, InputSchema: json.RawMessage(`{"type":"object"}`), TimeoutMS: 60_000}
 	reg := &tool.Registry{}
@@ -39,16 +39,16 @@ func watched(t *testing.T, runner tool.Runner, input string) (told []string) {
 		if err != nil {
 			t.Error(err)
 		}
-		told = append(told, fmt.Sprintf("%s %s", time.Since(began), raw))
+		reports = append(reports, fmt.Sprintf("%s %s", time.Since(began), raw))
 	})
 	if err != nil || r.Status != messages.StatusOK {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	return told
+	return reports
 }
 
-// telling is a tool that reports these, with these pauses.
-func telling(all ...any) tool.Runner {
+// reporter is a tool that reports these, with these pauses.
+func reporter(all ...any) tool.Runner {
 	return tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) {
 		for _, what := range all {
 			switch what := what.(type) {
@@ -69,7 +69,7 @@ func telling(all ...any) tool.Runner {
 // Progress never goes back, and is a number from 0 to 1, whatever a tool in Go reports.
 func TestReportsNeverGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got := watched(t, telling(
+		got := watched(t, reporter(
 			math.NaN(), math.Inf(-1), -0.5, 1.5, math.Inf(1), time.Second,
 			0.5, messages.Progress{Fraction: 0.3, Text: "again"}, "words", messages.Progress{Fraction: math.NaN(), Text: "\xff"}, 1.0,
 		), `{}`)
@@ -91,7 +91,7 @@ func TestReportsAreShort(t *testing.T) {
 			"x" + strings.Repeat("é", maxReport/2): "x" + strings.Repeat("é", maxReport/2-1),
 			strings.Repeat("é", maxReport/2):       strings.Repeat("é", maxReport/2),
 		} {
-			if diff := cmp.Diff([]string{`0s {"text":"` + want + `"}`}, watched(t, telling(text), `{}`)); diff != "" {
+			if diff := cmp.Diff([]string{`0s {"text":"` + want + `"}`}, watched(t, reporter(text), `{}`)); diff != "" {
 				t.Errorf("a text of %d bytes: %.200s", len(text), diff)
 			}
 		}
@@ -110,7 +110,7 @@ func TestReportsAreFew(t *testing.T) {
 		for i := range 20 {
 			all = append(all, fmt.Sprint("late ", i))
 		}
-		got := watched(t, telling(all...), `{}`)
+		got := watched(t, reporter(all...), `{}`)
 		want := []string{
 			`0s {"fraction":0.005}`, `0s {"fraction":0.005,"text":"step 0"}`,
 			`3.1ms {"fraction":0.01}`, `3.1ms {"fraction":0.01,"text":"step 1"}`,

@@ -162,7 +162,7 @@ func TestTheSpansOfACall(t *testing.T) {
 		"our own panic": {cfg: func(c *Config) {
 			c.Now = func(context.Context) time.Time { panic("SECRET") }
 			c.Rules = rules(t, "", "ask w")
-			c.Approvals = somebody{}
+			c.Approvals = oneApprover{}
 		},
 			want: "execute_tool w (internal):" + upTo4 + " (internal) post-hooks"},
 	} {
@@ -216,11 +216,11 @@ func TestTheSpansOfACall(t *testing.T) {
 	}
 }
 
-// somebody is one approver.
-type somebody struct{}
+// oneApprover is one approver.
+type oneApprover struct{}
 
-func (somebody) Len() int                                 { return 1 }
-func (somebody) Holds(messages.Approval, time.Time) error { return nil }
+func (oneApprover) Len() int                                 { return 1 }
+func (oneApprover) Holds(messages.Approval, time.Time) error { return nil }
 
 // A question is no failure, and the attempt that runs on its answer names the approval.
 func TestTheSpansOfAQuestion(t *testing.T) {

@@ -264,7 +264,7 @@ func (s suite) tooMany(t *testing.T) {
 }
 
 // Marked returns the answer with this text in a dialect that has no flag for failures: the text
-// tells, either with the mark "Error: " or as our JSON error body.
+// marks a failure, either with the mark "Error: " or as our JSON error body.
 func Marked(id, text string) Answer {
 	a := Answer{ID: id, Text: text}
 	if text, ok := strings.CutPrefix(text, "Error: "); ok {

@@ -14,7 +14,7 @@ import (
 // without such a null is returned as the same bytes; otherwise digits are kept.
 //
 // Only agents that export with StrictNullable may use it: from any other model such a null is a
-// mistake, and the model should be told.
+// mistake, and the model should get the error.
 func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	root, err := parse(schema)
 	if err != nil {

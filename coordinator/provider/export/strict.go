@@ -90,7 +90,7 @@ func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 }
 
 // makeChoice makes the branches of an anyOf strict. No property in them becomes nullable: a null
-// that stands for a missing property could not be told from a null that the tool wants.
+// that stands for a missing property would look like a null that the tool wants.
 func (c *strictCopy) makeChoice(n node, depth int) bool {
 	branches, ok := onlyAnyOf(n)
 	c.seen.unions++

@@ -83,7 +83,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 	event := string(q.Event)
 	m.take("hookEventName", &event)
 	if strings.TrimSuffix(event, "Failure") != strings.TrimSuffix(string(q.Event), "Failure") {
-		m.fail(&misfit{"hookEventName: asked was " + string(q.Event), event})
+		m.fail(&invalidAnswer{"hookEventName: asked was " + string(q.Event), event})
 	}
 	m.take("additionalContext", &a.context)
 	if q.Event != preToolUse {
@@ -150,17 +150,17 @@ func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	return list, !slices.ContainsFunc(list, func(b messages.Block) bool { return !slices.Contains(known, b.Type) })
 }
 
-// misfit is something wrong with an answer. Its text leaves out what the program said, because
-// everyone can read the log and programs say secrets.
-type misfit struct{ what, said string }
+// invalidAnswer is an error in an answer. Its text leaves out what the program printed, because the
+// output may hold secrets and many people can read the log.
+type invalidAnswer struct{ problem, quote string }
 
-func (m *misfit) Error() string { return m.what }
+func (m *invalidAnswer) Error() string { return m.problem }
 
 // check is [rawjson.Check], but its error does not quote the program.
 func check(stdout []byte) error {
 	err := rawjson.Check(stdout)
 	if err != nil && strings.HasPrefix(err.Error(), "key ") {
-		return &misfit{"a key appears twice in one object", err.Error()}
+		return &invalidAnswer{"a key appears twice in one object", err.Error()}
 	}
 	return err
 }
@@ -168,7 +168,7 @@ func check(stdout []byte) error {
 // members is an object that is read member by member. It keeps the first error.
 type members struct {
 	where string
-	left  map[string]json.RawMessage
+	rest  map[string]json.RawMessage
 	err   error
 }
 
@@ -177,13 +177,13 @@ func open(where string, raw json.RawMessage) (*members, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s%w", where, err)
 	}
-	return &members{where: where, left: left}, nil
+	return &members{where: where, rest: left}, nil
 }
 
 // value removes and returns a member, or returns nil if it is absent or null.
 func (m *members) value(name string) json.RawMessage {
-	raw := m.left[name]
-	delete(m.left, name)
+	raw := m.rest[name]
+	delete(m.rest, name)
 	if string(raw) == "null" {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (m *members) choice(name string, words ...string) (word string) {
 		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
 	} else if raw != nil && !slices.Contains(words, word) {
 		last := len(words) - 1
-		m.fail(&misfit{fmt.Sprintf("%s: want %s or %s", name, strings.Join(words[:last], ", "), words[last]), word})
+		m.fail(&invalidAnswer{fmt.Sprintf("%s: want %s or %s", name, strings.Join(words[:last], ", "), words[last]), word})
 	}
 	return word
 }
@@ -217,12 +217,12 @@ func (m *members) fail(err error) {
 
 // end returns the first error. A member that was not read is an error too.
 func (m *members) end() error {
-	if len(m.left) > 0 && m.err == nil {
+	if len(m.rest) > 0 && m.err == nil {
 		what := "a key is not known here"
 		if of, inner := strings.CutSuffix(m.where, "."); inner {
 			what = "a key of " + of + " is not known here"
 		}
-		m.err = &misfit{what, slices.Min(slices.Collect(maps.Keys(m.left)))}
+		m.err = &invalidAnswer{what, slices.Min(slices.Collect(maps.Keys(m.rest)))}
 	}
 	return m.err
 }

@@ -80,7 +80,7 @@ func New(cfg Config) (hook.Hook, error) {
 		errs = append(errs, err)
 		h.BeforeProgram = p.name
 		h.Before = func(ctx context.Context, call hook.Call) (hook.Verdict, error) {
-			a, err := p.ask(ctx, before(call))
+			a, err := p.run(ctx, before(call))
 			return hook.Verdict{
 				Opinion: a.opinion, Reason: a.reason, Input: a.input, Stop: a.stop, StopReason: a.stopReason, Context: a.context,
 			}, err
@@ -91,7 +91,7 @@ func New(cfg Config) (hook.Hook, error) {
 		errs = append(errs, err)
 		h.AfterProgram = p.name
 		h.After = func(ctx context.Context, call hook.Call, done hook.Done) (hook.Change, error) {
-			a, err := p.ask(ctx, after(call, done))
+			a, err := p.run(ctx, after(call, done))
 			return hook.Change{Output: a.output, Content: a.content, Stop: a.stop, StopReason: a.stopReason, Context: a.context}, err
 		}
 	}
@@ -128,14 +128,14 @@ func newProgram(cfg Config, command []string) (program, error) {
 		p.args[0] = filepath.Join(dir, command[0])
 	}
 	if _, err := exec.LookPath(p.args[0]); err != nil {
-		p.warn(cfg.Class, startError(err))
+		p.logMissing(cfg.Class, startError(err))
 	}
 	return p, nil
 }
 
-// warn logs that a program is missing. For a gate the level is error, because calls are refused
+// logMissing logs that a program is missing. For a gate the level is error, because calls are refused
 // until the program is there, and the operator should learn it before the first of them.
-func (p program) warn(class hook.Class, err error) {
+func (p program) logMissing(class hook.Class, err error) {
 	level, means := slog.LevelError, "calls that it is asked about are refused"
 	if !p.gate {
 		level, means = slog.LevelWarn, "calls go on without it"
@@ -144,8 +144,8 @@ func (p program) warn(class hook.Class, err error) {
 		"class", cmp.Or(class, hook.Gate), "program", p.name, "folder", p.dir, "err", err)
 }
 
-// ask runs the program once. An error means that it could not run.
-func (p program) ask(ctx context.Context, q request) (answer, error) {
+// run runs the program once. An error means that it could not run.
+func (p program) run(ctx context.Context, q request) (answer, error) {
 	q.Cwd = p.dir
 	stdin, err := rawjson.Marshal(q)
 	if err != nil {
@@ -161,18 +161,18 @@ func (p program) ask(ctx context.Context, q request) (answer, error) {
 	var a answer
 	switch {
 	case err == nil:
-		a, err = q.answered(result, p.gate)
+		a, err = q.parseResult(result, p.gate)
 	case ctx.Err() == nil:
-		err = notStarted(p.whyNot(err))
+		err = notStarted(p.explainStart(err))
 	}
 	log := p.log.With("session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx),
 		"event", q.Event)
-	if said := result.Stderr.Bytes(); len(said) > 0 && (err != nil || result.ExitCode != exitBlock) {
-		log.Debug("a hook wrote to stderr", "stderr", string(said))
+	if stderr := result.Stderr.Bytes(); len(stderr) > 0 && (err != nil || result.ExitCode != exitBlock) {
+		log.Debug("a hook wrote to stderr", "stderr", string(stderr))
 	}
-	if wrong := new(misfit); errors.As(err, &wrong) {
-		log.Debug("the answer of a hook holds an unknown field or value", "wrong", wrong.what,
-			"said", fmt.Sprintf("%.80s", wrong.said))
+	if invalid := new(invalidAnswer); errors.As(err, &invalid) {
+		log.Debug("the answer of a hook holds an unknown field or value", "wrong", invalid.problem,
+			"said", fmt.Sprintf("%.80s", invalid.quote))
 	}
 	return a, err
 }
@@ -181,9 +181,9 @@ func notStarted(err error) error {
 	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
 }
 
-// whyNot returns why the program could not be started, without its path, which the caller names
+// explainStart returns why the program could not be started, without its path, which the caller names
 // anyway.
-func (p program) whyNot(err error) error {
+func (p program) explainStart(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner
 	}
@@ -226,34 +226,34 @@ func (p program) environ(ctx context.Context) ([]string, error) {
 	return env, nil
 }
 
-// answered turns the end of the program into an answer.
-func (q request) answered(r process.Result, gate bool) (answer, error) {
-	said := strings.TrimSpace(string(r.Stderr.Bytes()))
+// parseResult turns the end of the program into an answer.
+func (q request) parseResult(r process.Result, gate bool) (answer, error) {
+	stderr := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {
 	case r.ExitCode == exitBlock && !gate:
 		return answer{}, ended("exit status 2, and it is no gate")
-	case r.ExitCode == exitBlock && said == "":
+	case r.ExitCode == exitBlock && stderr == "":
 		return answer{}, ended("exit status 2 and no reason on stderr")
 	case r.ExitCode == exitBlock && q.Event == preToolUse:
-		return answer{opinion: hook.Deny, reason: said}, nil
-	case r.ExitCode == exitBlock: // the tool has run, so the model is told
-		return answer{context: said}, nil
+		return answer{opinion: hook.Deny, reason: stderr}, nil
+	case r.ExitCode == exitBlock: // the tool has run, so the text goes to the model
+		return answer{context: stderr}, nil
 	case r.ExitCode != 0:
 		return answer{}, ended(r.Status())
 	case r.Stdout.Dropped > 0:
-		return answer{}, unusable(fmt.Errorf("its answer has more than %d bytes", maxAnswer))
+		return answer{}, invalidFault(fmt.Errorf("its answer has more than %d bytes", maxAnswer))
 	}
 	stdout := bytes.TrimSpace(r.Stdout.Bytes())
 	if len(stdout) == 0 {
 		return answer{}, nil
 	}
 	if _, err := rawjson.Object(stdout); err != nil {
-		return answer{}, unusable(fmt.Errorf("it answered with something that is no JSON object: %w",
+		return answer{}, invalidFault(fmt.Errorf("it answered with something that is no JSON object: %w",
 			cmp.Or(check(stdout), err)))
 	}
 	a, err := q.read(stdout)
 	if err != nil {
-		return answer{}, unusable(fmt.Errorf("its answer cannot be used: %w", err))
+		return answer{}, invalidFault(fmt.Errorf("its answer cannot be used: %w", err))
 	}
 	return a, nil
 }
@@ -262,4 +262,4 @@ func ended(how string) error {
 	return &hook.Fault{Cause: hook.BadExit, Err: fmt.Errorf("it ended with %s", how)}
 }
 
-func unusable(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }
+func invalidFault(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }

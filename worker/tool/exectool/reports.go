@@ -45,7 +45,7 @@ func (r *reports) Add(chunk []byte) {
 		}
 		chunk = rest
 		if ends {
-			r.take()
+			r.emitLine()
 		}
 	}
 }
@@ -65,11 +65,11 @@ func beforeLast(chunk []byte, n int) int {
 func (r *reports) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.take()
+	r.emitLine()
 }
 
-// take reports the line that has ended. The caller holds mu.
-func (r *reports) take() {
+// emitLine reports the line that has ended. The caller holds mu.
+func (r *reports) emitLine() {
 	if p, ok := report(r.line); ok && !r.long {
 		r.emit(p)
 	}

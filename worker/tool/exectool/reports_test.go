@@ -124,8 +124,8 @@ func TestReportsInPieces(t *testing.T) {
 	}
 }
 
-// told runs a script and returns its progress reports beside its output.
-func told(t *testing.T, body string) (reports []messages.Progress, output string) {
+// runScript runs a script and returns its progress reports beside its output.
+func runScript(t *testing.T, body string) (reports []messages.Progress, output string) {
 	t.Helper()
 	c := call(`{}`)
 	c.Progress = func(p messages.Progress) { reports = append(reports, p) }
@@ -152,7 +152,7 @@ func TestProgressOfAProgram(t *testing.T) {
 		{`sleep 1000 & echo last >&3`, []messages.Progress{{Text: "last"}}},
 		{`setsid sh -c 'exec </dev/null >/dev/null 2>&1; sleep 1000' & echo last >&3`, []messages.Progress{{Text: "last"}}},
 	} {
-		reports, output := told(t, test.body+"\nprintf out")
+		reports, output := runScript(t, test.body+"\nprintf out")
 		if diff := cmp.Diff(test.want, reports); diff != "" || output != `"out"` {
 			t.Errorf("%s: printed %s\n%s", test.body, output, diff)
 		}
@@ -167,10 +167,10 @@ func TestProgressLeavesNoDescriptorOpen(t *testing.T) {
 		}
 		return len(fds)
 	}
-	told(t, "echo one >&3")
+	runScript(t, "echo one >&3")
 	before := open()
 	for range 20 {
-		told(t, "echo one >&3")
+		runScript(t, "echo one >&3")
 	}
 	if after := open(); after > before {
 		t.Errorf("%d descriptors are open, %d were before", after, before)

@@ -12,9 +12,9 @@ import (
 
 func TestTheServiceGetsTheTrace(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	var told []string
+	var headers []string
 	p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
-		told = append(told, r.Header.Get("traceparent")+" "+r.Header.Get("tracestate"))
+		headers = append(headers, r.Header.Get("traceparent")+" "+r.Header.Get("tracestate"))
 		says(200, "not_done")(w, r)
 	})
 	traced := tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}, "Tracestate": {"vendor=1"}})
@@ -23,7 +23,7 @@ func TestTheServiceGetsTheTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := []string{traceparent + " vendor=1", " "}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	if want := []string{traceparent + " vendor=1", " "}; !slices.Equal(headers, want) {
+		t.Errorf("told %q, want %q", headers, want)
 	}
 }

@@ -24,7 +24,7 @@ type Lines struct {
 
 	mu      sync.Mutex
 	pending []byte      // not reported yet; guarded by mu
-	timer   *time.Timer // runs while a report is owed; guarded by mu
+	timer   *time.Timer // runs while a report is pending; guarded by mu
 	last    time.Time   // time of the last report; guarded by mu
 	done    bool        // Flush was called; guarded by mu
 }
