@@ -43,9 +43,9 @@ func Line(tool string, input json.RawMessage) string {
 	if err != nil || rawjson.Check(input) != nil {
 		return string(append(line, " (arguments that cannot be read: ", shorten(runes(string(input)), `"`), ")").cut(maxLine))
 	}
-	room := max(minValue, min(maxValue, shared/max(1, len(members))))
+	budget := max(minValue, min(maxValue, shared/max(1, len(members))))
 	for _, key := range rawjson.SortedKeys(members) {
-		value := pieces{}.value(members[key], 0).cut(room)
+		value := pieces{}.value(members[key], 0).cut(budget)
 		line = append(line, " ", name(key, plainKey), "=", string(value))
 	}
 	return string(line.cut(maxLine))
@@ -105,22 +105,22 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	return append(p, shorten(runes(strings.TrimSpace(string(raw))), ""))
 }
 
-// cut joins the parts. When they have more than room characters together, it leaves out parts in
+// cut joins the parts. When they have more than budget characters together, it leaves out parts in
 // the middle. A single part that is too long stays, because it was shortened already.
-func (p pieces) cut(room int) (all []byte) {
+func (p pieces) cut(budget int) (all []byte) {
 	size := 0
 	for _, s := range p {
 		size += utf8.RuneCountInString(s)
 	}
-	if size <= room {
+	if size <= budget {
 		return []byte(strings.Join(p, ""))
 	}
 	head, tail, kept := 0, len(p), 0
-	for kept < room/2 && head < tail {
+	for kept < budget/2 && head < tail {
 		kept += utf8.RuneCountInString(p[head])
 		head++
 	}
-	for tail > head && kept+utf8.RuneCountInString(p[tail-1]) <= room {
+	for tail > head && kept+utf8.RuneCountInString(p[tail-1]) <= budget {
 		kept += utf8.RuneCountInString(p[tail-1])
 		tail--
 	}
@@ -244,10 +244,10 @@ func shorten(chars []string, quote string) string {
 	return quote + strings.Join(chars[:head], "") + quote + leftOut(tail-head) + quote + strings.Join(chars[tail:], "") + quote
 }
 
-// fit returns how many of the first characters fit into the room.
-func fit(chars []string, room int) int {
+// fit returns how many of the first characters fit into the budget.
+func fit(chars []string, budget int) int {
 	for i, c := range chars {
-		if room -= utf8.RuneCountInString(c); room < 0 {
+		if budget -= utf8.RuneCountInString(c); budget < 0 {
 			return i
 		}
 	}

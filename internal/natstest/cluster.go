@@ -45,14 +45,14 @@ type lastError struct {
 func (l *lastError) Noticef(string, ...any) {}
 func (l *lastError) Warnf(string, ...any)   {}
 func (l *lastError) Errorf(text string, of ...any) {
-	said := fmt.Sprintf(text, of...)
-	l.last.Store(&said)
+	line := fmt.Sprintf(text, of...)
+	l.last.Store(&line)
 }
 func (l *lastError) Fatalf(text string, of ...any) { l.Errorf(text, of...) }
 
 func (l *lastError) String() string {
-	if said := l.last.Load(); said != nil {
-		return *said
+	if line := l.last.Load(); line != nil {
+		return *line
 	}
 	return "it reports no error"
 }

@@ -39,17 +39,17 @@ func (p *policyCheck) fits(job wire.Job) bool {
 	return p.version != ""
 }
 
-func (p *policyCheck) logDifference(theirs string) {
+func (p *policyCheck) logDifference(other string) {
 	const next = "give every coordinator and worker the same policy file (--policy)"
 	switch {
 	case p.version == "":
 		p.idle.Store(time.Now().UnixNano())
 		p.log.Error("no call is taken: the coordinator has a policy, and this worker has none",
-			"coordinator_policy", theirs, "next", next)
-	case theirs == "":
+			"coordinator_policy", other, "next", next)
+	case other == "":
 		p.log.Warn("this worker has a policy, and the coordinator has none", "worker_policy", p.version, "next", next)
 	default:
 		p.log.Warn("the coordinator has another policy than this worker, which decides by its own",
-			"coordinator_policy", theirs, "worker_policy", p.version, "next", next)
+			"coordinator_policy", other, "worker_policy", p.version, "next", next)
 	}
 }

@@ -103,28 +103,28 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
 		return entry.Tool
 	}
-	said := entry.Tool
+	given := entry.Tool
 	own, _ := builtin.Promise(entry.Builtin)
-	own.Name = cmp.Or(said.Name, own.Name)
-	own.Description = cmp.Or(said.Description, own.Description)
-	own.Kind = cmp.Or(said.Kind, own.Kind)
-	own.TimeoutMS = cmp.Or(said.TimeoutMS, own.TimeoutMS)
-	own.OnCrash = cmp.Or(said.OnCrash, own.OnCrash)
-	own.Retry = cmp.Or(said.Retry, own.Retry)
-	own.Pool = cmp.Or(said.Pool, own.Pool)
-	own.MaxOutput = cmp.Or(said.MaxOutput, own.MaxOutput)
-	own.Truncate = cmp.Or(said.Truncate, own.Truncate)
+	own.Name = cmp.Or(given.Name, own.Name)
+	own.Description = cmp.Or(given.Description, own.Description)
+	own.Kind = cmp.Or(given.Kind, own.Kind)
+	own.TimeoutMS = cmp.Or(given.TimeoutMS, own.TimeoutMS)
+	own.OnCrash = cmp.Or(given.OnCrash, own.OnCrash)
+	own.Retry = cmp.Or(given.Retry, own.Retry)
+	own.Pool = cmp.Or(given.Pool, own.Pool)
+	own.MaxOutput = cmp.Or(given.MaxOutput, own.MaxOutput)
+	own.Truncate = cmp.Or(given.Truncate, own.Truncate)
 	// The file cannot relax a builtin that must run alone.
 	if own.ConcurrencySafe == nil || *own.ConcurrencySafe {
-		own.ConcurrencySafe = cmp.Or(said.ConcurrencySafe, own.ConcurrencySafe)
-		if said.SafeWhen != "" {
-			own.SafeWhen, own.ConcurrencySafe = said.SafeWhen, nil
+		own.ConcurrencySafe = cmp.Or(given.ConcurrencySafe, own.ConcurrencySafe)
+		if given.SafeWhen != "" {
+			own.SafeWhen, own.ConcurrencySafe = given.SafeWhen, nil
 		}
 	}
-	own.Risk = cmp.Or(said.Risk, own.Risk)
-	own.Semantic = append(own.Semantic, said.Semantic...)
-	if said.InputSchema != nil {
-		own.InputSchema = said.InputSchema
+	own.Risk = cmp.Or(given.Risk, own.Risk)
+	own.Semantic = append(own.Semantic, given.Semantic...)
+	if given.InputSchema != nil {
+		own.InputSchema = given.InputSchema
 	}
 	return own
 }

@@ -21,7 +21,7 @@ func TestReportsOfAHookThatCouldNotRun(t *testing.T) {
 	script := func(body string) hook.Hook { return program(t, "h", hook.Gate, "before", body) }
 	slow := script(`exec sleep 60`)
 	slow.Budget = 50 * time.Millisecond
-	const hint = ` hint="what it says is logged with --log-level debug"`
+	const hint = ` hint="its output is logged with --log-level debug"`
 	for name, tt := range map[string]struct {
 		hook  hook.Hook
 		model string

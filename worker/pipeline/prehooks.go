@@ -101,7 +101,7 @@ func (c *callRun) count(r hook.Result) {
 		}
 		about = append(about, "err", f.Err)
 		if f.Program != "" && f.Cause != hook.NotStarted {
-			about = append(about, "hint", "what it says is logged with --log-level debug")
+			about = append(about, "hint", "its output is logged with --log-level debug")
 		}
 		if f.Stack != nil {
 			about = append(about, "stack", string(f.Stack))

@@ -145,17 +145,17 @@ func (s *shrinker) drop(n *node, kept int) {
 }
 
 // share returns the largest length to which every part can be cut so that all of them fit into
-// room.
-func share(sizes []int, room int) int {
+// budget.
+func share(sizes []int, budget int) int {
 	sizes = slices.Clone(sizes)
 	slices.Sort(sizes)
 	for i, size := range sizes {
-		if part := room / (len(sizes) - i); part < size {
+		if part := budget / (len(sizes) - i); part < size {
 			return part
 		}
-		room -= size
+		budget -= size
 	}
-	return room
+	return budget
 }
 
 // read returns the next value of JSON that has been checked.

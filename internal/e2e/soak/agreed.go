@@ -36,8 +36,8 @@ func (c *checker) checkApproval(b *Batch, i int, r *runs) {
 	}
 }
 
-func approvedBefore(said []Decision, start line) bool {
-	for _, s := range said {
+func approvedBefore(decisions []Decision, start line) bool {
+	for _, s := range decisions {
 		if s.Verdict != messages.VerdictDeny && s.MS == start.MS && s.At.UnixNano() <= start.At {
 			return true
 		}

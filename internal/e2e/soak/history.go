@@ -116,7 +116,7 @@ var Tools = map[string]Tool{
 	"look": {Kind: messages.KindRead, Ledger: true},
 	"put":  {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Ledger: true},
 	"book": {Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, Ledger: true},
-	// What moves money asks.
+	// Tools that move money need an approval.
 	"refund":   {Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, Ledger: true, Asks: true},
 	"transfer": {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Ledger: true, Asks: true},
 }

@@ -105,8 +105,8 @@ func (r *Report) judge(h History) *Report {
 		}
 	}
 	r.Answers = map[messages.Verdict]int{}
-	for _, said := range h.Decisions {
-		for _, s := range said {
+	for _, decisions := range h.Decisions {
+		for _, s := range decisions {
 			r.Answers[s.Verdict]++
 			if s.State != "" {
 				r.Taken++

@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// answer is what a program said, at any event.
+// answer is what a program printed, at any event.
 type answer struct {
 	opinion    hook.Opinion
 	reason     string

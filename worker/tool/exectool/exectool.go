@@ -162,8 +162,8 @@ func errorText(r process.Result) string {
 // lastOutput returns the end of the first of the streams that is not empty.
 func lastOutput(streams ...process.Output) string {
 	for _, stream := range streams {
-		if said := bytes.TrimSpace(stream.Bytes()); len(said) > 0 {
-			return strings.ToValidUTF8(string(said[max(0, len(said)-maxMessage):]), "\uFFFD")
+		if text := bytes.TrimSpace(stream.Bytes()); len(text) > 0 {
+			return strings.ToValidUTF8(string(text[max(0, len(text)-maxMessage):]), "\uFFFD")
 		}
 	}
 	return ""

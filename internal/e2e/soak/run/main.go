@@ -1,6 +1,6 @@
 //go:build unix
 
-// Command run breaks a fleet of real processes for a while and says what came of it: `make soak`.
+// Command run injects faults into a fleet of real processes and reports the results: `make soak`.
 package main
 
 import (
