@@ -145,7 +145,6 @@ func (tt mistakesCase) checkBy(t *testing.T, schema string, parse func([]byte) e
 }
 
 func TestParseToolsFileNamesEveryMistake(t *testing.T) {
-	const keys = "name, description, kind, concurrency_safe, input_schema, timeout, on_crash, check, retry, semantic, risk, pool, max_output, truncate, env, exec, builtin"
 	const run = "Read, Glob, Grep, Write, Edit, Bash, noop, sleep, fail, blob"
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},

@@ -104,13 +104,6 @@ func read(service string, s *v1.Span) span {
 	return out
 }
 
-// forget drops the spans received so far.
-func (o *otlp) forget() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.spans = nil
-}
-
 // all returns the received spans in the order of their start.
 func (o *otlp) all() []span {
 	o.mu.Lock()
