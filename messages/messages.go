@@ -35,7 +35,7 @@ type (
 // Provider names the dialect of a message.
 type Provider string
 
-// The dialects of PROVIDERS. Each has one codec.
+// The dialects. Each has one codec, in coordinator/provider.
 const (
 	Anthropic       Provider = "anthropic"
 	OpenAIChat      Provider = "openai-chat"
@@ -258,7 +258,7 @@ func (r *Refusal) Error() string { return string(r.Class) + ": " + r.Message }
 // Class is the kind of a refusal.
 type Class string
 
-// The classes of PROVIDERS part 1 and DESIGN 2.3.
+// The classes of refusals: of batches first, then of decisions.
 const (
 	// ClassMalformedMessage: not the named provider's shape.
 	ClassMalformedMessage Class = "malformed_message"

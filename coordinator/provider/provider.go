@@ -1,7 +1,7 @@
 // Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
 // of an assistant message and writes what the agent appends to the conversation.
 //
-// Each child package implements one dialect. wire holds what the codecs share, export the rules of
+// Each child package implements one dialect. Package dialect holds what the codecs share, export the rules of
 // tool definitions, and codectest the tests that every codec passes. Codecs are pure: the same
 // bytes in give the same bytes out.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What package coordinator does in close.go, around the real batch.Closing.
+// What package coordinator does in close.go, around batch.Closing and package recall.
 
 // close ends every open call and makes the reply, for a batch that no driver can bring to its end.
 func (d *drive) close() {

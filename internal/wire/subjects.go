@@ -47,7 +47,7 @@ func (n Names) prefix() string {
 // Verb is the second token of a subject.
 type Verb string
 
-// The verbs of DESIGN 2.2.
+// The verbs. docs/protocol.md has those that agents use.
 const (
 	VerbBatch   Verb = "batch"
 	VerbRun     Verb = "run"

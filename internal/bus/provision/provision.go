@@ -113,7 +113,8 @@ var errNotOurs = errors.New("is not there, and this user may not make it; a coor
 // another user has to make first.
 func notReady(err error) bool { return errors.Is(err, errNotOurs) || bus.NotReady(err) }
 
-// streams is the table of DESIGN part 3 as stream configurations.
+// streams returns the configuration of every stream and bucket. docs/architecture.md has them as a
+// table.
 func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	stream := func(name string, maxAge time.Duration, subjects ...string) jetstream.StreamConfig {
 		return jetstream.StreamConfig{

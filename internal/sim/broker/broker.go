@@ -81,7 +81,7 @@ type removed struct {
 // unwritten is how long the server may take to write a removal down.
 const unwritten = 2 * time.Second
 
-// Streams is the table of DESIGN part 3, as far as batches and calls go.
+// Streams returns the streams of a fleet, as far as batches and calls go.
 func Streams(n wire.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
 	all := func(verbs ...wire.Verb) (filters []string) {
 		for _, v := range verbs {

@@ -29,7 +29,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// DoctorCmd is "toolfleet doctor".
+// DoctorCmd checks the server, the streams and the fleet, and says what to do about what is wrong.
 type DoctorCmd struct {
 	daemon.Server
 	daemon.Governed
