@@ -39,6 +39,7 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 			err = l.addEnded(ctx)
 		}
 		if err == nil && !l.out.More {
+			l.addEnding(open)
 			l.addOpen(open)
 		}
 		return l.out, err
@@ -92,6 +93,20 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 
 func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
+}
+
+// addEnding adds the newest reply when its batch is still in the log and no ended batches are
+// wanted. The place of the list is past that reply, so no later list has it.
+func (l *sessionList) addEnding(open []messages.ListedBatch) {
+	newest := l.out.Newest
+	if newest == nil || l.want.After != nil || len(l.out.Batches) > 0 {
+		return
+	}
+	if slices.ContainsFunc(open, func(o messages.ListedBatch) bool {
+		return o.Batch == newest.Batch && !newest.Ended.Before(o.Accepted)
+	}) {
+		l.out.Batches = append(l.out.Batches, *newest)
+	}
 }
 
 // addOpen adds the open batches, except those whose reply is on the list already.
