@@ -35,7 +35,8 @@
 //	              LookingAgain: ->Closing
 //	Began         Beginning: ->Running, ->Stopping when it was cancelled meanwhile, or ->Storing
 //	              when the job has lost too many workers
-//	Wanted        Running: ->Claiming, or granted at once without a claim. Any other: refused
+//	Wanted        Running: ->Claiming, or granted at once without a claim. Stopping: granted to a
+//	              call that does not claim. Any other: refused
 //	Told          Running, Claiming, Holding, Stopping: published
 //	Ended         Running, Holding, Stopping: ->Storing with a result, ->Releasing or ->Closing when
 //	              another attempt should follow, ->Parking, ->HandingBack, ->LookingAgain

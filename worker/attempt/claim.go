@@ -31,13 +31,16 @@ func (m *Machine) prior() *wire.CallRecord {
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
 // wanted answers the phases, which want to start the tool. A call that does not claim gets its
-// attempt number only.
+// attempt number only, also when its run was just cancelled: a refusal would end it without a
+// result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
 	case m.state == Running && m.Claims():
 		m.claim(f)
 	case m.state == Running:
 		m.start(call.Grant{Attempt: m.runs})
+	case m.state == Stopping && !m.Claims(): // the run is cancelled, and the phases say how it ended
+		m.do(Grant{call.Grant{Attempt: m.runs}})
 	case m.cause != nil:
 		m.do(Refuse{m.cause})
 	default:
