@@ -71,7 +71,7 @@ func (ids *Identities) edit(to, from string, oldnew ...string) {
 	}
 }
 
-// Option starts the server with the identities.
+// Option makes a server use the configuration file of the identities.
 func (ids *Identities) Option(o *devserver.Options) {
 	o.Config = filepath.Join(ids.dir, "identities.conf")
 }

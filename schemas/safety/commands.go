@@ -67,8 +67,8 @@ func init() {
 var fdPolicy = policy{short: "HIuUsiglLapFq01", valued: "detESj", long: strings.Fields(
 	"hidden no-ignore no-ignore-vcs unrestricted case-sensitive ignore-case glob regex fixed-strings absolute-path follow full-path print0 max-depth min-depth exact-depth exclude type extension size changed-within changed-before color max-results quiet")}
 
-// free lists commands that change nothing, whatever their arguments: in GNU, BSD and busybox, none
-// of their options writes to a file or runs a program.
+// free lists commands that change nothing, whatever their arguments. In GNU, BSD and busybox, none
+// of their options writes to a file, or runs a program that the caller chooses (diff -l runs pr).
 var free = set(`
 	cat tac nl head tail wc cut paste tr fold fmt expand unexpand column comm join rev cmp diff
 	grep egrep fgrep od hexdump strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum

@@ -37,7 +37,7 @@ func (Cmd) Help() string {
 beginning that no other open question shares. Decisions are signed with the key of an approver whom the policy names.`
 }
 
-// questionFlags holds the flags that every approvals command has.
+// questionFlags holds the flags of the approvals commands that talk to the fleet: all but key.
 type questionFlags struct {
 	daemon.Server
 	command.OutputFlags
