@@ -30,9 +30,9 @@ func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
 	return list.Pending, nil
 }
 
-// Approval returns the open question about a call, the one at index in its batch, with the arguments
-// that a decision is bound to. The error is that of Approvals; when the question is not open any
-// more it is a *messages.Refusal of the class not_pending.
+// Approval returns the open question about a call, the one at index in its batch, with the
+// arguments that a decision is bound to. The error is that of Approvals; when the question is not
+// open any more it is a *messages.Refusal of the class not_pending.
 func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.BatchID, index int) (messages.Approval, error) {
 	answer, err := request[messages.ApprovalAnswer](ctx, c, c.names.OfCall(wire.VerbShow, c.key(s, b).Call(index)), nil)
 	switch {

@@ -217,8 +217,8 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 
 // Submit publishes a batch and returns when it is durable. The reply can be fetched with
 // [Client.Await] or [Client.Get]. A batch that exists already is no error, and neither is one that
-// the fleet will refuse: its reply says so. After any other error the batch may be stored or not; to
-// submit it again is safe.
+// the fleet will refuse: its reply says so. After any other error the batch may be stored or not;
+// to submit it again is safe.
 func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
 	body, err := c.encode(&b)
 	if err != nil {
@@ -272,9 +272,9 @@ type GetOption func(*messages.Get)
 // reinjection.
 func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
 
-// Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning], [ErrUnknown]
-// or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is returned too. Get
-// takes at most 10 s.
+// Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],
+// [ErrUnknown] or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is
+// returned too. Get takes at most 10 s.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID, options ...GetOption) (messages.Reply, error) {
 	var body []byte // none asks for the reply as it is stored
 	if len(options) > 0 {

@@ -25,9 +25,9 @@ import (
 //	}
 //
 // Every durable event is yielded exactly once and in the order of the timeline, through any loss of
-// the connection: start, awaiting_approval, running, end, result and reply. Progress and hook events
-// are live: they may be missed, but never come late. The events of a batch whose run was lost
-// together with its worker show the second attempt.
+// the connection: start, awaiting_approval, running, end, result and reply. Progress and hook
+// events are live: they may be missed, but never come late. The events of a batch whose run was
+// lost together with its worker show the second attempt.
 //
 // An error is yielded once, as the last pair: [ErrUnknown] for a batch that the fleet does not know
 // (submit it before you follow it), [ErrNoFleet] when no coordinator has answered for 3 s and none
@@ -51,8 +51,8 @@ func Since(t time.Time) WatchOption { return func(l *sessionList) { l.since = t 
 
 // Watch is [Client.Follow] for every batch of a session, until ctx ends: first the batches that are
 // open, then those that come. Batches that begin and end while the connection is lost are yielded
-// after the reconnect, as long as their replies are kept (reply_ttl, by default 24 h): each from its
-// beginning, one after another in the order in which they ran.
+// after the reconnect, as long as their replies are kept (reply_ttl, by default 24 h): each from
+// its beginning, one after another in the order in which they ran.
 //
 // Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends; a
 // refusal or a connection that is closed for good is yielded once, as the last pair.

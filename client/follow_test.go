@@ -515,8 +515,8 @@ func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	})
 }
 
-// The stored reply of a batch is published again when the batch is submitted again, and the batch is
-// in the log for a while. Watch shows it only if the list says that its reply is new.
+// The stored reply of a batch is published again when the batch is submitted again, and the batch
+// is in the log for a while. Watch shows it only if the list says that its reply is new.
 func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -48,8 +48,8 @@ type ListOptions struct {
 
 // Batches lists batches of a session in the order in which the fleet accepted them: first the ended
 // ones that o selects, as long as their replies are kept (reply_ttl, by default 24 h), then those
-// that are open. It returns one page of at most 64 batches of each sort. While More is set, the next
-// page is the list after the page's Place; the open batches come with the last page.
+// that are open. It returns one page of at most 64 batches of each sort. While More is set, the
+// next page is the list after the page's Place; the open batches come with the last page.
 //
 // It takes at most 10 s. Its errors are those of [Client.Timeline], without ErrUnknown: the list of
 // an unknown session is empty.

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestAnotherBodysClaimIsWaitedOut: the journal holds the plan of another body under the id, and a live claim on a call that
-// the new body does not have. The batch is answered after that claim.
+// TestAnotherBodysClaimIsWaitedOut: the journal holds the plan of another body under the id, and a
+// live claim on a call that the new body does not have. The batch is answered after that claim.
 func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := wire.KeyOf(messages.OneTenant, "s", "b")
@@ -30,7 +30,8 @@ func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	})
 }
 
-// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch that this one cannot read.
+// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch that this one
+// cannot read.
 func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
@@ -70,7 +71,8 @@ func TestAClosedCallAsksNobody(t *testing.T) {
 	})
 }
 
-// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. Nothing has run, and it is said so.
+// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. Nothing
+// has run, and it is said so.
 func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -83,7 +85,8 @@ func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	})
 }
 
-// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: its calls do not wait longer than others for a worker.
+// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: its calls do not wait longer than others
+// for a worker.
 func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

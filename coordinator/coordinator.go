@@ -9,8 +9,9 @@
 //	sweep.go                     a batch whose driver is gone
 //
 // No coordinator owns a session. Any of them may drive any batch that is the head of its session's
-// log. Package batch decides what may start next, from the records in the journal, which are written
-// by compare-and-set. At worst, two coordinators that drive one batch repeat each other's work.
+// log. Package batch decides what may start next, from the records in the journal, which are
+// written by compare-and-set. At worst, two coordinators that drive one batch repeat each other's
+// work.
 //
 // The package knows what tools promise (schemas), not how they run. It leaves requests to
 // coordinator/handlers and coordinator/approvals, what coordinators tell each other to peers, the

@@ -124,8 +124,8 @@ const (
 	CodeOutcomeUnknown Code = "outcome_unknown"
 	// CodeAborted: the agent or an operator stopped it.
 	CodeAborted Code = "aborted"
-	// CodeSkipped: an earlier call of the batch made running it unsafe, or a steering message skipped
-	// it.
+	// CodeSkipped: an earlier call of the batch made running it unsafe, or a steering message
+	// skipped it.
 	CodeSkipped Code = "skipped"
 	// CodeExpired: the batch outlived its time.
 	CodeExpired Code = "expired"

@@ -26,8 +26,8 @@ func CallOf(ctx context.Context) tool.Call {
 	return call
 }
 
-// Progress tells watchers how far the run of ctx is: the fraction that is done, 0 to 1, or 0 for not
-// known, and a few words. It never blocks. Reports that follow each other fast are thinned out.
+// Progress tells watchers how far the run of ctx is: the fraction that is done, 0 to 1, or 0 for
+// not known, and a few words. It never blocks. Reports that follow each other fast are thinned out.
 func Progress(ctx context.Context, fraction float64, text string) {
 	CallOf(ctx).Progress(messages.Progress{Fraction: fraction, Text: text})
 }

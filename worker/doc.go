@@ -23,8 +23,8 @@
 // with a main of its own.
 //
 // A worker announces its tools, takes calls from the fleet, checks their arguments, hooks and
-// permissions, runs the tool, and stores the result. Any number of workers may serve the same tools,
-// and should then serve the same ones: see docs/tools.md.
+// permissions, runs the tool, and stores the result. Any number of workers may serve the same
+// tools, and should then serve the same ones: see docs/tools.md.
 package worker
 
 import "github.com/toolfleet/toolfleet/messages"
@@ -37,7 +37,8 @@ const (
 	Read = messages.KindRead
 	// Compute needs nothing but its arguments. It is run as a read is. Default timeout 2 s.
 	Compute = messages.KindCompute
-	// Write changes something. Writes of a session run one at a time, in order. One whose worker was
-	// lost is not run again, unless the tool is [Idempotent] or [Checkable]. Default timeout 30 s.
+	// Write changes something. Writes of a session run one at a time, in order. One whose worker
+	// was lost is not run again, unless the tool is [Idempotent] or [Checkable]. Default timeout 30
+	// s.
 	Write = messages.KindWrite
 )

@@ -37,8 +37,8 @@ type Tool struct {
 // value becomes JSON.
 //
 // run gets a context that ends with the tool's time, and when the call is aborted: it must return
-// then and leave nothing running. [CallOf] and [Progress] take that context. run is called from many
-// goroutines. Its error is the result that the model reads; see [Errorf] and [TryAgain].
+// then and leave nothing running. [CallOf] and [Progress] take that context. run is called from
+// many goroutines. Its error is the result that the model reads; see [Errorf] and [TryAgain].
 func New[In, Out any](name, description string, kind messages.Kind, run func(ctx context.Context, in In) (Out, error), options ...Option) Tool {
 	p := promise{Tool: schemas.Tool{Name: name, Description: description, Kind: kind}}
 	for _, option := range options {

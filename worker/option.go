@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Option is something that a tool promises beyond its kind. Bounds and defaults are those of a tools
-// file: see docs/tools.md.
+// Option is something that a tool promises beyond its kind. Bounds and defaults are those of a
+// tools file: see docs/tools.md.
 type Option func(*promise)
 
 // promise is a tool's definition while New makes it.
@@ -51,7 +51,8 @@ func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, ap
 
 // Retry runs a call again after an error that is marked by [TryAgain]: in all at most attempts
 // times, 1 to 10. The wait starts with backoff, doubles each time, and is at most maxBackoff; both
-// at most an hour. 0 is the default: 500 ms and 10 s. A write has to be [Idempotent] or [Checkable].
+// at most an hour. 0 is the default: 500 ms and 10 s. A write has to be [Idempotent] or
+// [Checkable].
 func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
 	return func(p *promise) {
 		p.Retry = schemas.Retry{Attempts: attempts, BackoffMS: wholeMilliseconds(backoff), MaxBackoffMS: wholeMilliseconds(maxBackoff)}
@@ -62,24 +63,23 @@ func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
 // the same tools. Slow tools belong in a pool of their own. Default "default".
 func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
 
-// Require adds a rule about arguments that fit the schema: a CEL expression such as
-// input.amount <= 1000. Where it is not true, the call is refused with the message, before hooks and
-// permissions.
+// Require adds a rule about arguments that fit the schema: a CEL expression such as input.amount <=
+// 1000. Where it is not true, the call is refused with the message, before hooks and permissions.
 func Require(expression, message string) Option {
 	return func(p *promise) {
 		p.Semantic = append(p.Semantic, schemas.SemanticRule{Require: expression, Message: message})
 	}
 }
 
-// Check adds a check of the arguments in Go, after those of [Require]. It changes nothing, and takes
-// at most the tool's time. Its error refuses the call, with the code invalid_arguments unless
+// Check adds a check of the arguments in Go, after those of [Require]. It changes nothing, and
+// takes at most the tool's time. Its error refuses the call, with the code invalid_arguments unless
 // [Errorf] gave it another. The In of the check is that of the tool.
 func Check[In any](check func(ctx context.Context, in In) error) Option {
 	return func(p *promise) { p.checks = append(p.checks, check) }
 }
 
-// Risk is the tool's tier: "low", "medium", "high" or "critical". A policy can only raise it. A high
-// call waits for a person, a critical one for two. Default low.
+// Risk is the tool's tier: "low", "medium", "high" or "critical". A policy can only raise it. A
+// high call waits for a person, a critical one for two. Default low.
 func Risk(tier messages.Tier) Option { return func(p *promise) { p.Tool.Risk = tier } }
 
 // MaxOutput bounds what the model reads: characters of text, or bytes of other JSON. Default: no
@@ -90,14 +90,14 @@ func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } 
 // "tail". Default "head".
 func Keep(part schemas.Truncate) Option { return func(p *promise) { p.Truncate = part } }
 
-// ConcurrencySafe says whether calls of the tool may run beside other calls of their batch. Default:
-// true for a read and a compute, false for a write.
+// ConcurrencySafe says whether calls of the tool may run beside other calls of their batch.
+// Default: true for a read and a compute, false for a write.
 func ConcurrencySafe(safe bool) Option {
 	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }
 }
 
-// SafeWhen is the CEL expression under which a call may run beside other calls of its batch, such as
-// !input.exclusive. Not together with [ConcurrencySafe].
+// SafeWhen is the CEL expression under which a call may run beside other calls of its batch, such
+// as !input.exclusive. Not together with [ConcurrencySafe].
 func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
 
 // ShellCommand names the property that holds a shell command. The parsed command then decides

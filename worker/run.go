@@ -60,8 +60,8 @@ type Options struct {
 	OnReady func()
 
 	Logger *slog.Logger // nil: no logs
-	// Metrics takes the metrics of docs/metrics.md; those of a second Run need a registerer of their
-	// own. Nil: no metrics.
+	// Metrics takes the metrics of docs/metrics.md; those of a second Run need a registerer of
+	// their own. Nil: no metrics.
 	Metrics prometheus.Registerer
 	Tracer  trace.Tracer // nil: no spans
 }
@@ -70,9 +70,9 @@ type Options struct {
 // Options.Drain to end, and returns nil. Streams that the fleet is missing are created.
 //
 // Run returns an error if tools, options or files are wrong, if the server cannot be reached within
-// the setting nats.timeout (10 s) or refuses this worker, and if the server is known to lose what it
-// has acknowledged when its power fails, unless the setting unsafe_sync accepts that. A connection
-// that breaks later comes back by itself.
+// the setting nats.timeout (10 s) or refuses this worker, and if the server is known to lose what
+// it has acknowledged when its power fails, unless the setting unsafe_sync accepts that. A
+// connection that breaks later comes back by itself.
 func Run(ctx context.Context, o Options, tools ...Tool) error {
 	registry, err := registryOf(tools)
 	cfg, badSettings := o.settings()
@@ -146,8 +146,8 @@ func registryOf(tools []Tool) (*tool.Registry, error) {
 // Main serves tools: it is the main function of a program. It takes the flags of `toolfleet worker`
 // that are not about a tools file (--help lists them), the TOOLFLEET_ and NATS_ variables and
 // toolfleet.yaml, of which it passes over the tools file and the root folder. It logs to stderr. At
-// SIGINT or SIGTERM it takes no more calls and gives the running ones the time of the setting drain;
-// a second signal stops them, a third ends the process. --version shows the build.
+// SIGINT or SIGTERM it takes no more calls and gives the running ones the time of the setting
+// drain; a second signal stops them, a third ends the process. --version shows the build.
 //
 // Main does not return. Exit status: 0 after a signal, 1 failed, 2 wrong usage, setting or tool.
 func Main(tools ...Tool) {

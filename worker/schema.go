@@ -12,7 +12,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// anything is every JSON value. It lists the types, because the schema of a pointer adds null to them.
+// anything is every JSON value. It lists the types, because the schema of a pointer adds null to
+// them.
 var anything = &jsonschema.Schema{Types: []string{"null", "boolean", "number", "string", "array", "object"}}
 
 // Types that encoding/json reads in a way that their Go type does not show.

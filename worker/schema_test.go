@@ -170,8 +170,8 @@ func TestInputSchema(t *testing.T) {
 	}
 }
 
-// What encoding/json writes of a value of a type fits the schema of the type, and is read back as it
-// was.
+// What encoding/json writes of a value of a type fits the schema of the type, and is read back as
+// it was.
 func TestInputSchemaAgreesWithJSON(t *testing.T) {
 	type everything struct {
 		Nested  address            `json:"nested"`

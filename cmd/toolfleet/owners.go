@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// coordinatorConfig returns the configuration of a coordinator under a policy. It fails if the policy's
-// approvers are invalid.
+// coordinatorConfig returns the configuration of a coordinator under a policy. It fails if the
+// policy's approvers are invalid.
 func coordinatorConfig(c *config.Config, p *config.Policy, log *slog.Logger, metrics *metrics.Metrics) (coordinator.Config, error) {
 	approvers, err := approval.NewApprovers(p.Approvers)
 	if err != nil {

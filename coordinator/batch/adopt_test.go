@@ -44,8 +44,8 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	}
 }
 
-// Two drivers saw different results of a read that ran twice. The one in the plan record counts: the
-// next write builds on it.
+// Two drivers saw different results of a read that ran twice. The one in the plan record counts:
+// the next write builds on it.
 func TestTheRecordedResultCounts(t *testing.T) {
 	m := batch.New(readsThatOverlap(t), config("mine"))
 	m.Step(epoch, batch.Begin{})

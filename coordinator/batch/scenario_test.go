@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "rewrite testdata; read the diff before 
 
 // Each file of testdata is a scenario. "calls:" names the tools of the batch, "timeout:" bounds it,
 // and "keep going" runs writes after an unknown outcome. A line "> event" is an event; the lines
-// below it are the effects that the machine asks for. "+3s" before an event lets time pass. Words of
-// an event:
+// below it are the effects that the machine asks for. "+3s" before an event lets time pass. Words
+// of an event:
 //
 //	seq=7       the sequence of its record
 //	after=4s    the pause before the next attempt

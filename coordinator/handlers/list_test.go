@@ -14,8 +14,8 @@ import (
 )
 
 // TestAListHasABatchThatIsEnding: between its reply and its leaving the log a batch is open and has
-// ended. A list that gave it as open, and a place past its reply, would be followed by lists without
-// it: a watcher would never learn of its end.
+// ended. A list that gave it as open, and a place past its reply, would be followed by lists
+// without it: a watcher would never learn of its end.
 func TestAListHasABatchThatIsEnding(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{URL: srv.URL(), InProcess: srv})

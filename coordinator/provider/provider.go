@@ -1,9 +1,9 @@
 // Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
 // of an assistant message and writes what the agent appends to the conversation.
 //
-// Each child package implements one dialect. Package dialect holds what the codecs share, export the rules of
-// tool definitions, and codectest the tests that every codec passes. Codecs are pure: the same
-// bytes in give the same bytes out.
+// Each child package implements one dialect. Package dialect holds what the codecs share, export
+// the rules of tool definitions, and codectest the tests that every codec passes. Codecs are pure:
+// the same bytes in give the same bytes out.
 //
 // Every codec keeps these rules. Each call that the client has to run is answered once, in call
 // order, and nothing else is added. Ids are echoed byte for byte. A message that does not have the

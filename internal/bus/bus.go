@@ -1,6 +1,6 @@
-// Package bus, with the packages below it, is the only one that speaks to NATS. The rest of the code
-// says what it wants stored, read, pulled or requested in terms of these packages, and gets errors
-// it can branch on.
+// Package bus, with the packages below it, is the only one that speaks to NATS. The rest of the
+// code says what it wants stored, read, pulled or requested in terms of these packages, and gets
+// errors it can branch on.
 //
 //	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing rests on it
 //	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers

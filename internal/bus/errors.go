@@ -130,8 +130,8 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// ClientError translates an error of the NATS client from before anything was sent, for the packages
-// below this one.
+// ClientError translates an error of the NATS client from before anything was sent, for the
+// packages below this one.
 func ClientError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):

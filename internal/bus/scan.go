@@ -52,8 +52,8 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 	}
 }
 
-// CountAfter counts the messages behind the sequence seq of a stream that match filter, and returns when
-// the first of them was stored.
+// CountAfter counts the messages behind the sequence seq of a stream that match filter, and returns
+// when the first of them was stored.
 func (c *Conn) CountAfter(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
 	var found []Msg
 	end, err := c.page(ctx, stream, getRequest{NextFor: filter, Seq: seq + 1, Batch: 1}, &found)

@@ -79,8 +79,8 @@ func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	return nil
 }
 
-// Call makes a request of the server's API, which speaks JSON, and decodes the answer into out. With
-// a nil out it only reports whether the request worked.
+// Call makes a request of the server's API, which speaks JSON, and decodes the answer into out.
+// With a nil out it only reports whether the request worked.
 func (c *Conn) Call(ctx context.Context, subject string, in, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

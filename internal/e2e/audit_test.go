@@ -60,8 +60,8 @@ func (f *fleet) gone(b messages.Batch) {
 	})
 }
 
-// wantAuditLines checks that each call of a batch has one audit line, in call order, that agrees with
-// the reply.
+// wantAuditLines checks that each call of a batch has one audit line, in call order, that agrees
+// with the reply.
 func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
 	f.t.Helper()
 	f.gone(b)

@@ -138,9 +138,9 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	})
 }
 
-// TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait: the reply of a batch is stored, and its lines
-// for the audit log wait for room. The batch behind it, which is delivered again meanwhile, starts
-// nothing before the last event of the first.
+// TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait: the reply of a batch is stored, and
+// its lines for the audit log wait for room. The batch behind it, which is delivered again
+// meanwhile, starts nothing before the last event of the first.
 func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -142,8 +142,8 @@ var (
 	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // a time of that day, in an ack's subject
 )
 
-// shiftTimes shifts the times in a text by whole hours. Their length stays the same, so that no length
-// field has to change.
+// shiftTimes shifts the times in a text by whole hours. Their length stays the same, so that no
+// length field has to change.
 func shiftTimes(data []byte, hours int) []byte {
 	if hours == 0 {
 		return data

@@ -23,8 +23,8 @@ type StuckHead struct {
 	Batch   messages.BatchID   // the same
 	Seq     uint64             // in the log
 	Since   time.Time          // the last sign that the session moved
-	// Replied reports that the reply of the batch is stored, but the batch is still in the log. If it
-	// is false, no call of the batch is queued, runs, or waits for a person.
+	// Replied reports that the reply of the batch is stored, but the batch is still in the log. If
+	// it is false, no call of the batch is queued, runs, or waits for a person.
 	Replied bool
 }
 

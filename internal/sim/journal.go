@@ -216,8 +216,8 @@ func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return by(ctx, c.task.Now.Add(d)), func() {}
 }
 
-// bounded is a context with a deadline in simulated time. Nothing cancels it: a task that waits past
-// the deadline sees its command fail.
+// bounded is a context with a deadline in simulated time. Nothing cancels it: a task that waits
+// past the deadline sees its command fail.
 type bounded struct {
 	context.Context
 	at time.Time

@@ -48,8 +48,8 @@ func (t *task) ask(what, subject string, do func() error) error {
 	return t.askUntil(never, what, subject, do)
 }
 
-// readUntil is askUntil for a command that changes nothing. A server that has restarted takes writes
-// before it reads.
+// readUntil is askUntil for a command that changes nothing. A server that has restarted takes
+// writes before it reads.
 func (t *task) readUntil(deadline time.Time, what, subject string, do func() error) error {
 	return t.askUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {

@@ -12,7 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What package coordinator does in suspend.go and resume.go, and coordinator/approvals with decisions.
+// What package coordinator does in suspend.go and resume.go, and coordinator/approvals with
+// decisions.
 
 // restAtMost bounds how long nobody looks at a batch that rests.
 const restAtMost = 5 * time.Minute

@@ -23,8 +23,8 @@ const (
 // File is a YAML file: its value, and the mistakes in it.
 type File struct {
 	Name string // in error texts
-	// Root is complete only when Parse found no mistakes. The root of an empty file is null, without
-	// a position.
+	// Root is complete only when Parse found no mistakes. The root of an empty file is null,
+	// without a position.
 	Root   Node
 	Errors []*Error
 

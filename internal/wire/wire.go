@@ -1,5 +1,5 @@
-// Package wire holds the messages inside the fleet: records of the journal, jobs and notices between
-// coordinators and workers, and the subjects of all messages.
+// Package wire holds the messages inside the fleet: records of the journal, jobs and notices
+// between coordinators and workers, and the subjects of all messages.
 //
 //	Job          coordinator -> worker   one call on its way to be run
 //	Notice       worker -> coordinator   what happened to a job; a hint, never the truth

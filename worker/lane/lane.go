@@ -163,7 +163,8 @@ type Consumer struct {
 	stops  []earlyStop           // of the last AckWait, the oldest first; guarded by mu
 }
 
-// earlyStop is a stop that was heard, and when. The job of its call may be on its way to this worker.
+// earlyStop is a stop that was heard, and when. The job of its call may be on its way to this
+// worker.
 type earlyStop struct {
 	key wire.CallKey
 	why wire.Stop

@@ -28,8 +28,8 @@ type Call struct {
 	ID      messages.CallID    // the provider's id of the call
 	Index   int                // of the call in its batch, from 0
 	Tool    string             // the tool's name
-	// Input is the arguments: a JSON object that fits the tool's schema, as hooks and approvers left
-	// it. Do not change it.
+	// Input is the arguments: a JSON object that fits the tool's schema, as hooks and approvers
+	// left it. Do not change it.
 	Input json.RawMessage
 	// Attempt counts the claims of the call, or the runs of a call that needs no claim, from 1.
 	Attempt int
@@ -39,8 +39,8 @@ type Call struct {
 	// Fence grows with every claim. A target that remembers the highest fence it has seen can shut
 	// out a worker that lost its claim. 0 for a call that needs no claim.
 	Fence uint64
-	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it. It
-	// is nil only in a Call that a test made.
+	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it.
+	// It is nil only in a Call that a test made.
 	Progress func(messages.Progress)
 }
 

@@ -171,8 +171,8 @@ func stringEnd(raw []byte, start int) int {
 	return len(raw)
 }
 
-// parseArguments reads arguments that came as text. problem names, for the model, what is wrong and at
-// which byte, and does not repeat the text.
+// parseArguments reads arguments that came as text. problem names, for the model, what is wrong and
+// at which byte, and does not repeat the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
 	unfit := rawjson.Check(input)

@@ -61,8 +61,9 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	return r.calls, nil
 }
 
-// Add adds a call that stands at n. An answer could not name one of two calls with the same id, so a repeated
-// id refuses the whole message. An empty id, where the dialect allows it, does not count as one.
+// Add adds a call that stands at n. An answer could not name one of two calls with the same id, so
+// a repeated id refuses the whole message. An empty id, where the dialect allows it, does not count
+// as one.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)

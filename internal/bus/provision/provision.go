@@ -1,8 +1,8 @@
 // Package provision makes the streams, buckets and durable consumers of a fleet, checks those that
 // are there, and makes again what a server lost.
 //
-// A stream that holds the truth is made only on a new server: when it is missing later, a person has
-// to find out where it went.
+// A stream that holds the truth is made only on a new server: when it is missing later, a person
+// has to find out where it went.
 package provision
 
 import (
@@ -55,8 +55,8 @@ func (p Config) WithDefaults() Config {
 	return p
 }
 
-// Ensure makes the streams, buckets and durables that are missing and checks the existing ones.
-// A difference that would break a promise is a *bus.Mismatch, and the stream is left alone. A stream
+// Ensure makes the streams, buckets and durables that are missing and checks the existing ones. A
+// difference that would break a promise is a *bus.Mismatch, and the stream is left alone. A stream
 // that held the truth and is gone is a *LostStream and is not made.
 //
 // An operator may set these without asking: limits (every stream refuses when full), placement,

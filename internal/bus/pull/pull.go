@@ -192,8 +192,8 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// take reads a message of the inbox. It returns a delivery, or nil for a status that needs no action
-// of the caller, or an error that means: start over with a new inbox.
+// take reads a message of the inbox. It returns a delivery, or nil for a status that needs no
+// action of the caller, or an error that means: start over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	switch code := status.Of(m); code {

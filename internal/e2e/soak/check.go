@@ -74,8 +74,8 @@ func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index)
 type line struct {
 	ledger.Entry
 	place int
-	// shut reports that a target that checks the fence would refuse this start, because it has seen a
-	// newer fence of the session.
+	// shut reports that a target that checks the fence would refuse this start, because it has seen
+	// a newer fence of the session.
 	shut bool
 }
 

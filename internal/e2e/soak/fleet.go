@@ -222,8 +222,8 @@ func (m *member) start() error {
 	p.cmd = exec.Command(filepath.Join(m.dir, "toolfleet"), m.args(p.name)...)
 	p.cmd.Env = append(m.env[:len(m.env):len(m.env)], "SOAK_WORKER="+p.name)
 	p.cmd.Stdout, p.cmd.Stderr = logs, logs
-	// A separate process group: a signal from the terminal must not end the fleet before its history
-	// is read.
+	// A separate process group: a signal from the terminal must not end the fleet before its
+	// history is read.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)

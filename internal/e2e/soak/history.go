@@ -69,8 +69,8 @@ type Decision struct {
 	At      time.Time // before it was sent
 	Verdict messages.Verdict
 	MS      int // of the arguments that it is about
-	// State is the state of the question that the sender got as the answer; "" when the decision was
-	// refused, or there was no answer.
+	// State is the state of the question that the sender got as the answer; "" when the decision
+	// was refused, or there was no answer.
 	State messages.DecisionState
 }
 

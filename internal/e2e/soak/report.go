@@ -48,8 +48,8 @@ type Report struct {
 	Unknowns int
 	// Jobs counts the jobs left in their queue when every batch had its reply.
 	Jobs int
-	// Answers counts the decisions of people by verdict, Taken the accepted ones, and Unanswered the
-	// questions that expired.
+	// Answers counts the decisions of people by verdict, Taken the accepted ones, and Unanswered
+	// the questions that expired.
 	Answers           map[messages.Verdict]int
 	Taken, Unanswered int
 	// Resubmitted counts the batches that were submitted again after their reply.

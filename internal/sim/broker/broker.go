@@ -1,6 +1,6 @@
-// Package broker is a model of a JetStream server: the streams, the shared pull consumers and the core
-// messages that the protocol uses, on a clock that stands still until it is moved. The same commands get
-// the same answers as from the real server: the tests run random commands on both.
+// Package broker is a model of a JetStream server: the streams, the shared pull consumers and the
+// core messages that the protocol uses, on a clock that stands still until it is moved. The same
+// commands get the same answers as from the real server: the tests run random commands on both.
 //
 // The model loses nothing by itself. What a crash of the server leaves behind is the business of
 // [Broker.Restart] and [Broker.PowerLoss].

@@ -133,8 +133,8 @@ func newProgram(cfg Config, command []string) (program, error) {
 	return p, nil
 }
 
-// logMissing logs that a program is missing. For a gate the level is error, because calls are refused
-// until the program is there, and the operator should learn it before the first of them.
+// logMissing logs that a program is missing. For a gate the level is error, because calls are
+// refused until the program is there, and the operator should learn it before the first of them.
 func (p program) logMissing(class hook.Class, err error) {
 	level, means := slog.LevelError, "calls that it is asked about are refused"
 	if !p.gate {
@@ -181,8 +181,8 @@ func notStarted(err error) error {
 	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
 }
 
-// explainStart returns why the program could not be started, without its path, which the caller names
-// anyway.
+// explainStart returns why the program could not be started, without its path, which the caller
+// names anyway.
 func (p program) explainStart(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner

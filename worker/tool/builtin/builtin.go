@@ -10,10 +10,10 @@
 //	filetext   lines and characters of files
 //	base       arguments, refusals, limits
 //
-// The file tools stay inside their [Root]. Hard links are not stopped. A hard link inside the folder
-// to a file outside it looks like a file of the folder, so Read shows it (Write and Edit replace the
-// link and leave the file outside as it is). A user who may make hard links in the folder can thus
-// read what they link to. Bash is not confined to the folder at all.
+// The file tools stay inside their [Root]. Hard links are not stopped. A hard link inside the
+// folder to a file outside it looks like a file of the folder, so Read shows it (Write and Edit
+// replace the link and leave the file outside as it is). A user who may make hard links in the
+// folder can thus read what they link to. Bash is not confined to the folder at all.
 //
 // In phase two Check refuses what it can before a call runs. The folder may change before phase
 // five, so Run checks again and gives the same errors.

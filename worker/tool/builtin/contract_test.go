@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// shellCommand makes the Bash tool with this command as its input. The command has the folder of its
-// effects in $DIR.
+// shellCommand makes the Bash tool with this command as its input. The command has the folder of
+// its effects in $DIR.
 func shellCommand(command string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
 		return bash.New(builtintest.BashFolder(t)), string(rawjson.MustMarshal(in{"command": "DIR='" + dir + "'\n" + command}))

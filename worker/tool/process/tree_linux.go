@@ -23,7 +23,8 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // start's goroutine holds its thread
 	pid    int
-	// startTime is the start of the command, in clock ticks since boot: older processes are not ours.
+	// startTime is the start of the command, in clock ticks since boot: older processes are not
+	// ours.
 	startTime uint64
 	killed    map[int]uint64 // start times of the processes that were killed, by process id
 }

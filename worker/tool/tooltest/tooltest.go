@@ -1,7 +1,7 @@
-// Package tooltest tests the contract that every runner of tools keeps, whatever the tool is written
-// in: the tool gets its input and its call exactly, its output arrives as JSON, a failure is an
-// error that the model can read, a run ends with its context, and a probe tells whether a run was
-// applied.
+// Package tooltest tests the contract that every runner of tools keeps, whatever the tool is
+// written in: the tool gets its input and its call exactly, its output arrives as JSON, a failure
+// is an error that the model can read, a run ends with its context, and a probe tells whether a run
+// was applied.
 //
 // A runner's test passes a [Runner] to [Run]: for each behaviour a way to make a tool that behaves
 // so. A runner that cannot do something says why, and that subtest is skipped.
@@ -57,8 +57,8 @@ type Runner struct {
 	Crash      Make // ends without a result, as by a signal; a retry is not safe
 	Checkable  Make // Apply, whose runner is a [tool.Prober] that looks for the file
 
-	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that stands in
-	// place of what is missing.
+	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that stands
+	// in place of what is missing.
 	Limit int
 	Cut   string
 

@@ -1,5 +1,5 @@
-// Package health is "toolfleet doctor" and "toolfleet status": how a fleet, its server and its workers
-// are, and what to do where something is wrong.
+// Package health is "toolfleet doctor" and "toolfleet status": how a fleet, its server and its
+// workers are, and what to do where something is wrong.
 package health
 
 import (

@@ -1,5 +1,5 @@
-// Package base has what all builtins share: the reading of arguments, refusals with their codes, and
-// counts in words.
+// Package base has what all builtins share: the reading of arguments, refusals with their codes,
+// and counts in words.
 package base
 
 import (

@@ -23,8 +23,8 @@ import (
 const (
 	// maxBashOutput is how many bytes of output are kept, the last ones. The tool's own MaxOutput
 	// then cuts that to what the model reads. If the command printed more, only the last
-	// maxBashFlood bytes are the output. With the marker they have at most [base.MaxOutput], so that
-	// the marker is not cut off again.
+	// maxBashFlood bytes are the output. With the marker they have at most [base.MaxOutput], so
+	// that the marker is not cut off again.
 	maxBashOutput  = 1 << 20
 	maxBashFlood   = base.MaxOutput - 100
 	maxBashMessage = 8000      // bytes of output that an error quotes, the last ones

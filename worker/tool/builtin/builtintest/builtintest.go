@@ -1,5 +1,5 @@
-// Package builtintest has what the tests of the builtins share: folders with files in them, and calls
-// that must agree in their check and their run.
+// Package builtintest has what the tests of the builtins share: folders with files in them, and
+// calls that must agree in their check and their run.
 package builtintest
 
 import (

@@ -1,7 +1,7 @@
 // Package glob matches slash-separated paths against globs and .gitignore patterns.
 //
-// Permission rules keep the library doublestar, whose answers differ: there a/** matches a too, [!a]
-// matches a slash, and *** stops at slashes.
+// Permission rules keep the library doublestar, whose answers differ: there a/** matches a too,
+// [!a] matches a slash, and *** stops at slashes.
 package glob
 
 import (

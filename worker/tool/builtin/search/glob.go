@@ -1,5 +1,5 @@
-// Package search has the builtins that look through a folder: Glob by name, Grep by content. Both walk
-// it in name order and leave out what its .gitignore files name.
+// Package search has the builtins that look through a folder: Glob by name, Grep by content. Both
+// walk it in name order and leave out what its .gitignore files name.
 package search
 
 import (
