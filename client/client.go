@@ -70,8 +70,9 @@ var (
 	// ErrRunning is returned by Get: the batch is queued or running. Ask again later, or use Await
 	// or Run.
 	ErrRunning = errors.New("the batch is queued or running")
-	// ErrUnknown is returned by Get, Await, Timeline and Follow. To submit the batch, again or for
-	// the first time, is safe as long as nobody submitted it reply_ttl (by default 24 h) ago.
+	// ErrUnknown is returned by Get, Await, Timeline and Follow. The batch may be submitted. If it
+	// was submitted before and its reply has aged out (reply_ttl, by default 24 h), its calls run
+	// again.
 	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
 	// ErrNoFleet means that no coordinator answers on the fleet's subjects: none runs, or the
 	// prefix or the tenant is another one. Submit does not return it, because a batch is stored

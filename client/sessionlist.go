@@ -10,8 +10,8 @@ import (
 )
 
 // sessionList is what a watcher knows of the list of batches of its session. The list is durable,
-// so a batch is missed by nobody who reads it after a place: the batches that have ended before
-// that place were shown, or ended before the watch began.
+// so reading it after a place misses no batch: those that ended before that place were shown, or
+// ended before the watch began.
 type sessionList struct {
 	schedule
 	since time.Time // show what ended since then too; zero: only what ends from now on

@@ -388,7 +388,7 @@ func listText(arg any) string {
 	return cut(strings.Join(words, ", "))
 }
 
-// cut bounds what a schema or a property name adds to an error text.
+// cut shortens a text of a schema or an input for an error message.
 func cut(s string) string {
 	const limit = 300
 	if len(s) <= limit {

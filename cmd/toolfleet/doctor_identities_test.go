@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Whoever may not look is told so, and not that the server is broken.
+// A user without the right to look is told so, and not that the server is broken.
 func TestDoctorWithoutRights(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)

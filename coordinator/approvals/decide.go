@@ -34,8 +34,8 @@ func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// take answers a decision, and reports whether the question waits for no other. err is that of the
-// subject.
+// take checks, stores and answers a decision. last: the question needs no further decision. err says
+// why the subject could not be read; nil if it could.
 func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
 	ctx, span := spans.BeginDecision(ctx, s.cfg.Tracer, m.Header)
 	defer span.End()

@@ -49,8 +49,8 @@ type (
 	Running struct{ Index int }
 	// Aborted says that the batch is no longer wanted, by whom and why. No call starts after it.
 	Aborted struct{ wire.Stop }
-	// Steered says that somebody has something to say before more of the batch runs: before any
-	// call that is not dispatched yet when Now is set, else before the next stage.
+	// Steered skips calls because of a steering message: with Now every call that is not dispatched
+	// yet, else the later stages.
 	Steered struct {
 		wire.Stop
 		Now bool

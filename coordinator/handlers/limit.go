@@ -86,7 +86,7 @@ func (l *perTenantLimiter) enter(tenant string) *tenantLimit {
 	return own
 }
 
-// leave forgets a tenant that nobody asks for any more.
+// leave removes a tenant that has no requests any more.
 func (l *perTenantLimiter) leave(tenant string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

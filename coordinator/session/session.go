@@ -10,7 +10,7 @@ package session
 
 import "time"
 
-// MaxSuspend bounds how long nobody looks at a suspended batch.
+// MaxSuspend is when a suspended batch is looked at again, at the latest.
 const MaxSuspend = 5 * time.Minute
 
 // Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by
@@ -36,8 +36,8 @@ const (
 	Join
 	// Answer: the batch has its reply. Publish that again and remove the batch from the log.
 	Answer
-	// Wait: an earlier batch comes first, and its driver drives this one afterwards; or somebody
-	// drives this one already.
+	// Wait: an earlier batch comes first, and its driver drives this one afterwards; or another
+	// coordinator drives this one already.
 	Wait
 	// Clear: the batch has waited for an earlier one for a while. A head that has its reply is
 	// removed.

@@ -262,8 +262,7 @@ func (c *Conn) Names() wire.Names { return c.names }
 // Logger is where this package and those below it log.
 func (c *Conn) Logger() *slog.Logger { return c.log }
 
-// JetStream is the NATS client's own view of the connection, for the packages below this one. All
-// others use what this package offers.
+// JetStream returns the NATS client's JetStream handle. Only the packages below this one use it.
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
 
 // Missing passes on that a puller found no consumer or stream to pull from. It holds one such

@@ -64,7 +64,7 @@ func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data
 	return seq, err
 }
 
-// untilDecided is how a write waits for another one that is on its way.
+// untilDecided repeats a write that meets another one whose outcome is not known yet.
 var untilDecided = Backoff{
 	First: time.Millisecond, Most: minBackoff, Jitter: true,
 	Again: func(err error) bool { return errors.Is(err, ErrUndecided) },

@@ -13,8 +13,8 @@ import (
 var errInterrupted = errors.New("interrupted")
 
 // Signals counts SIGINT and SIGTERM. The first ends the context of [UntilSignal] for an orderly
-// stop. If the program called Patience, the second asks for a quick stop and the third exits the
-// process; else the second exits it. Such an exit has status 1.
+// stop. Without Patience the second ends the process with status 1. With Patience the second asks
+// for a quick stop, and the third ends the process.
 type Signals struct {
 	quickStop    chan struct{} // closed at the second
 	hasQuickStop atomic.Bool   // Patience was called

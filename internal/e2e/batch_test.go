@@ -205,8 +205,8 @@ func TestWindowAndTotality(t *testing.T) {
 	})
 }
 
-// Of eight calls, one fails, one times out, one is unknown and one is malformed. The four good ones
-// are not cancelled.
+// A batch has four good calls beside one that fails, one that times out, an unknown and a malformed
+// one. The good ones are not cancelled.
 func TestFailuresStayAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

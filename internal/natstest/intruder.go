@@ -29,7 +29,7 @@ type Intercepted struct {
 	Data                  []byte
 }
 
-// Intruder connects as an identity.
+// Intruder connects to the server with the identity who, to try what it may not do.
 func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
 	ids.tb.Helper()
 	i := &Intruder{tb: ids.tb, inbox: ids.Inbox(who)}

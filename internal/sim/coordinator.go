@@ -85,7 +85,8 @@ func (c *coordinator) intake(t *task, delivery *broker.Delivery) {
 	}
 }
 
-// clearHead is for a batch that an earlier one of its session holds up.
+// clearHead deals with a batch that waits behind the head of its session. It removes a head that has
+// its reply, and drives one that has no driver.
 func (c *coordinator) clearHead(t *task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {

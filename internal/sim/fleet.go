@@ -44,7 +44,7 @@ type Shape struct {
 	// AskFor is how long a question stays open. Prompt people answer all of them, and soon.
 	AskFor time.Duration
 	Prompt bool
-	// Reforms is how often the policy changes.
+	// Reforms is how many times the policy changes in a run.
 	Reforms int
 }
 

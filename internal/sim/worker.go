@@ -69,7 +69,7 @@ type attempt struct {
 	lost     int              // deliveries of the job that were lost with their worker
 	mails    []mail           // what the machine is still to be told
 
-	// Of the phases:
+	// What the phases know:
 	input    []byte // frozen
 	argsHash string // of input
 	answer   *answer

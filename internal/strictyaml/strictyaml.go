@@ -45,7 +45,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// Add reports a mistake.
+// Add records a mistake.
 func (f *File) Add(at Position, format string, args ...any) {
 	f.Errors = append(f.Errors, &Error{f.Name, at.Line, at.Column, fmt.Sprintf(format, args...)})
 }

@@ -30,7 +30,7 @@ func readOnly(command string) error {
 	return walker{}.stmts(file.Stmts)
 }
 
-// walker walks down the tree and counts the depth.
+// walker checks a parsed command from the top, and refuses what is nested deeper than maxDepth.
 type walker struct{ depth int }
 
 func (w walker) stmts(list []*syntax.Stmt) error {

@@ -97,8 +97,8 @@ func (m *Machine) failed(ev Failed) {
 	}
 }
 
-// retry tries the write again after a pause, which doubles from first to most. It gives up once
-// LastWords has passed since the drain.
+// retry schedules the next try of the write. The pause starts at first, doubles, and is at most
+// most. Once LastWords has passed since the drain it gives up instead.
 func (m *Machine) retry(err error, first, most time.Duration, text string, args ...any) {
 	m.err = err
 	m.pause = min(max(2*m.pause, first), most)

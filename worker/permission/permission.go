@@ -63,8 +63,8 @@ type Rules struct {
 type Layer struct {
 	Source string
 	Rules  schemas.Rules
-	// Below marks a layer that stands below the one that sets the default. Its allow rules lift a
-	// default that asks, but not a default that denies.
+	// Below: the layer ranks below the one that sets the default. Its allow rules lift a default
+	// that asks, but not a default that denies.
 	Below bool
 }
 

@@ -114,7 +114,7 @@ type callRun struct {
 	traceID      string // "": no trace
 }
 
-// failure ends a call in one of its phases. It is an error that becomes the result.
+// failure is the error with which a phase ends the call. The call's result is made from it.
 type failure struct {
 	status messages.Status
 	err    *messages.Error

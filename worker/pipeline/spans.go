@@ -136,7 +136,8 @@ func permissionAttributes(p *messages.Permission) (attributes []attribute.KeyVal
 	return attributes
 }
 
-// content returns arguments or a result as an attribute, with a mark where it is cut.
+// content returns arguments or a result as text for a span: at most maxContent bytes, with a mark
+// where it is cut.
 func content(raw []byte) string {
 	const mark = " [truncated]"
 	if len(raw) <= maxContent {

@@ -96,8 +96,8 @@ func (s Store) put(ctx context.Context, name string, data []byte) error {
 	return err
 }
 
-// hasYoung reports whether the object exists and is in the first half of its life, so that a record
-// that refers to it from now on does not outlive it.
+// hasYoung reports whether the object exists and is in the first half of its life. An older one is
+// stored again, because a new record could outlive it.
 func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) (bool, error) {
 	info, err := store.GetInfo(ctx, ref.Digest)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {

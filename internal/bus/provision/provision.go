@@ -246,7 +246,7 @@ func provisionError(stream string, err error) error {
 	return fmt.Errorf("provision stream %s: %w", stream, err)
 }
 
-// shorter compares ages; 0 means for ever.
+// shorter reports whether have is a shorter age than want; 0 is for ever.
 func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }

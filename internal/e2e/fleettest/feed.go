@@ -29,8 +29,9 @@ func EventNames(events []messages.Event) []string {
 	return names
 }
 
-// CheckFeed checks the guarantees for the events of a batch of this many calls, followed to its
-// reply.
+// CheckFeed checks the order and the number of the events of a batch that was followed to its reply:
+// starts first, each event once, results in call order, then the reply. calls is how many calls the
+// batch has.
 func CheckFeed(t testing.TB, events []messages.Event, calls int) {
 	t.Helper()
 	names := EventNames(events)

@@ -59,7 +59,7 @@ var Quick = []string{
 	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
 }
 
-// Defaults holds no settings, so that the defaults of toolfleet apply.
+// Defaults runs toolfleet with its own defaults: it keeps a settings file from being read.
 var Defaults = []string{"TOOLFLEET_CONFIG=none"}
 
 // newFleet builds the programs into dir and describes the fleet. Nothing is started.

@@ -15,7 +15,8 @@ type History struct {
 	Faults  []Fault
 	// Replies is when each reply arrived at its agent.
 	Replies []time.Time
-	// Left lists the batches in the log and the dead letters when every batch had its reply.
+	// Left is what remained after every batch had its reply: batches in the log, and dead letters.
+	// It should be empty.
 	Left []string
 	// Decisions holds the signed decisions about each call, in the order of signing.
 	Decisions map[string][]Decision

@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Config holds the settings of a run. The zero value of a field is its default.
+// Config holds the settings of a run. A zero field means its default, where it names one.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
 	Sequence     []Kind        // these faults in order, instead of Mix, Duration and Kills; the run ends after the last one

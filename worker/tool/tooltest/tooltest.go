@@ -243,8 +243,8 @@ func wait(t *testing.T, s subject) {
 	}
 }
 
-// report checks that reports come in order. Only the last line is sure to come, and lines may come
-// together: a runner sends few reports a second.
+// report checks the tool's reports: they come in order, and the last line comes. A runner sends few
+// reports a second, so it may join lines or drop earlier ones.
 func report(t *testing.T, s subject) {
 	var mu sync.Mutex
 	var got []string // guarded by mu
