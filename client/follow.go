@@ -72,6 +72,10 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 const (
 	// readEvery is the least time between two rounds of requests.
 	readEvery = 100 * time.Millisecond
+	// After an answer the watcher rests this many times as long as the answer took, at most
+	// longestRest: a history that is dear to read is read less often.
+	restFactor  = 4
+	longestRest = 5 * time.Second
 	// patience is how long a round waits for batches that get no answer, before it goes on to the
 	// others.
 	patience = 2 * time.Second
@@ -113,6 +117,7 @@ type watched struct {
 type timeline struct {
 	events []messages.Event
 	err    error
+	took   time.Duration
 }
 
 // schedule says when something is read: at once after a hint, then at intervals that grow from 1 s
@@ -282,8 +287,9 @@ func (w *watcher) request(ctx context.Context, b *watched) {
 	answer := make(chan timeline, 1)
 	b.answer, b.covered = answer, len(b.arrived)
 	w.requests.Go(func() {
+		began := time.Now()
 		t, err := w.client.Timeline(ctx, w.session, b.id)
-		answer <- timeline{t.Events, err}
+		answer <- timeline{t.Events, err, time.Since(began)}
 		w.mail.signal()
 	})
 }
@@ -326,6 +332,9 @@ func (w *watcher) answered(ctx context.Context, b *watched, answer timeline) err
 		return w.failed(ctx, answer.err)
 	}
 	w.retry, w.deserted, b.slow = 0, time.Time{}, false
+	if next := time.Now().Add(min(restFactor*answer.took, longestRest)); next.After(w.next) {
+		w.next = next
+	}
 	if !b.ended && hasReply(answer.events) {
 		// A batch that was submitted again has the reply of an earlier one: the list tells. It has
 		// each reply once.

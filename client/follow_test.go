@@ -38,7 +38,8 @@ type stage struct {
 	batches  messages.BatchList // the list of the session; guarded by mu
 	told     []string           // guarded by mu
 
-	answering func() // called once an answer is made; guarded by mu
+	answering func()        // called once an answer is made; guarded by mu
+	slow      time.Duration // how long a timeline takes
 }
 
 func event(kind messages.EventType, index, attempt int) messages.Event {
@@ -73,6 +74,7 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 	t.Cleanup(conn.Close)
 	s := &stage{t: t, c: over(t, conn), conn: conn, key: wire.KeyOf("_", "s", "b"), asked: make(chan struct{}, 10_000)}
 	door(t, conn, conn.Names().Of(wire.VerbGet, s.key), 1<<19, func(bus.Msg) any {
+		time.Sleep(s.slow)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.asked <- struct{}{}
@@ -449,6 +451,28 @@ func (s *stage) hang(n int) {
 }
 
 func hung(i int) messages.BatchID { return messages.BatchID(fmt.Sprint("hung", i)) }
+
+// A history that takes a second is read at most every five seconds, however many live events come.
+func TestFollowReadsADearTimelineLessOften(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.slow = time.Second
+		s.past("running", whole[:1]...)
+		following := s.follow()
+		s.until(1)
+		for i := range 300 {
+			s.publish(asks(fmt.Sprint("never stored", i)))
+			time.Sleep(100 * time.Millisecond)
+		}
+		s.happens(whole[1:]...)
+		if err := <-following; err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.asked); n > 9 {
+			t.Errorf("the timeline was read %d times in about 30 s", n)
+		}
+	})
+}
 
 // A handler that does not answer holds up the batches that it is not asked for only once, and
 // shortly, however many batches it is asked for.
