@@ -52,6 +52,27 @@ func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	})
 }
 
+// TestAClosedCallIsEndedInItsJournal: a driver that closed the batch stored the result of a write
+// that nobody had claimed, and not yet its record. Without that record a worker can still claim it.
+func TestAClosedCallIsEndedInItsJournal(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		key := o.submit("s", "b", 1)
+		_, err := o.journal.WriteResult(t.Context(), key.Call(0), messages.Result{
+			V: 1, CallID: "c0", Tool: "act", Status: messages.StatusError, Outcome: messages.Failed(messages.CodeInternal, "closed"),
+		})
+		o.must(err)
+		_, err = o.conn.Append(t.Context(), o.names.Of(wire.VerbPlan, key), nil, []byte("damaged"))
+		o.must(err)
+		o.coordinator(Config{})
+		o.reply(key, 20*time.Minute)
+		newest, found, err := o.journal.Newest(t.Context(), key.Call(0))
+		o.must(err)
+		if !found || newest.Record.State != wire.Ended {
+			t.Errorf("the newest record is %q, want %q", newest.Record.State, wire.Ended)
+		}
+	})
+}
+
 // TestAClosedCallAsksNobody: the question about a call that was closed is not open any more.
 func TestAClosedCallAsksNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {

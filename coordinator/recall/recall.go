@@ -82,9 +82,9 @@ func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Tim
 	return event
 }
 
-// Ends returns the stored result of each call that has ended, by index, and the newest record of
-// each call that has one. The record of a call counts, then a plan record, then a result of its
-// own: a call with a record ends in that.
+// Ends returns the result of each call that has ended for good, by index, and the newest record of
+// each call that has one. The record of a call counts, then a plan record. A result beside them
+// does not count: without a record a worker can still claim the call.
 func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages.Result, newest map[int]journal.CallEntry) {
 	ends, newest = map[int]messages.Result{}, map[int]journal.CallEntry{}
 	ended := func(i int, r messages.Result) {
@@ -101,11 +101,6 @@ func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages
 	for _, plan := range plans {
 		for _, r := range plan.Record.Results {
 			ended(r.Index, r)
-		}
-	}
-	for _, e := range known.Results {
-		if _, recorded := newest[e.Key.Index]; !recorded {
-			ended(e.Key.Index, e.Result)
 		}
 	}
 	return ends, newest
