@@ -21,12 +21,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A batch that no driver can bring to its end is closed: each open call is ended in the journal by
-// compare-and-set, live claims are waited for until they lapse, and only then is the batch
-// answered. The next write of the session cannot start before that, so no call of this batch runs
-// beside it.
+// A batch that no driver can bring to its end is closed. The coordinator first ends each open call
+// in the journal by compare-and-set; a call with a live claim it leaves until the claim lapses.
+// Only then it answers the batch. The next write of the session cannot start before that, so no
+// call of this batch runs beside it.
 
-// errPanic is a panic while a batch was driven. Another driver would panic, too.
+// errPanic says that driving the batch caused a panic. Another driver would panic too.
 var errPanic = errors.New("panic")
 
 // guard calls do and returns its panic as an error that wraps errPanic.
@@ -40,24 +40,24 @@ func guard(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// whyClosed says why no driver can bring the batch to its end, in words for the model; empty when
-// another try may succeed. No other reason closes a batch: a reason that may pass never does.
+// whyClosed returns why no driver can bring the batch to its end, in words for the model. It
+// returns "" for an error that may pass: such a batch is never closed.
 func whyClosed(err error) string {
 	switch {
 	case errors.Is(err, errPanic):
 		return "an internal error"
 	case errors.Is(err, errOtherPlan):
-		return "the journal holds the plan of another batch under its id"
+		return "the plan of another batch under its id"
 	case errors.Is(err, bus.ErrTooLarge):
-		return "its plan is too large to be recorded"
+		return "a plan that is too large to be recorded"
 	case errors.Is(err, bus.ErrCorrupt):
-		return "a stored record of it is damaged"
+		return "a damaged record in the journal"
 	}
 	return ""
 }
 
-// close ends every open call of the batch and makes its reply. It returns cause if another try may
-// succeed, or if ctx ends first.
+// close ends every open call of the batch and makes its reply. It returns cause if another try of
+// the driver may succeed, and an error if ctx ends first.
 func (d *batchRun) close(ctx context.Context, cause error) error {
 	why := whyClosed(cause)
 	if why == "" || ctx.Err() != nil {
@@ -70,9 +70,9 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 		return err
 	}
 	d.spans.Fail(messages.ClassInternal)
-	if errors.Is(cause, errOtherPlan) { // the results belong to the other batch
+	if errors.Is(cause, errOtherPlan) { // the results in the journal are those of the other batch
 		d.reply = new(submission.Refused(d.in.Batch, d.digest, &messages.Refusal{
-			Class: messages.ClassInternal, Message: "The batch could not be brought to its end: " + why + ". Use a new id.",
+			Class: messages.ClassInternal, Message: "The batch could not be brought to its end, because of " + why + ". Use a new id.",
 		}))
 		return nil
 	}
@@ -80,8 +80,8 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 	return d.fatal
 }
 
-// closeUndecoded ends the open calls of a batch that cannot be decoded. A driver of another version
-// may have been able to read it, and have begun it.
+// closeUndecoded ends the open calls of a batch that this coordinator cannot decode. A coordinator
+// of another version may have decoded it and have started some of its calls.
 func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	delivery := d.lease.current()
 	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
@@ -104,7 +104,7 @@ type closer struct {
 	calls     []messages.ToolCall
 	why       string // in words for the model
 	closing   batch.Closing
-	results   []messages.Result // in call order; without a status: the call has not ended
+	results   []messages.Result // in call order; a call without a status is open
 }
 
 func (d *batchRun) newCloser(why string) *closer {
@@ -119,7 +119,7 @@ func (d *batchRun) newCloser(why string) *closer {
 	}
 }
 
-// run ends the calls that have no end yet, and returns the results of all, in call order.
+// run ends the open calls, and returns the results of all calls in call order.
 func (c *closer) run(ctx context.Context) (results []messages.Result, err error) {
 	for {
 		wait, err := c.once(ctx)
@@ -136,8 +136,8 @@ func (c *closer) run(ctx context.Context) (results []messages.Result, err error)
 	}
 }
 
-// once reads each call once and ends those that no worker runs. It returns how long the others may
-// take; 0: every call has ended.
+// once reads each call once and ends those that no worker runs. wait is how long the others may run
+// on; 0 means that every call has ended.
 func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	now := time.Now()
 	newest, err := c.readEnds(ctx)
@@ -153,9 +153,9 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			wait = max(wait, next.Until.Sub(now))
 			continue
 		}
-		record := entry.Record // what it says of the arguments and the tool stays
+		record := entry.Record // keeps what the record says about the arguments and the tool
 		result := c.result(i, record, next.Unknown)
-		if entry.Seq == 0 { // a worker of a call that does not claim looks for its result
+		if entry.Seq == 0 { // the worker of such a call looks only for a result
 			stored, resultErr := c.journal.WriteResult(ctx, c.key.Call(i), result)
 			if resultErr != nil {
 				open, err = open+1, errors.Join(err, resultErr)
@@ -176,7 +176,7 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			if entry.Record.State == wire.Parked {
 				c.questions.Withdraw(ctx, c.key.Call(i), "", "gone")
 			}
-		default: // overtaken, or undecided: the next read tells
+		default: // a worker was faster, or the outcome is unknown: the next read tells
 			open++
 			var lost *journal.Lost
 			if !errors.As(writeErr, &lost) {
@@ -190,8 +190,8 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	return 0, errors.Join(err, c.queue.withdrawAll(ctx))
 }
 
-// open returns the calls that have not ended: those of the batch, and those that only the journal
-// has, because another batch with this id had them.
+// open returns the open calls: those of this batch, and further ones in the journal if another
+// batch with the same id had more calls.
 func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	for i := range c.results {
 		if c.results[i].Status == "" {
@@ -206,7 +206,7 @@ func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	return open
 }
 
-// readEnds fills in the stored results, and returns the newest record of each call.
+// result returns the result of a call that the coordinator ends because it closes the batch.
 func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry, err error) {
 	known, err := c.journal.Calls(ctx, c.key)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// onNotice tells the machine what a worker's notice says. A result in it is what the worker stored,
-// so it saves a read.
+// onNotice tells the machine what a worker's notice says. If the notice has the result, the driver
+// need not read it from the journal.
 func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	if n.Index < 0 || n.Index >= len(d.in.Calls) {
 		return
@@ -41,8 +41,8 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// removeJob takes the job of a failed attempt, which its worker has left there, out of the queue.
-// The next job has the number of the attempt.
+// removeJob deletes the job of a failed attempt from the queue. The worker has left it there, and
+// the next attempt gets a job of its own.
 func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
@@ -52,7 +52,7 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// look reads the journal because of a nudge, and tells the machine what it holds.
+// look answers a nudge: it reads the journal and tells the machine what it holds.
 func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
 		d.askLeader(ctx)
@@ -69,8 +69,8 @@ func (d *batchRun) recorded(ctx context.Context, index int, record wire.CallReco
 	return recall.Recorded(index, record, seq, func(t time.Time) time.Time { return d.conn.Local(ctx, t) })
 }
 
-// lookAll reads what the journal holds of the open calls, and the controls of the session. A failed
-// read is left to the next poll.
+// lookAll returns what the journal holds about the open calls, and the controls of the session. The
+// next poll repeats a read that failed.
 func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	open := d.machine.Open()
 	if len(open) == 0 {
@@ -116,8 +116,8 @@ func (d *batchRun) noteRan(index int, record wire.CallRecord) {
 	}
 }
 
-// isOf reports whether a result is of the call at an index. An id that is no UTF-8 does not survive
-// in records; such a call is identified by its index.
+// isOf reports whether a result belongs to the call at an index. Records cannot hold a call id that
+// is not UTF-8, so such a call is known by its index.
 func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
@@ -130,7 +130,7 @@ func (d *batchRun) isOf(i int, r messages.Result) bool {
 // errOtherPlan: another batch with the same id has its plan in the journal.
 var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
 
-// samePlan returns errOtherPlan for the plan of another body.
+// samePlan returns errOtherPlan if the plan record is of a body with another digest.
 func samePlan(rec wire.PlanRecord, digest string) error {
 	if rec.Digest != digest {
 		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
@@ -138,8 +138,8 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 	return nil
 }
 
-// storePlan stores the plan record and returns what is then stored: it, or that of a coordinator
-// that was faster. No exclusive call can start before, so it is tried until it succeeds.
+// storePlan stores the plan record and returns the record that is then stored: this one, or that of
+// a faster coordinator. No exclusive call starts before that, so it tries until it succeeds.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -156,8 +156,8 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 	return events
 }
 
-// end stores a result for a call that no worker ends, and returns what is then stored: it, or the
-// record of a worker that was faster.
+// end stores a result for a call that no worker ends, and returns what is then stored: this result,
+// or the record of a faster worker.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	d.log.Warn("a call was ended by the coordinator", d.callAttr(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
@@ -202,10 +202,10 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, once in a run, that another coordinator has published the job of a
-// call: its worker sends that coordinator the notices, and none come here. A first delivery does
-// not mean that no driver came before: a batch that is driven as the next head is delivered later,
-// perhaps to another coordinator.
+// publishedElsewhere reports whether another coordinator has published the job of a call, so that
+// the worker's notices go to that coordinator and none come here. It returns true at most once in a
+// run. The driver needs it even for a first delivery, because another coordinator may have driven
+// the batch before as the next head of its session, without a delivery.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false
@@ -218,7 +218,7 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	return d.late
 }
 
-// withdraw takes the job of a call that has ended out of the queue.
+// withdraw deletes the job of a call that has ended from the queue.
 func (d *batchRun) withdraw(ctx context.Context, index int) {
 	if err := d.queue.withdraw(ctx, index, d.machine.Plan().Calls[index].Pool); err != nil {
 		d.log.Debug("the job of an ended call was not withdrawn; its worker finds that the call has ended", d.callAttr(index), "err", err)

@@ -21,35 +21,35 @@ import (
 type Config struct {
 	Slots        int           // batches driven at once. Default 1024
 	Window       int           // calls of one batch dispatched at once. Default 8
-	AckWait      time.Duration // how long the broker waits for a sign of life of a driver. Default 10 s
-	Poll         time.Duration // between reads of the journal while a batch waits. Default AckWait/3
+	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
+	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long after its acceptance calls of a batch may start. The time that people
-	// are given to answer is added, up to as much again. Default 1 h.
+	// BatchTTL is how long after its acceptance a batch may still start calls. The time that people
+	// have for their answers is added, up to another BatchTTL. Default 1 h.
 	BatchTTL  time.Duration
 	Grace     time.Duration   // added to a lease before it counts as lapsed. Default 2 s
 	StartWait time.Duration   // how long a batch waits for a fleet without any tool. Default 30 s
-	Drain     time.Duration   // how long batches may go on after the context of Run has ended. Default 5 s
-	Hurry     <-chan struct{} // ends the drain at once when it is closed. May be nil
-	Poison    int             // lost claims of a call after which it is given up. Default 5
-	// AfterUnknown says what becomes of the later writes of a batch once the outcome of one is
-	// unknown. Default Stop.
+	Drain     time.Duration   // how long batches may continue after Run's ctx has ended. Default 5 s
+	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
+	Poison    int             // lost claims after which a call is given up. Default 5
+	// AfterUnknown decides about the later writes of a batch once the outcome of one is unknown.
+	// Default Stop.
 	AfterUnknown AfterUnknown
-	Approvers    approval.Approvers // whose decisions count. Default: nobody's
-	Audit        audit.Config       // how the lines of the audit log are made
-	// Policy is the version of the platform's policy. Every job has it, and a worker without a
+	Approvers    approval.Approvers // the people whose decisions count. Default: none
+	Audit        audit.Config       // settings of the audit log
+	// Policy is the version of the platform's policy. Every job names it, and a worker without a
 	// policy does not take such a job. Default: none.
 	Policy    string
 	Provision provision.Config // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent
-	Tracer    trace.Tracer     // nil: silent; the trace context of an agent still reaches the workers
+	Tracer    trace.Tracer     // nil: no spans; an agent's trace context still reaches the workers
 	Metrics   *metrics.Metrics // nil: silent
 }
 
-// AfterUnknown is what becomes of later writes of a batch once the outcome of one is unknown.
+// AfterUnknown says whether a batch runs its later writes once the outcome of one is unknown.
 type AfterUnknown string
 
-// Stop skips them, so that none builds on a write that may not have happened. Continue runs them.
+// Stop skips them, because they might build on a write that did not happen. Continue runs them.
 const (
 	Stop     AfterUnknown = "stop"
 	Continue AfterUnknown = "continue"
@@ -116,5 +116,5 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// NewMetrics returns the metrics of a coordinator, registered with reg unless that is nil.
+// NewMetrics returns the metrics of a coordinator. It registers them with reg unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *metrics.Metrics { return metrics.New(reg) }

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// controls returns the controls of the session that mean this batch, as events.
+// controls returns the session's controls that concern this batch, as events.
 func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 	if err != nil {
@@ -24,9 +24,9 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	return recall.Controls(entries, d.accepted, d.cfg.BatchTTL), nil
 }
 
-// steering returns the messages that this reply takes along. A record says so before the reply is
-// stored, so that no other reply takes them, too. A message that comes later, or of which that
-// record cannot be stored, waits for the next reply.
+// steering returns the steering messages that go into this reply. Before the reply is stored, a
+// record marks them as taken, so that no other reply contains them. A message that comes later
+// waits for the next reply, and so does one that cannot be marked.
 func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
 	d.insist(ctx, "recording which steering the reply takes along", func() error {
@@ -35,8 +35,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 			if taken, untaken = journal.Steering(d.controlsRead, d.accepted.Key.Batch); untaken == 0 {
 				return nil
 			}
-			// A peer that drives the batch too may have replied: later steering is for the next
-			// reply.
+			// A peer that also drives the batch may have stored the reply already: later steering
+			// goes into the next reply.
 			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
 				taken = nil
 				return err
@@ -50,7 +50,7 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control came first, or it is not known whether this one was stored: read
+			// Another control was stored first, or the outcome of this write is unknown: read
 			// again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
@@ -68,8 +68,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain stores the steering of this reply again, if the reply of another coordinator was
-// stored first and does not have it.
+// steerAgain stores the steering of this reply as new controls, if another coordinator stored a
+// reply without it first.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {
@@ -89,7 +89,7 @@ func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	return nil
 }
 
-// stop tells the worker that runs a call that it is not wanted any more.
+// stop tells the worker that runs a call to stop it.
 func (d *batchRun) stop(want batch.Stop) {
 	subject := d.names.OfCall(wire.VerbStop, d.accepted.Key.Call(want.Index))
 	if err := d.conn.Publish(subject, nil, rawjson.MustMarshal(want.Why)); err != nil {

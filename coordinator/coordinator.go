@@ -10,13 +10,19 @@
 //
 // No coordinator owns a session. Any of them may drive any batch that is the head of its session's
 // log. Package batch decides what may start next, from the records in the journal, which are
-// written by compare-and-set. At worst, two coordinators that drive one batch repeat each other's
-// work.
+// written by compare-and-set. If two coordinators drive one batch, they repeat each other's work
+// and do no harm.
 //
-// The package knows what tools promise (schemas), not how they run. It leaves requests to
-// coordinator/handlers and coordinator/approvals, what coordinators tell each other to peers, the
-// dialects to provider, the order of calls to plan, the life of a batch to batch, which head to
-// drive to session, and what is durable to internal/journal.
+// Other packages hold the rest:
+//
+//	what tools promise                     schemas
+//	requests                               coordinator/handlers, coordinator/approvals
+//	notices among coordinators             coordinator/peers
+//	the dialects of the providers          coordinator/provider
+//	the order of calls                     coordinator/plan
+//	the life of a batch                    coordinator/batch
+//	which batch of a session to drive      coordinator/session
+//	what is durable                        internal/journal
 package coordinator
 
 import (
@@ -49,21 +55,20 @@ type Coordinator struct {
 	names     wire.Names
 	journal   *journal.Journal
 	auditLog  *audit.Log
-	recorder  *audit.Recorder // of batches that have ended
+	recorder  *audit.Recorder // writes the audit lines of batches that have ended
 	questions *approvals.Service
 	catalog   *catalog.Catalog
 	cfg       Config
-	id        string // a token: workers and peers address this coordinator by it
+	id        string // workers and peers address this coordinator by this token
 	log       *slog.Logger
 
-	runs    *runs // the batches that are driven here
+	runs    *runs // the batches that this coordinator drives
 	peers   *peers.Peers
 	resumer *resumer
-	serving atomic.Bool // requests and batches are taken
+	serving atomic.Bool // whether this coordinator takes requests and batches
 }
 
-// New returns a coordinator on a connection, which stays the caller's to close. It touches no
-// network.
+// New returns a coordinator that uses conn. It sends nothing yet, and never closes conn.
 func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -90,13 +95,13 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// Run drives batches until ctx ends. Then it lets the live ones go on for Config.Drain and hands
-// back the rest. It makes the streams that are missing, and refuses to start on ones that would
-// break a promise.
+// Run drives batches until ctx ends. After that it continues the open batches for Config.Drain, and
+// hands the rest back to the broker. It makes the streams that are missing, and returns an error if
+// an existing one would break a promise.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := provision.Ensure(ctx, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
-			return nil // ended before it began
+			return nil // ctx ended before Run could start
 		}
 		return err
 	}
@@ -131,7 +136,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return nil
 	}
 	defer c.conn.OnReconnect(func() { c.runs.Nudge("") })()
-	// Workers need the key of the audit log too, and may not make it.
+	// The key is made here because workers need it too and may not make it.
 	if _, err := c.auditLog.Hasher(ctx); err != nil && ctx.Err() == nil {
 		c.log.Warn("the audit log is not ready; no batch ends before it is", "err", err)
 	}
@@ -149,17 +154,17 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	err = pull.New(c.conn, c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
 		c.intake(work, d)
 	})
-	if err != nil { // the server does not let this user in any more: begin the drain
+	if err != nil { // the server has revoked this user's access: begin the drain
 		stopPulling()
 	}
-	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver ends with work at the latest
+	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver has returned soon after work ended
 	c.resumer.wait(work)
 	cancel()
 	stopServing()
 	return err
 }
 
-// drain ends the work after Config.Drain, at once when Config.Hurry is closed.
+// drain waits for Config.Drain, or until Config.Hurry is closed, and then ends the work.
 func (c *Coordinator) drain(work context.Context, cancel func()) {
 	drain := time.NewTimer(c.cfg.Drain)
 	defer drain.Stop()
@@ -171,7 +176,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 	cancel()
 }
 
-// serve answers requests. It takes none after ctx has ended; one that is being answered may go on
+// serve answers requests. It takes no new request after ctx has ended; it may answer an earlier one
 // until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.catalog, handlers.Config{
@@ -184,11 +189,11 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	})
 }
 
-// Ready reports whether batches are taken: the connection is up, the tools are known, and requests
-// are answered.
+// Ready reports whether the coordinator takes batches: it is connected, knows the tools, and
+// answers requests.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
-// Gauges returns a collector of the gauges of the whole fleet.
+// Gauges returns a collector for the gauges of the whole fleet.
 func (c *Coordinator) Gauges() *fleetgauges.Gauges {
 	return fleetgauges.New(c.conn, fleetgauges.Config{
 		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.catalog.Current().Tools() },

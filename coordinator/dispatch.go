@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// prepare plans the batch, tells the machine what the journal holds already, and begins.
+// prepare plans the batch, tells the machine what the journal already holds, and begins.
 func (d *batchRun) prepare(ctx context.Context) error {
 	tools, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait)
 	if err != nil {
@@ -36,7 +36,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	}
 	controls, err := d.controls(ctx) // after the records: see askLeader
 	if err != nil {
-		return err // there may be an abort, so nothing starts before the controls are known
+		return err // an abort may be among the controls, so nothing starts before they are read
 	}
 	for _, event := range controls {
 		d.machine.Step(d.began, event)
@@ -55,12 +55,12 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	return nil
 }
 
-// notAfter is when the last call may start, by the server's clock and without the time that people
-// were given.
+// notAfter returns when the last call may start, by the server's clock. The time that people have
+// for their answers is not in it.
 func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
-// step tells the machine about an event, carries out the effects that it wants, in order, and then
-// those that it wants because of them.
+// step tells the machine about an event and carries out the effects in order. It does the same with
+// the events that the effects cause, until there are none.
 func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	events := []batch.Event{ev}
 	effects := d.machine.Step(time.Now(), ev)
@@ -83,7 +83,7 @@ func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	}
 }
 
-// perform carries out one effect, and returns the events that come of it.
+// perform carries out one effect, and returns the events that it causes.
 func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Event {
 	switch effect := effect.(type) {
 	case batch.Announce:
@@ -109,9 +109,8 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job and does not wait for the acknowledgement. A job is only a pointer: the
-// poll publishes it again as long as its call is open, and a job that is queued already is left as
-// it is.
+// dispatch publishes a job and does not wait for the acknowledgement. A job may get lost: the poll
+// publishes it again as long as its call is open, and the broker drops a job that is still queued.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)

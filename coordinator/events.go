@@ -11,15 +11,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes what happens to a batch. A lost event is not sent again: the history of the
-// batch has it.
+// events publishes the events of a batch. It does not repeat a lost event: the history of the batch
+// has it.
 type events struct {
 	conn     *bus.Conn
 	subject  string
 	log      *slog.Logger
 	in       messages.Batch
-	plan     func() plan.Plan // nil: the batch is not planned
-	counters map[int]int      // of the published events, by call
+	plan     func() plan.Plan // nil until the batch is planned
+	counters map[int]int      // number of events published so far, by call
 }
 
 func (e *events) publish(ev messages.Event) {

@@ -22,9 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake takes one delivery from the log. Only the head of a session's log is driven. Any other
-// batch goes back to the broker, and is driven when the driver of its predecessor looks for the
-// next head.
+// intake handles one delivery from the log. It drives the batch if that is the head of its session.
+// Any other batch goes back to the broker; the driver of the batch before it drives it next.
 func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -61,14 +60,15 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		log.Debug("the batch goes back to the broker: it is not the head of its session, or a peer drives it", "head", seen.Head)
 		logUnsettled(log, d.Nak(c.cfg.Poll))
 	case session.Vanished:
-		logUnsettled(log, d.Nak(time.Second)) // or a server that is behind was asked: then it is here the next time
+		// If a replica that is behind has answered, the next delivery finds the batch.
+		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
 		c.driveSession(ctx, accepted, d)
 	}
 }
 
-// observe reads where a batch stands, and its stored reply if it has one: its own, or that of an
-// earlier batch with the same id.
+// observe reads what Decide has to know about a batch, and the stored reply if there is one. The
+// reply may be that of an earlier batch with the same id.
 func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
@@ -80,9 +80,10 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// clearHead handles a batch that an earlier one of its session holds up. After a server restart
-// that head may have its reply already: its message came back into the log, and the consumer, which
-// counts it as settled, never delivers it. Such a head is removed, and the batch has its turn.
+// clearHead handles a batch that has waited behind an earlier one of its session for a while. After
+// a server restart the message of a batch with a reply can be back in the log, although the
+// consumer counts it as settled and never delivers it. clearHead removes such a head, and drives
+// the batch if it is the head then.
 func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
@@ -104,8 +105,9 @@ func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal
 }
 
 // driveSession drives a batch that is the head of its session, and then the next head, until there
-// is none. done reports whether the rest of the session is in other hands: those of another run
-// here, of people, or of the broker. A run that gives up leaves its batch to the next driver.
+// is none. done: this goroutine need do no more for the session, because it has no open batch, or
+// another run, a decision of a person or a delivery continues it. Not done: the run gave up, and
+// another driver has to drive its batch.
 func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *pull.Delivery) (done bool) {
 	for {
 		d := c.newRun(accepted, delivery)
@@ -135,9 +137,10 @@ func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepte
 	}
 }
 
-// nextHead returns the oldest batch of the session that has no reply yet. A batch that has its
-// reply, because it was submitted again or came back into the log, is answered and removed, unless
-// the reply is younger than settled: its driver may be about to do so.
+// nextHead returns the oldest batch of the session that has no reply yet. It answers and removes
+// every batch before it: such a batch has its reply because it was submitted again or came back
+// into the log. It leaves a batch alone whose reply is younger than settled, because its driver may
+// be about to remove it.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -160,10 +163,10 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 	}
 }
 
-// answerAgain answers a batch that has its reply already: the same body gets the reply once more,
-// another body under the same id is refused. The audit lines of a batch that is still in the log
-// with its own reply may be missing. When they cannot be written now, the error keeps the batch in
-// the log.
+// answerAgain answers a batch that already has its reply: the same body gets that reply, another
+// body under the same id is refused. If the reply is the batch's own, its audit lines may be
+// missing and are written. An error says that they cannot be written now; the caller keeps the
+// batch in the log.
 func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {
@@ -195,8 +198,8 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 	return reply, err
 }
 
-// auditReplied writes the audit lines of a batch whose reply is stored already. The driver that
-// stored the reply may have got no further.
+// auditReplied writes the audit lines of a batch whose reply is stored. The driver that stored the
+// reply may have died before it wrote them.
 func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
 	body, err := c.journal.FullReply(ctx, stored)
 	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
@@ -214,7 +217,7 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 	if err != nil || written {
 		return err
 	}
-	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // a refused batch as far as it can be read
+	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // decoded as far as possible
 	results := reply.Results
 	if len(results) == 0 {
 		results = nil
@@ -229,7 +232,8 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 	return c.recorder.Write(ctx, log, e)
 }
 
-// publishRefusal publishes a refusal that must not look like the reply of the batch.
+// publishRefusal publishes a refusal on a subject of its own, so that nobody takes it for the reply
+// of the batch.
 func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)
@@ -241,7 +245,8 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 	}
 }
 
-// deadLetter keeps a message that is no batch at all, with the reason, and takes it out of the log.
+// deadLetter keeps a message that is no batch as a dead letter with the reason, and takes it out of
+// the log.
 func (c *Coordinator) deadLetter(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a message in the log is no batch and becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {

@@ -14,19 +14,19 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// lease keeps the broker and the peers from driving a batch that is driven here. It saves work and
-// decides nothing. Safe for concurrent use.
+// lease tells the broker and the peers that this coordinator drives a batch, so that they do not.
+// It only saves work: two drivers of a batch do no harm. Safe for concurrent use.
 type lease struct {
 	peers    *peers.Peers
 	cfg      Config
-	id       string // of the coordinator
+	id       string // of this coordinator
 	accepted journal.Accepted
 
 	mu       sync.Mutex
 	log      *slog.Logger   // guarded by mu
-	delivery *pull.Delivery // of the batch; nil: it did not come by one; guarded by mu
-	ended    bool           // the batch is not driven here any more; guarded by mu
-	told     bool           // peers were told that the batch is driven here; guarded by mu
+	delivery *pull.Delivery // the newest of the batch; nil: there was none; guarded by mu
+	ended    bool           // the run of the batch has ended; guarded by mu
+	told     bool           // peers were told that this coordinator drives the batch; guarded by mu
 }
 
 func (l *lease) setLog(log *slog.Logger) {
@@ -35,17 +35,17 @@ func (l *lease) setLog(log *slog.Logger) {
 	l.log = log
 }
 
-// current returns the newest delivery of the batch; nil: it did not come by one.
+// current returns the newest delivery of the batch, or nil if it had none.
 func (l *lease) current() *pull.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.delivery
 }
 
-// adopt takes over a delivery of the batch that comes while it is driven. The newest delivery is
-// the one that keeps the broker from delivering the batch once more; settling any of them takes the
-// batch out of the log. A delivery with another sequence is a later batch with the same id, whose
-// first was finished elsewhere: it waits.
+// adopt takes over a new delivery of a batch that is being driven. Only the newest delivery keeps
+// the broker from delivering the batch once more, and settling any of them takes the batch out of
+// the log. A delivery with another sequence belongs to a later batch with the same id, and goes
+// back to the broker.
 func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,7 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
-// keep tells the broker and the peers that the batch is driven, until stop is called.
+// keep tells the broker and the peers at intervals that the batch is driven, until stop is called.
 func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	l.publishRunning()
@@ -87,8 +87,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers of a batch that is driven without a delivery of its own: the
-// broker will deliver it to one of them.
+// publishRunning tells the peers about a batch that is driven without a delivery, because the
+// broker may deliver it to one of them.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	delivered := l.delivery != nil
@@ -99,9 +99,10 @@ func (l *lease) publishRunning() {
 	}
 }
 
-// release ends the lease. It hands an unfinished batch back to the broker: at once when this
-// coordinator ends, until it is to be looked at again when it is suspended, and otherwise after a
-// pause that grows, so that a batch that nobody can drive does not go round in circles.
+// release ends the lease and hands an unfinished batch back to the broker. The broker delivers it
+// again at once if this coordinator ends, at the given time if the batch is suspended, and
+// otherwise after a pause that grows with each delivery, because perhaps no coordinator can drive
+// it.
 func (l *lease) release(ctx context.Context, finished bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +130,8 @@ func (l *lease) release(ctx context.Context, finished bool, suspended time.Time)
 	logUnsettled(l.log, l.delivery.Nak(wait))
 }
 
-// pauseOf is how long the delivery of a batch that is suspended until a time is put off.
+// pauseOf returns for how long the broker holds back the delivery of a batch that is suspended
+// until the given time.
 func pauseOf(suspended time.Time) time.Duration {
 	return min(max(time.Until(suspended), 100*time.Millisecond), session.MaxSuspend)
 }

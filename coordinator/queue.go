@@ -8,26 +8,26 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// queue is the jobs of one batch. A job that is taken out of it may be in the hands of a worker:
-// the worker finds that the call has ended.
+// queue removes jobs of one batch from the job stream. A worker may hold a removed job; it then
+// finds that the call has ended.
 type queue struct {
 	conn *bus.Conn
 	key  wire.BatchKey
 }
 
-// of returns the jobs of a call that are in its lanes, waiting or in the hands of workers.
+// of returns the jobs of a call that are in its lanes, queued or held by workers.
 func (q queue) of(ctx context.Context, index int, pool string) ([]bus.Msg, error) {
 	names, key := q.conn.Names(), q.key.Call(index)
 	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.Lane(false, pool, key), names.Lane(true, pool, key))
 }
 
-// withdraw takes the jobs of a call out of the queue, so that no worker starts them.
+// withdraw removes the jobs of a call, so that no worker starts them.
 func (q queue) withdraw(ctx context.Context, index int, pool string) error {
 	jobs, err := q.of(ctx, index, pool)
 	return q.remove(ctx, jobs, err)
 }
 
-// withdrawAll takes all jobs of the batch out of the queue.
+// withdrawAll removes all jobs of the batch.
 func (q queue) withdrawAll(ctx context.Context) error {
 	names := q.conn.Names()
 	jobs, err := q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobsOf(q.key)...)
@@ -41,7 +41,7 @@ func (q queue) remove(ctx context.Context, jobs []bus.Msg, err error) error {
 	return err
 }
 
-// removeAt takes the job with a sequence out of the queue.
+// removeAt removes the job with a sequence.
 func (q queue) removeAt(ctx context.Context, seq uint64) error {
 	return q.conn.Delete(ctx, q.conn.Names().Stream(bus.Jobs), seq)
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // recall tells the machine what the journal holds of a batch that may have had a driver before.
-// found: there was something. late: this may not be the first driver. There is no other recovery:
-// the same records go through the same machine.
+// found: it held something. late: this may not be the first driver. There is no other recovery
+// code: the machine gets old records as it gets new ones.
 func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 	delivery := d.lease.current()
 	late = delivery == nil || delivery.Delivered > 1
-	// A server that has restarted since may not know how often it delivered the batch.
+	// After a restart, the server may not know how many times it has delivered the batch.
 	if !late && !d.conn.Before(ctx, d.accepted.Stored) {
 		return false, false, nil
 	}
@@ -49,8 +49,9 @@ func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 	return found, late, nil
 }
 
-// describeResume is the log line about a batch that had a driver before. A suspended batch lost no
-// driver: it goes on because a person has answered or a question has expired.
+// describeResume returns the log line for a batch that had a driver before. A warning means that
+// the driver was lost. A suspended batch lost none: it continues because a person has answered or a
+// question has expired.
 func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false

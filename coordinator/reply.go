@@ -57,9 +57,8 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-// finish stores the reply and the audit lines, side by side, and then takes the batch out of the
-// log. The server itself publishes the reply that was stored. finished reports whether the batch
-// has left the log.
+// finish stores the reply and the audit lines at the same time, and then takes the batch out of the
+// log. The server publishes the stored reply itself. finished: the batch has left the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
 		d.events.result(messages.EventResult, r)
@@ -72,7 +71,7 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
-			if reply, err := decodeReply(stored); err == nil { // it may be another driver's
+			if reply, err := decodeReply(stored); err == nil { // perhaps another driver's
 				d.reply.Status, d.reply.Error = reply.Status, reply.Error
 			}
 		}
@@ -97,8 +96,8 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	return true
 }
 
-// leaveLog takes the batch out of the log, unless its reply or its audit lines could not be stored.
-// It reports whether it did.
+// leaveLog takes the batch out of the log and reports whether it did. If the reply or the audit
+// lines could not be stored, it leaves the batch there.
 func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
 		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })
@@ -110,10 +109,10 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 	return d.fatal == nil
 }
 
-// remove takes the batch out of the log: by its delivery, or by its sequence.
+// remove takes the batch out of the log, by its delivery if it has one, else by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
-	// An acknowledgement names only a sequence, which a restarted server may have given to another
+	// An acknowledgement names only a sequence. A restarted server may have given that to another
 	// batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
@@ -136,8 +135,9 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 	return d.finish(ctx)
 }
 
-// stopSummary returns what the hooks of a batch did, from its results in call order; nil if no hook
-// ran. The agent is asked to stop if one hook wants it, with the reason of the first.
+// stopSummary returns what the hooks of a batch did, from its results in call order, or nil if no
+// hook ran. It asks the agent to stop if any hook wants that, with the reason of the first such
+// hook.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {
@@ -161,7 +161,7 @@ func stopSummary(results []messages.Result) *messages.StopSummary {
 	return &messages.StopSummary{StopHookSummary: sum}
 }
 
-// ending is what the audit log gets of this batch, whose reply is made.
+// ending returns what the audit log gets about this batch. The reply is made, not yet stored.
 func (d *batchRun) ending() audit.Ending {
 	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
 	if d.reply.Error != nil {
@@ -174,7 +174,7 @@ func (d *batchRun) ending() audit.Ending {
 		}
 	case d.ended != nil:
 		e.Calls = d.ranCalls
-	case d.machine != nil: // given up in the middle
+	case d.machine != nil: // the batch was given up before all calls had ended
 		e.Calls = func(ctx context.Context) ([]audit.Call, error) {
 			return d.recorder.Recall(ctx, d.accepted.Key, d.in.Calls, nil)
 		}
@@ -182,7 +182,7 @@ func (d *batchRun) ending() audit.Ending {
 	return e
 }
 
-// ranCalls returns what the audit log gets of the calls of this batch, which all have ended.
+// ranCalls returns what the audit log gets about the calls of this batch. All have ended.
 func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 	calls := make([]audit.Call, len(d.ended))
 	for i, r := range d.ended {

@@ -18,44 +18,44 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer has suspended and abandoned batches driven again. Batches that are resumed have as many
-// slots as those that are delivered.
+// resumer has suspended and abandoned batches driven again. It has as many slots for them as there
+// are for delivered batches.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
-	size  int64 // of slots
+	size  int64 // how many slots there are
 
 	mu sync.Mutex
-	// waiting has the requests on behalf of which a goroutine waits; guarded by mu
+	// waiting holds the requests for which a goroutine is waiting; guarded by mu.
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest is what two goroutines that resume a session have in common when one of them is
-// enough. The head is part of it, because a goroutine leaves once the head that it came for has
-// left the log. So is onlySuspended, because such a request leaves once no call waits for people,
-// and the batch of a denied call has still to be driven.
+// wakeRequest identifies what a goroutine that resumes a session wants. Of two goroutines with the
+// same request, one is enough. The head is part of it, because a goroutine returns once that head
+// has left the log. onlySuspended is part of it, because such a goroutine returns once no call
+// waits for people, although after a denial the batch has still to be driven.
 type wakeRequest struct {
-	session       wire.BatchKey // any batch of the session
-	head          uint64        // when the goroutine came; 0: not read yet
-	onlySuspended bool          // nothing is due unless a call of the head waits for people
+	session       wire.BatchKey // the Batch in it does not count
+	head          uint64        // the head when the goroutine started; 0: not read yet
+	onlySuspended bool          // drive the head only if one of its calls waits for people
 }
 
 func newResumer(c *Coordinator, slots int) *resumer {
 	return &resumer{c: c, slots: semaphore.NewWeighted(int64(slots)), size: int64(slots), waiting: map[wakeRequest]bool{}}
 }
 
-// Resume has the head of a session driven. It returns when that is done, here or by a peer, or when
-// another goroutine waits to do the same.
+// Resume has the head of a session driven. It returns when that is done, by this coordinator or a
+// peer, or when another goroutine is waiting to do the same.
 func (r *resumer) Resume(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}})
 }
 
-// ResumeSuspended is Resume for a head of which a call waits for people.
+// ResumeSuspended is like Resume, but does nothing unless a call of the head waits for people.
 func (r *resumer) ResumeSuspended(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}, onlySuspended: true})
 }
 
-// resumeBackoff is how often a head that cannot be driven yet is looked at again.
+// resumeBackoff sets how soon a head that cannot be driven yet is tried again.
 var resumeBackoff = bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second}
 
 func (r *resumer) run(ctx context.Context, want wakeRequest) {
@@ -75,12 +75,12 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 			return
 		}
 	}
-	// This coordinator ends: one of its peers does it.
+	// This coordinator shuts down: a peer resumes the session.
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try has the head driven if that is possible now. done: there is nothing left to resume, or the
-// head is in other hands.
+// try has the head driven if that is possible now. done: nothing is left to resume, or the head is
+// in other hands.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -116,9 +116,9 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil), nil
 }
 
-// waitForAll waits on behalf of all goroutines with this request, unless another one does so
-// already. The goroutine that waits looks again afterwards, and finds what the others had stored
-// before they came, so they may leave: a flood of requests holds one goroutine.
+// waitForAll calls wait, unless another goroutine already waits with the same request; it then
+// returns false, and the caller may return. The goroutine that waits looks again afterwards, so it
+// finds what the others had stored before. A flood of requests thus holds one goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
 	another := r.waiting[want]
@@ -134,11 +134,11 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	return true
 }
 
-// wait waits until no resumed batch is driven any more, or ctx ends.
+// wait waits until the driving of all resumed batches has ended, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives the batches that peers have given up without a delivery to hand back,
-// until ctx ends. The broker may not deliver such a batch for minutes.
+// resumeAbandoned drives batches that peers have given up, until ctx ends. The peer had no delivery
+// that it could hand back, so the broker may not deliver the batch for minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -164,8 +164,8 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 	}
 }
 
-// waitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or
-// has a grant that no worker has followed.
+// waitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
+// or is granted and not claimed yet.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	return err == nil && recall.WaitsForPeople(known), err

@@ -21,8 +21,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// batchRun is one driver of one batch: the shell around its machine. Its fields are owned by the
-// goroutine of run, except for lease, notices and nudge, which others use too.
+// batchRun drives one batch: it carries out the effects of the batch's machine. Its fields belong
+// to the goroutine of run, except for lease, notices and nudge, which others use too.
 type batchRun struct {
 	cfg            Config
 	conn           *bus.Conn
@@ -33,7 +33,7 @@ type batchRun struct {
 	catalog        *catalog.Catalog
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
-	id             string       // of the coordinator
+	id             string       // of this coordinator
 	log            *slog.Logger // has the trace once it has begun
 
 	accepted journal.Accepted
@@ -46,21 +46,22 @@ type batchRun struct {
 	queue    queue
 	lease    *lease
 	notices  chan wire.Notice // from workers
-	nudge    chan struct{}    // look into the journal now
+	nudge    chan struct{}    // asks run to read the journal now
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
-	// sure: records and controls were read from the leader after the newest known record.
+	// sure: records and controls were read from the leader after the newest known record was
+	// stored.
 	sure      bool
 	resumed   bool              // an earlier driver has left records
 	again     bool              // jobs of the batch may have been published before
 	late      bool              // another coordinator may have driven the batch before, or drives it now
-	synced    map[int]string    // the state in which a question was last announced, by call
-	ran       map[int]audit.Ran // what records say of the newest attempt, by call
-	ended     []messages.Result // of all calls, with their outputs; nil: not all have ended
+	synced    map[int]string    // the last state in which each question was announced, by call
+	ran       map[int]audit.Ran // what the records say about the newest attempt, by call
+	ended     []messages.Result // the results of all calls, with outputs; nil until all have ended
 	reply     *messages.Reply
-	suspended time.Time // set: the batch only waits for people, until then at most
-	closed    bool      // the open calls were ended without the machine
-	fatal     error     // why the batch cannot be driven on here
+	suspended time.Time // zero, or until when the batch waits at most: it waits only for people
+	closed    bool      // close has ended the open calls
+	fatal     error     // why this coordinator cannot continue the batch
 }
 
 func (c *Coordinator) newRun(a journal.Accepted, delivery *pull.Delivery) *batchRun {
@@ -78,8 +79,8 @@ func (c *Coordinator) newRun(a journal.Accepted, delivery *pull.Delivery) *batch
 	}
 }
 
-// run drives the batch to its reply. finished reports whether the batch has left the log; if not,
-// another driver has to go on.
+// run drives the batch to its reply. finished: the batch has left the log; otherwise another driver
+// has to continue.
 func (d *batchRun) run(ctx context.Context) (finished bool) {
 	ctx = d.beginSpans(ctx)
 	defer d.endSpans()
@@ -107,12 +108,12 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	return finished
 }
 
-// untilReply takes the batch through its life until its reply is made (nil, and d.reply is set) or
-// it is suspended (nil). The error is a *messages.Refusal if the batch cannot be decoded.
+// untilReply drives the batch until d.reply is set or the batch is suspended. A batch that cannot
+// be decoded gives a *messages.Refusal as the error.
 func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	if d.in, err = submission.Decode(d.log, d.accepted, d.conn.MaxBody()); err != nil {
 		refusal := submission.AsRefusal(err)
-		if refusal.Class == messages.ClassSubjectMismatch { // its ids may be those of any batch
+		if refusal.Class == messages.ClassSubjectMismatch { // its ids may be another batch's
 			d.in.Batch.ID, d.in.Batch.Session = "", ""
 		}
 		d.events.in = d.in.Batch
@@ -128,7 +129,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if d.suspend(ctx) {
 			return nil
 		}
-		if d.reply != nil || d.fatal != nil { // the read before suspending has found the end
+		if d.reply != nil || d.fatal != nil { // the last look before suspending has ended the batch
 			break
 		}
 		wait := time.Hour
@@ -150,7 +151,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	return d.fatal
 }
 
-// lookSoon has the driver look into the journal now. It does not wait for that.
+// lookSoon asks the driver to read the journal now, and does not wait for it.
 func (d *batchRun) lookSoon() {
 	select {
 	case d.nudge <- struct{}{}:
@@ -161,15 +162,15 @@ func (d *batchRun) lookSoon() {
 // insistLogEvery is the time between two log lines about the same failure.
 const insistLogEvery = time.Minute
 
-// insist repeats what must happen before the batch can go on, until it does, ctx ends, or it never
-// can. In the last two cases fatal is set.
+// insist repeats try until it succeeds, ctx ends, or the error says that it never will. In the last
+// two cases it sets fatal. The batch cannot go on without what try does.
 func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	if err := d.retry(ctx, what, try); err != nil {
 		d.fatal = err
 	}
 }
 
-// retry is insist for any goroutine.
+// retry is insist for any goroutine: it returns the error and does not set fatal.
 func (d *batchRun) retry(ctx context.Context, what string, try func() error) error {
 	var logged time.Time // the last log line
 	return bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, OnFailure: func(err error, _ time.Duration) {
@@ -199,8 +200,8 @@ func (d *batchRun) endSpans() {
 	d.spans.End(end)
 }
 
-// failSpan marks the span of a batch that another driver has to go on with, unless the reason is
-// that this coordinator ends.
+// failSpan marks the span of a batch that another driver has to continue, unless the reason is that
+// this coordinator shuts down.
 func (d *batchRun) failSpan(ctx context.Context) {
 	if ctx.Err() == nil {
 		d.spans.Fail(messages.ClassInternal)

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// runs is the batches that are driven here, at most one run for each batch.
+// runs holds the batches that this coordinator drives, at most one run for each.
 type runs struct {
 	size prometheus.Gauge
 	log  *slog.Logger
@@ -25,7 +25,7 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 	return &runs{size: size, log: log, byKey: map[string]*batchRun{}}
 }
 
-// enter adds a run, unless its batch has one already. That one is returned, and looks into the
+// enter adds a run. If its batch has a run already, enter returns that one and has it read the
 // journal, because it may be about to be suspended.
 func (r *runs) enter(d *batchRun) (other *batchRun) {
 	r.mu.Lock()
@@ -46,8 +46,8 @@ func (r *runs) leave(d *batchRun) {
 	r.remove(d)
 }
 
-// leaveIfQuiet removes a run, unless there is a notice or a nudge that it has not read. A driver
-// that comes later finds no run, and starts one.
+// leaveIfQuiet removes a run, unless it has an unread notice or nudge. A driver that comes later
+// then finds no run, and starts one.
 func (r *runs) leaveIfQuiet(d *batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (r *runs) leaveIfQuiet(d *batchRun) (left bool) {
 	return true
 }
 
-// remove drops a run, and leaves another run of the same batch alone. The caller holds mu.
+// remove drops this run, but not another run of the same batch. The caller holds mu.
 func (r *runs) remove(d *batchRun) {
 	if key := d.accepted.Key.String(); r.byKey[key] == d {
 		delete(r.byKey, key)
@@ -75,10 +75,10 @@ func (r *runs) named(batch string) *batchRun {
 	return r.byKey[batch]
 }
 
-// Has reports whether a batch is driven here.
+// Has reports whether this coordinator drives a batch.
 func (r *runs) Has(batch string) bool { return r.named(batch) != nil }
 
-// Nudge has the runs whose batch key begins with prefix look into the journal.
+// Nudge asks every run whose batch key begins with prefix to read the journal.
 func (r *runs) Nudge(prefix string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,8 +89,8 @@ func (r *runs) Nudge(prefix string) {
 	}
 }
 
-// onNotice passes a worker's notice on to the run of its batch. Without a run it is dropped, and a
-// notice that does not fit is found by the next poll.
+// onNotice hands a worker's notice to the run of its batch. It drops the notice if there is no run,
+// or if the run's channel is full: the next poll then finds what happened.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil {

@@ -29,9 +29,9 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 	return false
 }
 
-// askLeader tells the machine what the leader has stored. No poll follows it for minutes, so it is
-// tried until it succeeds. Controls are read after the records: a control that was stored before a
-// call was parked is then seen.
+// askLeader tells the machine what the leader has stored. It tries until it succeeds, because a
+// suspended batch has no poll for minutes. It reads the controls after the records, so it sees
+// every control that was stored before a call was parked.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {
@@ -49,7 +49,7 @@ func (d *batchRun) askLeader(ctx context.Context) {
 	d.sure = d.fatal == nil
 }
 
-// pause waits, until ctx ends at the latest.
+// pause waits for the given time, or until ctx ends.
 func pause(ctx context.Context, wait time.Duration) {
 	select {
 	case <-time.After(wait):

@@ -13,15 +13,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A server that restarts can bring a batch back into the log that was answered and removed, while
-// the consumer counts it as settled and never delivers it. A later batch of the session finds such
-// a head when it is delivered again (intake.go). The sweep finds the others, after each reconnect
-// and now and then.
+// After a server restart a batch can be back in the log that was answered and removed, although the
+// consumer counts it as settled and never delivers it. The next batch of the session finds such a
+// head when it is delivered again (intake.go). If there is no next batch, the sweep finds it, after
+// each reconnect and every few minutes.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
 	sweepEvery = 5 * time.Minute
-	// peerTimeout is how long peers have to answer that they drive a batch.
+	// peerTimeout is how long the sweep waits for peers to say that they drive a batch.
 	peerTimeout = time.Second
 )
 
@@ -41,7 +41,7 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again: // let what is in flight settle first
+		case <-again: // gives messages in flight time to settle
 			wait = c.cfg.AckWait
 			continue
 		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
@@ -65,7 +65,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 	var suspects []journal.Accepted
 	for _, head := range heads {
 		alone, headErr := c.unattended(ctx, head, now)
-		if headErr != nil { // of this session; the other sessions are still swept
+		if headErr != nil { // the error is about this session; the others are still swept
 			err = errors.Join(err, headErr)
 		}
 		if alone {
@@ -93,7 +93,7 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	seen := map[string]bool{}
 	err = c.journal.EachOpen(ctx, "*", "*", func(a journal.Accepted) (more bool) {
 		if now.Sub(a.Stored) < c.cfg.AckWait {
-			return false // the log is in the order of time
+			return false // the log is sorted by time
 		}
 		if name := a.Key.Tenant + "." + a.Key.Session; !seen[name] {
 			seen[name] = true
@@ -104,8 +104,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is so old that it may have no driver. A head that has its reply
-// is removed on the way.
+// unattended reports whether a head is so old that it may have no driver. It removes a head that
+// has its reply.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
 	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil

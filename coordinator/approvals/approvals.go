@@ -4,14 +4,14 @@
 //	show     one open question, from the leader         show.go
 //	list     the open questions of a tenant             show.go
 //
-// The driver of a batch lists the questions of its calls, and withdraws them when they are closed
-// (questions.go). The list, the news and the audit lines decide nothing, so no batch waits for
-// them.
+// The driver of a batch puts the questions of its calls on the list of open questions, and takes
+// them off when they are closed (questions.go). The list, the published changes and the audit lines
+// are for information only: no batch waits for them.
 //
-// No agent may publish on the subjects of these requests, but nothing relies on that: a decision
-// counts by its signature alone. A decision is a record in the journal of its call, written by
-// compare-and-set behind the question as the leader has it. When several coordinators take
-// decisions about one question, the first that is stored counts.
+// The server lets no agent publish on the subjects of these requests. The package does not rely on
+// that, because a decision counts by its signature alone. A decision is a record in the journal of
+// its call, written by compare-and-set behind the record of the question. If several coordinators
+// take decisions about one question at once, the first that is stored counts.
 //
 // The rules for decisions are in internal/approval, and what a batch does with one is in
 // coordinator/batch.
@@ -38,7 +38,7 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// Resume has the oldest batch of a session driven again. It returns when that is done.
+	// Resume has the oldest batch of a session driven again. It returns when no more is to be done.
 	Resume(ctx context.Context, tenant, session string)
 }
 
@@ -51,7 +51,7 @@ type Tools interface {
 
 // Metrics counts decisions and lost audit lines.
 type Metrics interface {
-	// Decided counts a decision. last: the question waits for no other.
+	// Decided counts a decision. last: the question needs no further decision.
 	Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool)
 	Refused(messages.Class)
 	AuditFailed()
@@ -60,7 +60,7 @@ type Metrics interface {
 // Config holds the tunables of a Service.
 type Config struct {
 	Writer    string             // who writes the audit lines
-	Approvers approval.Approvers // whose decisions count. Default: nobody's
+	Approvers approval.Approvers // the people whose decisions count. Default: none
 	Tracer    trace.Tracer       // nil: silent
 	Logger    *slog.Logger       // nil: silent
 }
@@ -77,10 +77,10 @@ type Service struct {
 	metrics Metrics
 	cfg     Config
 	log     *slog.Logger
-	refused *refusalLimiter // of log and audit lines about refused decisions
+	refused *refusalLimiter // limits the log and audit lines about refused decisions
 }
 
-// New returns the service behind a connection. It touches no network.
+// New returns a service that uses the connection. It sends nothing yet.
 func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Metrics, cfg Config) *Service {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -23,10 +23,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// decide takes a person's decision about a call. A decision that is answered is durable.
+// decide takes a person's decision about a call. When it has answered, the decision is durable.
 //
-// The record in the journal holds the decision with its signature, so it is not lost with an audit
-// line that cannot be written: that is tried for about three seconds, and then logged.
+// The record in the journal holds the signed decision. So the decision is not lost if its audit
+// line cannot be written; the write is tried for about three seconds, and then the failure is
+// logged.
 func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	key, err := s.names.Approval(m.Subject)
 	if s.take(ctx, m, key, err) {
@@ -34,8 +35,8 @@ func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// take checks, stores and answers a decision. last: the question needs no further decision. err says
-// why the subject could not be read; nil if it could.
+// take checks, stores and answers a decision. last: the question needs no further decision. err is
+// set if the subject of the message could not be read.
 func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
 	ctx, span := spans.BeginDecision(ctx, s.cfg.Tracer, m.Header)
 	defer span.End()
@@ -70,7 +71,7 @@ func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err err
 	return last
 }
 
-// acceptable refuses a decision that need not be compared with its question.
+// acceptable refuses a decision for reasons that do not depend on its question.
 func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
 	_, err := rawjson.Marshal(d)
 	switch {
@@ -88,10 +89,10 @@ func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Re
 	return nil
 }
 
-// store writes the record that a decision makes of the open question, and returns the question as
-// it then stands.
+// store stores the decision behind the record of the open question, and returns the question with
+// the decision in it.
 func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
-	const tries = 10 // each try loses to another decision about the same question
+	const tries = 10 // each try loses to another decision about the question
 	for try := range tries {
 		entry, err := s.journal.Question(ctx, key)
 		var none *journal.NoQuestion
@@ -114,7 +115,7 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 		_, err = s.journal.Write(ctx, key, answered(entry.Record, q, state), entry.Seq)
 		var lost *journal.Lost
 		switch {
-		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // stored, and a worker has continued already
+		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // stored; a worker may have gone on
 			return q, state, nil
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.ClassInvalidDecision, "The decision is too large to be stored with the question.")
@@ -125,15 +126,15 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 	return messages.Approval{}, "", s.notStored(ctx, key, d.CallID, errors.New("each try lost to another decision"))
 }
 
-// holds reports whether a decision was taken.
+// holds reports whether a record has a decision.
 func holds(r wire.CallRecord, d messages.Decision) bool {
 	return r.Approval != nil && slices.ContainsFunc(r.Approval.Decisions, func(taken messages.Decision) bool { return taken.Nonce == d.Nonce && taken.Sig == d.Sig })
 }
 
-// fits refuses an edit whose arguments are no input of the tool.
+// fits refuses an edit whose arguments do not fit the tool's schema.
 func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
 	tool, known := s.tools.Current().Lookup(q.Tool)
-	if !known || tool.Digest != q.ToolDigest { // the list of tools may be behind
+	if !known || tool.Digest != q.ToolDigest { // the catalog may be behind
 		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
@@ -158,7 +159,7 @@ func answered(parked wire.CallRecord, q messages.Approval, state messages.Decisi
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = rand.Text(), &q, q.ArgsHash, ""
 	if q.Original != nil {
-		next.Input = nil // it belongs to the arguments before the edit
+		next.Input = nil // it was made from the arguments before the edit
 	}
 	switch state {
 	case messages.DecisionGranted:
@@ -190,7 +191,7 @@ func denied(parked wire.CallRecord, q messages.Approval) *messages.Result {
 	return r
 }
 
-// publishDecided updates the list of open questions, and publishes the change.
+// publishDecided updates the list of open questions, and publishes the change to watchers.
 func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messages.Approval, state messages.DecisionState) {
 	pending := q.Pending()
 	var err error
@@ -206,7 +207,7 @@ func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messag
 	s.publish(ctx, key, pending)
 }
 
-// auditDecision writes a line before the decision is answered.
+// auditDecision writes the audit line of a decision, before the decision is answered.
 func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = s.cfg.Writer, time.Now()
 	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
@@ -219,7 +220,7 @@ func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line mess
 	logfields.Call(ctx, s.log, key, line.CallID).Error("a decision is missing in the audit log; the journal of its call holds it", "approval", line.Approval, "err", err)
 }
 
-// notPending refuses a decision about a call that waits for none. Only an approver learns why.
+// notPending refuses a decision about a call without an open question. Only an approver learns why.
 func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
 	none := refusal(messages.ClassNotPending, "No question is open about this call.")
 	if newest.Approval == nil {
@@ -252,14 +253,14 @@ func whyNotPending(newest wire.CallRecord) string {
 	return fmt.Sprintf("The call has ended: %s.", newest.Result.Status)
 }
 
-// notStored is the refusal when it is not known whether a decision was stored.
+// notStored returns the refusal for a decision that may or may not have been stored.
 func (s *Service) notStored(ctx context.Context, key wire.CallKey, id messages.CallID, err error) *messages.Refusal {
 	logfields.Call(ctx, s.log, key, id).Warn("a decision could not be stored; its sender is asked to look and try again", "err", err)
 	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
-// refuse answers a decision that is not taken, and writes it to the log and the audit log.
-// Decisions that anybody could send are written only as often as the limiter allows.
+// refuse answers a decision that is not taken, and writes it to the log and the audit log. A
+// limiter bounds the lines about decisions that can be sent without an approver's key.
 func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	s.metrics.Refused(refused.Class)
 	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
@@ -284,7 +285,7 @@ func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *me
 // isLogged reports whether a refused decision is written to the logs.
 func (s *Service) isLogged(class messages.Class) bool {
 	switch class {
-	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // sending one needs no approver's key
+	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // anybody can send these without an approver's key
 		ok, first := s.refused.allow(time.Now())
 		if first {
 			s.log.Warn("many decisions are refused; until there are fewer, most are only counted: see toolfleet_approval_decisions_refused_total")
@@ -294,7 +295,8 @@ func (s *Service) isLogged(class messages.Class) bool {
 	return true
 }
 
-// logRefused leaves out the reason, which may quote arguments. by is what the decision claims.
+// logRefused logs a refused decision, without its reason, which may quote arguments. The line's
+// "by" is the name that the decision claims.
 func (s *Service) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
 		logfields.Call(ctx, s.log, key, "").Warn("decision refused", "class", refused.Class)
@@ -315,7 +317,7 @@ func (s *Service) auditRefused(ctx context.Context, key wire.CallKey, d *message
 	s.auditOnce(ctx, key, line)
 }
 
-// shortened cuts a decision that anybody may have sent, so that it can be written to the logs.
+// shortened cuts the texts of a decision that anybody may have sent, so that the logs stay small.
 func shortened(d messages.Decision) messages.Decision {
 	d.Input = nil
 	d.Tenant, d.Session, d.Batch, d.CallID = logfields.Short(d.Tenant), logfields.Short(d.Session), logfields.Short(d.Batch), logfields.Short(d.CallID)

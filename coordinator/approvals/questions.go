@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// List puts an open question into the list and publishes it to those who watch the list. announce
-// reports whether the caller shall announce it to the agent: the question is new, or the list
-// cannot be written and nobody knows.
+// List puts an open question on the list and publishes it to those who watch the list. announce:
+// the caller shall announce the question to the agent, because it is new or because the list cannot
+// be written, so that it may be new.
 func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approval) (announce bool) {
 	fresh, err := s.journal.Ask(ctx, key, q)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	return true
 }
 
-// Withdraw takes a question that is closed off the list. state is how it ended. The coordinator
-// that took the decision has mostly done so before.
+// Withdraw takes a closed question off the list. state is how it was closed. Mostly the coordinator
+// that took the decision has done so already.
 func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.CallID, state string) {
 	was, listed, err := s.journal.Forget(ctx, key)
 	if err != nil {
@@ -37,15 +37,15 @@ func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.Ca
 	}
 }
 
-// publish tells those who watch the list about a question that is open or closed now.
+// publish tells those who watch the list that a question is now open or closed.
 func (s *Service) publish(ctx context.Context, key wire.CallKey, p messages.Pending) {
 	if err := s.conn.Publish(s.names.OfCall(wire.VerbNews, key), nil, rawjson.MustMarshal(p)); err != nil {
 		logfields.Call(ctx, s.log, key, p.CallID).Debug("a change of a question was not published; the list shows it", "err", err)
 	}
 }
 
-// Audit writes a line about a question. The batch does not wait for it, so a line that cannot be
-// written is counted and logged.
+// Audit writes an audit line about a question. The batch does not wait for it: a line that cannot
+// be written is counted and logged.
 func (s *Service) Audit(ctx context.Context, key wire.CallKey, kind messages.AuditType, q messages.Approval) {
 	s.auditOnce(ctx, key, auditLine(kind, q))
 }
@@ -58,7 +58,7 @@ func (s *Service) auditOnce(ctx context.Context, key wire.CallKey, line messages
 	}
 }
 
-// auditLine returns a line about a question.
+// auditLine returns an audit line about a question.
 func auditLine(kind messages.AuditType, q messages.Approval) messages.AuditRecord {
 	line := messages.AuditRecord{
 		Type: kind, Tenant: q.Tenant, Session: q.Session, Batch: q.Batch, Index: q.Index, CallID: q.CallID,

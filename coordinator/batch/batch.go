@@ -7,20 +7,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Config bounds the life of a batch.
+// Config bounds how long a batch and its calls may take.
 type Config struct {
 	Digest       string        // of the Batch as received
-	Nonce        string        // marks the records that this machine's driver writes
-	Window       int           // most calls that may be dispatched and not ended
-	FirstPoll    time.Duration // from a dispatch to the first look into the journal
-	Poll         time.Duration // between looks after that
-	QueueTimeout time.Duration // how long a call may wait without a sign of a worker
-	Grace        time.Duration // added to every lease and deadline before it counts as passed
-	NotAfter     time.Time     // nothing starts after it; questions to people put it off
-	Forgets      time.Time     // records of the batch may be deleted after it; zero: they are kept
-	Waits        time.Duration // most that questions put NotAfter off, in all
-	Timeout      time.Duration // active time of the whole batch; 0: no bound
-	Poison       int           // claims of one call that may lapse before it is given up; 0: no bound
+	Nonce        string        // part of every record that this machine's driver writes
+	Window       int           // how many calls may be dispatched and open at once
+	FirstPoll    time.Duration // time from a dispatch to the first look into the journal
+	Poll         time.Duration // time between later looks
+	QueueTimeout time.Duration // how long a call may wait for a sign of a worker
+	Grace        time.Duration // added to every lease and deadline
+	NotAfter     time.Time     // no call starts later; time for answers of people is added
+	Forgets      time.Time     // records of the batch may be deleted later; zero: they are kept
+	Waits        time.Duration // how much time for answers is added to NotAfter at most
+	Timeout      time.Duration // how much active time the whole batch has; 0: no bound
+	Poison       int           // lapsed claims after which a call is given up; 0: no bound
 	// KeepGoing runs later writes of the batch although the outcome of an earlier one is unknown.
 	KeepGoing bool
 }
@@ -31,36 +31,36 @@ type Machine struct {
 	plan   plan.Plan
 	calls  []call
 	began  bool
-	late   bool      // another coordinator may have driven the batch before, or drives it too
+	late   bool      // another coordinator may have driven the batch before, or drives it now
 	again  bool      // jobs of the batch may have been published before
-	pollAt time.Time // next look; zero: none
+	pollAt time.Time // when to look into the journal next; zero: no look is planned
 
-	active       time.Duration // active time used before activeSince
-	activeSince  time.Time     // zero: the batch only waits for people
+	active       time.Duration // active time used up to activeSince
+	activeSince  time.Time     // zero while the batch only waits for people
 	activeStored time.Duration // active time in the newest plan record
 
-	abort      *Aborted // the batch is no longer wanted
-	steer      *Steered // somebody has something to say before more of the batch runs
-	steerAfter int      // with steer: the last stage whose calls still run
-	tookOver   int      // the stage whose reads may have run when the batch was taken over; -1: none
+	abort      *Aborted // nil, or why the batch was aborted
+	steer      *Steered // nil, or the steering that skips calls
+	steerAfter int      // with steer: calls of later stages do not run
+	tookOver   int      // the stage of which reads may have run under an earlier driver; -1: none
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
-	storing  bool // a StorePlan was asked for and not answered
+	storing  bool // a StorePlan is on its way
 	finished bool
 }
 
-// New returns the machine of a batch of which nothing is known but its plan.
+// New returns a machine for a batch. It knows only the plan.
 func New(p plan.Plan, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls))}
 	m.applyRefusals()
 	return m
 }
 
-// Plan returns the plan that the machine follows: its own, or the one it adopted.
+// Plan returns the plan that the machine follows: its own, or that of another coordinator.
 func (m *Machine) Plan() plan.Plan { return m.plan }
 
-// Open returns the calls of the running stage that have not ended.
+// Open returns the open calls of the current stage.
 func (m *Machine) Open() []int {
 	var open []int
 	for _, i := range m.stage() {
@@ -82,7 +82,8 @@ func (m *Machine) Ended() int {
 	return n
 }
 
-// Step applies one event at the given time and returns what is to be done, in order.
+// Step applies one event at the given time and returns the effects that the driver carries out, in
+// order.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if m.finished {
 		return nil
@@ -97,7 +98,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		}
 	case Late:
 		m.late = true
-		for i := range m.calls { // an End is reconsidered: another driver may know more
+		for i := range m.calls { // reconsider each End: the other driver may know more
 			m.calls[i].endAt = time.Time{}
 		}
 	case Planned:
@@ -106,7 +107,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.onRecord(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
-		if m.plan.Calls[ev.Index].Claims() { // the result of a write stands in the call's own journal
+		if m.plan.Calls[ev.Index].Claims() { // its result is in its own journal
 			m.calls[ev.Index].durable = true
 		}
 	case HandedBack:
@@ -134,14 +135,14 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 
 func (m *Machine) onBegin(now time.Time, ev Begin) {
 	m.began, m.late, m.again, m.activeSince, m.tookOver = true, ev.Late, ev.Again, now, -1
-	if ev.Late { // a worker may send its notices to another coordinator
+	if ev.Late { // a worker may send its notices to the other coordinator
 		m.pollSoon(now)
 		m.tookOver = m.current()
 	}
 }
 
-// onSteered keeps the strictest wish: the batch stops at once, or once the stage that now runs has
-// ended.
+// onSteered applies steering. Of several steering messages the strictest counts: the batch stops at
+// once, or when the current stage has ended.
 func (m *Machine) onSteered(ev Steered) {
 	if m.steer == nil {
 		m.steer, m.steerAfter = &ev, m.current()
@@ -152,7 +153,7 @@ func (m *Machine) onSteered(ev Steered) {
 	m.steer.Now = m.steer.Now || ev.Now
 }
 
-// started reports whether any of these calls is known to have begun.
+// started reports whether the driver knows that one of these calls has begun.
 func (m *Machine) started(calls []int) bool {
 	for _, i := range calls {
 		c := &m.calls[i]
@@ -163,7 +164,7 @@ func (m *Machine) started(calls []int) bool {
 	return false
 }
 
-// advance derives what to do next from the states of the calls.
+// advance returns what to do next, from the states of the calls alone.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tellEnds()
 	calls, exclusive := m.runnable()
@@ -205,7 +206,7 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 			wants = append(wants, m.dispatch(now, i, exclusive))
 		case looked && now.Sub(c.since) >= m.cfg.FirstPoll: // the job or the notice about it may be lost
 			wants = append(wants, m.dispatch(now, i, exclusive))
-		case looked && c.base == queued: // this look came too soon to find anything
+		case looked && c.base == queued: // the look came too soon to find anything
 			m.pollSoon(c.since)
 		}
 	}
@@ -216,12 +217,12 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 // worker holds it.
 func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
-// needsJob reports whether no job of the call that a worker could take is out.
+// needsJob reports whether the call has no job in the queue that a worker could take.
 func (m *Machine) needsJob(now time.Time, c *call) bool {
 	switch c.base {
 	case waiting, released:
 		return true
-	case running: // by the job of another driver
+	case running: // a worker runs it by the job of another driver
 		return !c.published
 	case claimed:
 		return !c.published || m.lapsed(now, c)
@@ -229,9 +230,8 @@ func (m *Machine) needsJob(now time.Time, c *call) bool {
 	return false
 }
 
-// runnable returns the open calls that may run now, in call order: those of the first stage that
-// has any. Calls that were handed back come last, one at a time. Exclusive: one of them must run
-// alone.
+// runnable returns the open calls of the current stage that may run now, in call order. A call that
+// was handed back comes after all others, alone. exclusive: the returned call must run alone.
 func (m *Machine) runnable() (calls []int, exclusive bool) {
 	var handedBack []int
 	for _, i := range m.stage() {
@@ -250,7 +250,8 @@ func (m *Machine) runnable() (calls []int, exclusive bool) {
 	return calls, exclusive
 }
 
-// stopRun asks for a Stop of an aborted call that a worker holds: at once, and again at every look.
+// stopRun asks the worker that holds an aborted call to stop it: once at first, and then at every
+// look.
 func (m *Machine) stopRun(i int, looked bool) []Effect {
 	c := &m.calls[i]
 	if m.abort == nil || c.stopped && !looked {
@@ -260,7 +261,7 @@ func (m *Machine) stopRun(i int, looked bool) []Effect {
 	return []Effect{Stop{i, m.abort.Stop}}
 }
 
-// tellEnds asks for one Tell of the end of each call.
+// tellEnds returns a Tell for each call that has ended, once per call.
 func (m *Machine) tellEnds() []Effect {
 	var wants []Effect
 	for i := range m.calls {
@@ -272,7 +273,7 @@ func (m *Machine) tellEnds() []Effect {
 	return wants
 }
 
-// current is the first stage that has an open call; the number of stages when there is none.
+// current returns the first stage that has an open call, or the number of stages if none has.
 func (m *Machine) current() int {
 	for s, calls := range m.plan.Stages {
 		for _, i := range calls {
@@ -284,7 +285,7 @@ func (m *Machine) current() int {
 	return len(m.plan.Stages)
 }
 
-// stage is the calls of the current stage, the ended ones included.
+// stage returns the calls of the current stage, ended ones too.
 func (m *Machine) stage() []int {
 	if s := m.current(); s < len(m.plan.Stages) {
 		return m.plan.Stages[s]
@@ -292,8 +293,8 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
-// dispatch publishes the job of the call. A job that nobody took is published again without a new
-// since: that the call waits does not begin anew.
+// dispatch returns the effect that publishes the job of a call. Publishing a job again that nobody
+// took leaves since as it is, so that the call's waiting time counts from the first job.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.published || m.lapsed(now, c) {
@@ -307,7 +308,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 		c.become(queued, now)
 	}
 	d := Dispatch{Index: i, Again: c.dispatches, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
-	if m.late || m.again { // another driver may have published it, and a worker may have ended it
+	if m.late || m.again { // another driver may have published a job before
 		d.Again++
 	}
 	c.dispatches++
@@ -317,7 +318,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	return d
 }
 
-// results returns every result in call order. It marks those whose runs overlapped.
+// results returns every result in call order. It marks results whose runs overlapped.
 func (m *Machine) results() []messages.Result {
 	results := make([]messages.Result, len(m.calls))
 	for i, c := range m.calls {

@@ -6,38 +6,38 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Closing decides how to close the calls of a batch that no driver can bring to its end, for
-// example because its machine broke. It reads only each call's newest record, so it needs no plan
-// and no machine.
+// Closing decides how to end the calls of a batch that no driver can bring to its end, for example
+// because its machine panics. It needs neither a plan nor a machine, only each call's newest
+// record.
 //
-// The calls are closed before the batch is answered: once the batch has left the log, the next
-// write of the session may start, and nothing of this batch may be queued or running then.
+// The calls are ended before the batch is answered. The answered batch leaves the log, and the next
+// write of the session may start then, so no call of this batch may be queued or running.
 type Closing struct {
-	Lease time.Duration // of a claim whose record has none
+	Lease time.Duration // for a claim whose record has no lease
 	Grace time.Duration // added to a lease before the claim counts as lapsed
 
 	seen map[int]seenRecord // by call
 }
 
-// seenRecord is the newest record of a call.
+// seenRecord says when this coordinator saw the newest record of a call.
 type seenRecord struct {
 	seq     uint64
 	attempt int
-	at      time.Time // when this coordinator first saw the record
-	claimed time.Time // when it first saw a record of the attempt
+	at      time.Time // when the record was first seen
+	claimed time.Time // when the first record of this attempt was seen
 }
 
-// Close is what to do about one call.
+// Close says what to do about one call.
 type Close struct {
-	End     bool      // store its end now, behind the record that was read
-	Unknown bool      // with End: it may have been applied, so its outcome is unknown
-	Until   time.Time // without End: a worker may be running it until then
+	End     bool      // store its result now, behind the record that was read
+	Unknown bool      // with End: the call may have been applied, so its outcome is unknown
+	Until   time.Time // without End: a worker may run the call until then
 }
 
-// Call decides about the call at index, which has not ended. Seq is the sequence of its newest
-// record; 0: it has none. A worker whose claim is live may be running the tool. The run is waited
-// for and not stopped: its result is worth more than an unknown outcome. A claim that is renewed
-// for longer than its run can take is held by a broken worker, and is not waited for.
+// Call decides about an open call. seq is the sequence of its newest record; 0: it has none. A
+// worker with a live claim may be running the tool. Call lets it finish, because its result is
+// worth more than an unknown outcome. It ends a call whose claim is renewed for longer than the run
+// can take: the worker must be broken.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
 	if !isClaim(record.State) {
 		return Close{End: true, Unknown: record.Unsure()}

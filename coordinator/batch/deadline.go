@@ -2,32 +2,34 @@ package batch
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// live reports whether a worker holds the call by a claim that has neither lapsed nor outlasted its
-// run. Nothing but a Stop is then done about the call.
+// live reports whether a worker holds the call: its claim has not lapsed, and is not overdue. The
+// driver then does nothing about the call, except for a Stop.
 func (m *Machine) live(now time.Time, c *call) bool {
 	return c.hasClaim() && now.Before(m.lapse(c)) && !m.overdue(now, c)
 }
 
-// overdue reports whether a claim is held for longer than its run can take, with time to spare for
-// what a worker does around the run. A worker that only keeps renewing is broken.
+// overdue reports whether a claim is held for longer than its run and the work around it can take.
+// The worker is then broken and only renews.
 func (m *Machine) overdue(now time.Time, c *call) bool {
 	return c.hasClaim() && c.record.DeadlineMS > 0 && !now.Before(m.due(c))
 }
 
-// due is when a claim whose record has a deadline becomes overdue.
+// due returns when a claim becomes overdue. Its record has a deadline.
 func (m *Machine) due(c *call) time.Time {
 	run := time.Duration(c.record.DeadlineMS) * time.Millisecond
 	return c.claimSeen.Add(run + m.cfg.QueueTimeout + m.cfg.Grace)
 }
 
-// lapse is when a claim counts as lapsed. It counts from when this driver first saw the record, so
-// clocks need not agree, and errs on the late side. A record without a lease gets a long one.
+// lapse returns when a claim counts as lapsed. The lease counts from when this driver first saw the
+// record, so clocks need not agree, and the result is rather too late. A record without a lease
+// gets a long one.
 func (m *Machine) lapse(c *call) time.Time {
 	lease := time.Duration(c.record.LeaseMS) * time.Millisecond
 	if lease == 0 {
@@ -36,23 +38,22 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim and no sign of life lies past its lapse: no
-// report, and no job that was published for a takeover.
+// silent reports whether the newest record is a claim, and nothing came after its lapse: neither a
+// report of a worker nor a new job for a takeover.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
-// lapsed reports whether the claim on the call has lapsed and its job is to be published for a
-// takeover.
+// lapsed reports whether the claim has lapsed and no job for a takeover is published yet.
 func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return m.silent(c) && !now.Before(m.lapse(c))
 }
 
-// giveUp ends a call that no worker holds, if it is no longer wanted or its time is up. The End is
-// asked for again at every poll until the call has ended.
+// giveUp asks for the End of a call that no worker holds, if the call is no longer wanted or its
+// time is up. It asks again at every poll until the call has ended.
 func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	c := &m.calls[i]
 	result, over := m.givenUp(now, i, c)
 	if !over {
-		c.endAt = time.Time{} // a worker reported after the End was asked for
+		c.endAt = time.Time{} // a worker has reported since the End was asked for
 		return nil, false
 	}
 	if c.state() != ending || now.Sub(c.endAt) >= m.cfg.Poll {
@@ -65,8 +66,8 @@ func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	return wants, true
 }
 
-// givenUp returns the result of a call that is given up now. A call that may have been applied is
-// never reported as not applied.
+// givenUp returns the result of a call that is given up now; over is false if it is not. A call
+// that may have been applied gets an unknown outcome.
 func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool) {
 	var result messages.Result
 	var over bool
@@ -88,14 +89,14 @@ func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool)
 	return result, over
 }
 
-// forgotten reports whether records of the batch may have been deleted, so that a missing one
-// proves nothing.
+// forgotten reports whether records of the batch may have been deleted. A call without a record may
+// then have run.
 func (m *Machine) forgotten(now time.Time) bool {
 	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
 
-// unwanted ends a call that is not to run any more, in whatever state it is. An abort counts before
-// the reasons to skip the call, and those before the age of the batch.
+// unwanted ends a call that shall not run any more. If there are several reasons, an abort counts
+// first, then a reason to skip the call, then the age of the batch.
 func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool) {
 	switch {
 	case m.abort != nil:
@@ -108,7 +109,7 @@ func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool
 	return messages.Result{}, false
 }
 
-// timedOut ends a call whose own time, or its batch's, is up. Its newest record is no claim.
+// timedOut ends a call without a claim when its own time, or its batch's, is up.
 func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
 	quiet := c.published && now.Sub(c.since) >= m.patience(i, c)
@@ -118,7 +119,7 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 			return messages.Result{}, false
 		}
 		return m.endWith(i, messages.StatusExpired, messages.CodeApprovalExpired, "Not run: a person was asked whether it may run, and nobody answered in time."), true
-	case running: // its worker ends it at the time of the batch
+	case running: // its worker ends it when the time of the batch is up
 		if !quiet {
 			return messages.Result{}, false
 		}
@@ -139,29 +140,29 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
 }
 
-// notRun is the start of a sentence that says how far a call came that is given up.
+// notRun returns how far a call came that is given up, as the start of a sentence.
 func (m *Machine) notRun(i int, c *call) string {
 	switch p := m.plan.Calls[i]; {
 	case m.hasFailed(i, c):
 		return "It failed and is not run again"
-	case m.Claims(i): // a run would have left a claim
+	case m.Claims(i): // otherwise it would have a claim
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	case c.base == queued, p.Stage == m.tookOver: // a worker may have taken the job without a word
+	case c.base == queued, p.Stage == m.tookOver: // a worker may have taken the job and sent no report
 		return "Not known to have run"
 	}
 	return "Not run"
 }
 
-// hasFailed reports whether an attempt has failed. The journal says so of a call that claims; its
-// attempts count only workers that were lost before they claimed it.
+// hasFailed reports whether an attempt has failed. For a call that claims, its record says so;
+// attempts then counts only workers that were lost before they claimed it.
 func (m *Machine) hasFailed(i int, c *call) bool {
 	return c.record.Error != nil || c.attempts > 0 && !m.Claims(i)
 }
 
-// lostClaim ends a call whose claim is no longer live, unless another worker may take it over and
-// there is still time for that.
+// lostClaim ends a call whose claim has lapsed or is overdue, unless another worker may take the
+// call over and there is time for that.
 func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, bool) {
 	waited := c.published && !m.silent(c) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
@@ -185,10 +186,10 @@ func lostBy(claim wire.CallRecord, r messages.Result) messages.Result {
 	return r
 }
 
-// wanted reports whether the call should still run. Time limits do not count here.
+// wanted reports whether the call shall still run, leaving time limits aside.
 func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) == "" }
 
-// whySkipped is why the call is not run; empty when it is.
+// whySkipped returns why the call is skipped, or "" if it is not.
 func (m *Machine) whySkipped(i int) string {
 	p, c := m.plan.Calls[i], &m.calls[i]
 	write := p.Claims() && (!p.ConcurrencySafe || c.handedBack)
@@ -201,26 +202,26 @@ func (m *Machine) whySkipped(i int) string {
 	return ""
 }
 
-// mayRun reports whether a worker may run the call by a job of this driver, or by one of the driver
-// that it took the batch over from. A run of the latter shows in the journal if the call claims.
+// mayRun reports whether a worker may have a job of the call: a job of this driver, or one of an
+// earlier driver. The latter does not count for a call that claims, because its run has a record.
 func (m *Machine) mayRun(i int) bool {
 	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
 }
 
-// said is the part of a sentence that names who steers the batch, and why.
+// said returns who steers the batch and why, as part of a sentence.
 func (s *Steered) said() string {
 	by := "somebody"
 	if s.By != "" {
 		by = s.By
 	}
 	if s.Reason != "" {
-		return by + " has something to say: " + s.Reason
+		return by + " has something to say: " + strings.TrimSuffix(s.Reason, ".")
 	}
 	return by + " has something to say"
 }
 
-// keepTime counts the active time of the batch. The clock stands still while every call that could
-// run is parked.
+// keepTime adds up the active time of the batch. No time is added while every call that could run
+// is parked.
 func (m *Machine) keepTime(now time.Time) {
 	if !m.activeSince.IsZero() {
 		m.active += now.Sub(m.activeSince)
@@ -234,7 +235,7 @@ func (m *Machine) keepTime(now time.Time) {
 	}
 }
 
-// left is what is left of the batch's active time, where it has a bound.
+// left returns how much active time the batch has left. Only for a batch with a Timeout.
 func (m *Machine) left(now time.Time) time.Duration {
 	used := m.active
 	if !m.activeSince.IsZero() {
@@ -243,8 +244,9 @@ func (m *Machine) left(now time.Time) time.Duration {
 	return m.cfg.Timeout - used
 }
 
-// slack is how long after the batch's time a call without a report is ended. A published call may
-// run all the same: its worker ends it at the batch's time, and gets a grace to report that.
+// slack returns how long after the end of the batch's time this driver ends the call. A published
+// call gets longer, because a worker may be running it: the worker ends it in time and then needs a
+// grace to report that.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll
@@ -252,12 +254,12 @@ func (m *Machine) slack(c *call) time.Duration {
 	return 0
 }
 
-// patience is how long a call may go without a sign of a worker.
+// patience returns how long a call may go without a sign of a worker.
 func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
-	case c.reported(): // a sign is due at every poll; after a crash the broker first has to notice
+	case c.reported(): // a sign is due at every poll, and the broker needs time to notice a crash
 		return m.cfg.QueueTimeout + 3*m.cfg.Poll
-	case m.late: // its worker may report to the coordinator that is gone
+	case m.late: // a worker may be reporting to a coordinator that is gone
 		return m.cfg.QueueTimeout + m.plan.Calls[i].Tool.Timeout()
 	}
 	return m.cfg.QueueTimeout
@@ -273,7 +275,7 @@ func (m *Machine) unknownBefore(i int) bool {
 	return false
 }
 
-// endWith is a result that no worker made.
+// endWith returns a result that the coordinator makes, because no worker did.
 func (m *Machine) endWith(i int, status messages.Status, code messages.Code, message string) messages.Result {
 	c := m.plan.Calls[i]
 	r := messages.Result{

@@ -11,20 +11,20 @@ import (
 type Event interface{ event() }
 
 type (
-	// Begin starts the batch, once the machine has all records that the journal holds. Resumed:
-	// there were some, so watchers have seen the start already. Late: this may not be the first
-	// driver, so a worker may be running a call and sending its notices to another coordinator.
-	// Again: jobs of the batch may have been published before, even where no record says so.
+	// Begin starts the batch, after the machine got all records in the journal. Resumed: there were
+	// some, so watchers have seen the start already. Late: this may not be the first driver, so a
+	// worker may be running a call and sending its notices to another coordinator. Again: jobs of
+	// the batch may have been published before, even if no record says so.
 	Begin struct{ Resumed, Late, Again bool }
-	// Late, after Begin, says that another coordinator drives or drove the batch too.
+	// Late says, after Begin, that another coordinator drives or drove the batch too.
 	Late struct{}
-	// Planned is a record on the batch's plan subject, ours or another coordinator's.
+	// Planned is a plan record of the batch, from this coordinator or another.
 	Planned struct {
 		Record wire.PlanRecord
 		Seq    uint64
 	}
 	// Recorded is the newest record in a call's journal. Expires is when the question of a parked
-	// call does, by the clock of the steps; the record itself has the server's time.
+	// call expires, by the clock of the steps; the record itself has the server's time.
 	Recorded struct {
 		Index   int
 		Record  wire.CallRecord
@@ -36,10 +36,12 @@ type (
 		Index  int
 		Result messages.Result
 	}
-	// HandedBack says that the call's frozen input is stricter than its plan: it must run alone.
+	// HandedBack says that the input of the call, as changed by hooks, needs stricter treatment
+	// than planned: the call must run alone.
 	HandedBack struct{ Index int }
-	// LetGo is a worker's hint that it gave up the call's job, which should be published again
-	// after the pause. Attempt counts the failed attempts of a call that does not claim.
+	// LetGo is a worker's hint that it gave up the call's job, and that the job should be published
+	// again after the pause. Attempt is how many attempts of a call that does not claim have
+	// failed.
 	LetGo struct {
 		Index   int
 		After   time.Duration
@@ -47,17 +49,17 @@ type (
 	}
 	// Running is a worker's hint that it runs the call, or prepares to.
 	Running struct{ Index int }
-	// Aborted says that the batch is no longer wanted, by whom and why. No call starts after it.
+	// Aborted says who aborted the batch and why. No call starts after it.
 	Aborted struct{ wire.Stop }
-	// Steered skips calls because of a steering message: with Now every call that is not dispatched
-	// yet, else the later stages.
+	// Steered skips calls because of a steering message: all calls that are not dispatched yet if
+	// Now is set, otherwise the calls of later stages.
 	Steered struct {
 		wire.Stop
 		Now bool
 	}
-	// Looked ends the events of one Look.
+	// Looked comes after the events that answer a Look.
 	Looked struct{}
-	// Tick has the machine look at the time, at or after [Machine.Wake].
+	// Tick tells the machine the time, at or after [Machine.Wake].
 	Tick struct{}
 )
 
@@ -74,34 +76,33 @@ func (Steered) event()    {}
 func (Looked) event()     {}
 func (Tick) event()       {}
 
-// Effect is something that the driver is to do.
+// Effect is something that the driver carries out.
 type Effect interface{ effect() }
 
 type (
 	// Announce publishes a start event for every call, before anything is dispatched.
 	Announce struct{}
-	// StorePlan stores the record behind the one at sequence Expect. The driver answers with
-	// [Planned] for the newest record that is then there. Nothing exclusive is dispatched before
-	// that.
+	// StorePlan stores a plan record behind the one at sequence Expect. The driver answers with
+	// [Planned] for the record that is newest then. No exclusive call is dispatched before that.
 	StorePlan struct {
 		Record wire.PlanRecord
 		Expect uint64
 	}
-	// Dispatch publishes the call's job. Again counts how often it was published before, and one
-	// more where another driver may have published it. A worker that gets a job with Again 0 need
-	// not check whether its call has ended.
+	// Dispatch publishes the call's job. Again counts how many times it was published before, plus
+	// one if another driver may have published it. A worker that gets a job with Again 0 need not
+	// check whether the call has ended.
 	Dispatch struct {
 		Index, Again int
 		Exclusive    bool
-		Deadline     time.Duration // of the run; 0: the tool's own
-		TakeOver     uint64        // the record to claim behind: a lapsed claim or a release; 0: none
-		Attempt      int           // failed attempts of a call that does not claim
+		Deadline     time.Duration // of the run; 0: the timeout of the tool
+		TakeOver     uint64        // the lapsed claim or release to claim behind; 0: none
+		Attempt      int           // how many attempts of a call that does not claim have failed
 	}
-	// Look reads the journal of the open calls. The driver answers with what it found, then
-	// [Looked].
+	// Look reads the journal of the open calls. The driver answers with what it found, and then
+	// with [Looked].
 	Look struct{}
-	// End stores the result of a call that nobody runs, behind the journal record at Expect. The
-	// driver answers with what is then stored.
+	// End stores the result of a call that no worker runs, behind the journal record at Expect. The
+	// driver answers with what is stored then.
 	End struct {
 		Index  int
 		Result messages.Result
@@ -114,7 +115,7 @@ type (
 	}
 	// Tell publishes the end of a call to watchers.
 	Tell struct{ Result messages.Result }
-	// Finish makes the reply of the results, in call order. It comes last, and once.
+	// Finish makes the reply from the results, which are in call order. It is the last effect.
 	Finish struct{ Results []messages.Result }
 )
 

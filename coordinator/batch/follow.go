@@ -7,9 +7,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// planFirst asks for a plan record before the call is dispatched, when there is none yet or a
-// read has ended since whose result is in no record: a write never builds on a result that a
-// power loss could take away. It does so too when the record is behind on the active time.
+// planFirst asks for a plan record before the call is dispatched, if one is needed: there is none
+// yet, or a read has ended whose result is in no record, or the newest record is out of date about
+// the active time. A write thus never builds on a result that a power loss could delete.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
@@ -23,7 +23,7 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 			record.Results = append(record.Results, *c.result)
 		}
 	}
-	// The next driver must know the used active time to within an eighth of the bound.
+	// The next driver reads the used active time from the record, to within an eighth of the bound.
 	behind := m.cfg.Timeout > 0 && !m.calls[call].published && m.active-m.activeStored >= m.cfg.Timeout/8
 	if m.planned && len(record.Results) == 0 && !behind {
 		return nil, false
@@ -35,7 +35,7 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
-// applyRefusals ends the calls that the plan refuses to run.
+// applyRefusals ends the calls that the plan refuses.
 func (m *Machine) applyRefusals() {
 	for i, c := range m.plan.Calls {
 		if c.Refused != nil {
@@ -44,7 +44,8 @@ func (m *Machine) applyRefusals() {
 	}
 }
 
-// onPlan applies a stored plan record. The first record of another coordinator replaces our plan.
+// onPlan applies a stored plan record. If the first record is from another coordinator, its plan
+// replaces this machine's.
 func (m *Machine) onPlan(ev Planned) {
 	if ev.Seq <= m.planSeq {
 		return
@@ -61,17 +62,17 @@ func (m *Machine) onPlan(ev Planned) {
 		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].durable {
 			continue
 		}
-		// The next write builds on the recorded result, even when a read ran twice and we saw the
-		// other.
+		// The next write builds on the recorded result, even if the read ran twice and this driver
+		// saw the other result.
 		m.calls[r.Index].result, m.calls[r.Index].durable = &r, true
 	}
 }
 
-// adopt follows the plan of a faster coordinator. A call is open again when only our plan refused
-// it.
+// adopt takes over the plan of a faster coordinator. A call that only this machine's plan refused
+// is open again.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
-	if err != nil { // not a record of this batch; the driver has compared the digests
+	if err != nil { // never: the driver has compared the digests
 		return
 	}
 	for i := range m.calls {

@@ -6,24 +6,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether the result of the call stands in the call's own journal, so that a run
-// of it has to be claimed there: true of every write, and of any other call from its first record
-// on. Any call can get one, since any can be parked.
+// Claims reports whether the call must be claimed in its own journal before it runs: true for every
+// write, and for any other call once it has a record there. Any call can get one, because any can
+// be parked.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
-// Question returns the question in the call's newest record; nil when people were not asked. Open:
-// it waits for an answer.
+// Question returns the question in the call's newest record, or nil if there is none. open: the
+// question waits for an answer.
 func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	c := &m.calls[i]
 	return c.record.Approval, c.record.Approval != nil && c.base == parked && c.state() != ended
 }
 
-// Span is the traceparent of the attempt in the call's newest record; empty when it has none.
+// Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits for people, and until when at most: every call that
-// could run is parked, and no End or plan record is on its way. A driver may then drop the
-// machine: a new one that gets the same records comes to the same point.
+// Rest reports whether the batch only waits for people, and until when at most. It does if every
+// call that could run is parked, and no End or plan record is on its way. The driver may then drop
+// the machine: a new machine that gets the same records comes to the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, _ := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
@@ -42,8 +42,8 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
-// storesTime reports whether the batch is about to rest, so that the active time it has used must
-// be stored first.
+// storesTime reports whether a plan record with the active time must be stored before the batch
+// rests: it has a Timeout, and all these calls are parked.
 func (m *Machine) storesTime(calls []int) bool {
 	for _, i := range calls {
 		if m.calls[i].base != parked {
@@ -53,7 +53,7 @@ func (m *Machine) storesTime(calls []int) bool {
 	return m.cfg.Timeout > 0
 }
 
-// Waits is how much longer the batch may live for the time that people were given to answer.
+// Waits returns how much longer the batch may live because people had time to answer.
 func (m *Machine) Waits() time.Duration {
 	var sum time.Duration
 	for i := range m.calls {
@@ -62,11 +62,11 @@ func (m *Machine) Waits() time.Duration {
 	return min(sum, m.cfg.Waits)
 }
 
-// notAfter is the end of the batch's life.
+// notAfter returns when the life of the batch ends.
 func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
 
-// Answer is how a question ended that is no longer open: granted, denied or expired; gone when the
-// call ended for another reason.
+// Answer returns how a question was closed: granted, denied or expired, or gone if the call ended
+// for another reason.
 func (m *Machine) Answer(i int) string {
 	c := &m.calls[i]
 	switch {
@@ -76,7 +76,7 @@ func (m *Machine) Answer(i int) string {
 		return "denied"
 	case c.result.Err != nil && c.result.Err.Code == messages.CodeApprovalExpired:
 		return "expired"
-	case c.result.Attempt > 0: // it has run
+	case c.result.Attempt > 0: // the call has run
 		return "granted"
 	}
 	return "gone"

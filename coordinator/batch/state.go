@@ -7,63 +7,65 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// state says where a call stands, as far as this driver knows. The package comment has the table of
+// state is the state of a call, as far as this driver knows. The package comment has the table of
 // states and events.
 type state uint8
 
 const (
-	waiting  state = iota // this driver has no job of it in the queue
-	queued                // its job is published, and no worker has reported
-	running               // a worker reported a run; the call's newest record is no claim
+	waiting  state = iota // this driver has no job of the call in the queue
+	queued                // the job is published, and no worker has reported
+	running               // a worker has reported a run, and the call's newest record is no claim
 	claimed               // a worker's claim is the newest record, live or lapsed
-	released              // its job left the queue; the next is published at notBefore or later
-	parked                // people were asked whether it may run
-	ending                // an End was asked for, and what is stored is not known yet
-	ended                 // it has a result
+	released              // the job has left the queue; the next is published at notBefore or later
+	parked                // people were asked whether the call may run
+	ending                // the machine asked for an End, and does not know yet what is stored
+	ended                 // the call has a result
 )
 
 var stateNames = [...]string{"waiting", "queued", "running", "claimed", "released", "parked", "ending", "ended"}
 
 func (s state) String() string { return stateNames[s] }
 
-// call is what is known about one call beyond its plan.
+// call is what the machine knows about one call, apart from its plan.
 type call struct {
-	// base is the state below ending and ended; only become changes it. Both of those can be taken
-	// back: a driver reconsiders an End, and an adopted plan may know a tool that ours refused.
+	// base is the state without ending and ended; only become changes it. A call can leave ending
+	// and ended again: the machine may reconsider an End, and another coordinator's plan may know a
+	// tool that this machine's plan refused.
 	base state
 
-	// since is the last sign of life: a worker's report, the end of the pause that it asked for, or
-	// the first dispatch. It means nothing in parked, nor in waiting without a claim.
+	// since is when the last sign of life came: a worker's report, the end of the pause that it
+	// asked for, or the first dispatch. It has no meaning in parked, and in waiting only with a
+	// claim.
 	since time.Time
-	// published: this driver published its job, and the call has kept its place in the window
-	// since. True in queued, false in waiting and parked, either in running, claimed and
-	// released.
+	// published: this driver has published the job, and the call has kept its place in the window
+	// since. Always true in queued, never in waiting and parked.
 	published bool
-	// held: at the last step its job was due and the window was full. Never true when published.
+	// held: at the last step the job was due and the window was full. Never true with published.
 	held      bool
-	notBefore time.Time // of the next dispatch, in every base state; a past time means nothing
-	expires   time.Time // parked: when its question does
-	endAt     time.Time // ending: when an End was last asked for; zero: not ending
+	notBefore time.Time // no dispatch before it; in every base state
+	expires   time.Time // parked: when the question expires
+	endAt     time.Time // when the machine last asked for an End; zero: the call is not ending
 
-	result  *messages.Result // ended: how
-	told    bool             // ended: its end was told
-	durable bool             // ended: a record has the result, so it survives power loss
+	result  *messages.Result // nil until the call has ended
+	told    bool             // ended: watchers were told
+	durable bool             // ended: a record has the result, so it survives a power loss
 
-	// What follows means the same in every state.
+	// The fields below mean the same in every state.
 
-	// handedBack: its input is stricter than its plan, so it runs alone at the end of its stage.
+	// handedBack: the input needs stricter treatment than planned, so the call runs alone at the
+	// end of its stage.
 	handedBack bool
-	stopped    bool          // a Stop was asked for
-	dispatches int           // how often this driver published its job
-	attempts   int           // that failed, of a call that does not claim
-	waits      time.Duration // the time that people were given for its question
+	stopped    bool          // the machine asked for a Stop
+	dispatches int           // how many times this driver has published the job
+	attempts   int           // failed attempts of a call that does not claim
+	waits      time.Duration // how long people had to answer its questions, in all
 	seq        uint64        // of the newest journal record; 0: none
 	record     wire.CallRecord
 	seen       time.Time // when this driver first saw that record
-	claimSeen  time.Time // when it first saw the claim that the record continues
+	claimSeen  time.Time // when it first saw a record of the current claim
 }
 
-// state is the state of the call, ending and ended included.
+// state returns the state of the call, with ending and ended.
 func (c *call) state() state {
 	switch {
 	case c.result != nil:
@@ -74,11 +76,11 @@ func (c *call) state() state {
 	return c.base
 }
 
-// become changes the base state and what goes with it.
+// become changes the base state, and the fields that depend on it.
 func (c *call) become(s state, now time.Time) {
 	switch s {
 	case waiting, parked:
-		c.published = false // no job of it is of use: the place in the window is free
+		c.published = false // no job of the call is of use, so it leaves the window
 	case queued:
 		c.published = true
 	case running, claimed:
@@ -87,16 +89,16 @@ func (c *call) become(s state, now time.Time) {
 	c.base = s
 }
 
-// reported reports whether a worker said that it runs the call, and has not given it up since.
+// reported reports whether a worker runs the call by its own report, or holds a claim on it.
 func (c *call) reported() bool { return c.base == running || c.base == claimed }
 
-// hasClaim reports whether the newest record is a claim. It is in claimed, and also in waiting,
-// queued and released when a worker's hint contradicted the record: then too the claim protects the
-// call until it lapses.
+// hasClaim reports whether the newest record is a claim. That is so in claimed. It may be so in
+// waiting, queued and released, if a worker's hint contradicted the record; the claim then still
+// protects the call until it lapses.
 func (c *call) hasClaim() bool { return isClaim(c.record.State) }
 
-// isClaim reports whether a worker may be running the call whose newest record has this state. An
-// unknown state, also that of a record that cannot be read, counts as a claim.
+// isClaim reports whether a worker may be running a call whose newest record has this state. An
+// unknown state counts as a claim, and so does a record that cannot be read.
 func isClaim(newest wire.CallState) bool {
 	switch newest {
 	case "", wire.Released, wire.Parked, wire.Granted, wire.Ended:
@@ -139,8 +141,8 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	}
 }
 
-// onRunning applies a worker's report that it runs the call. A parked call does not run: the report
-// is late.
+// onRunning applies a worker's report that it runs the call. A parked call does not run, so for it
+// the report is out of date.
 func (m *Machine) onRunning(now time.Time, i int) {
 	switch c := &m.calls[i]; {
 	case c.base == parked:
@@ -151,8 +153,8 @@ func (m *Machine) onRunning(now time.Time, i int) {
 	}
 }
 
-// onHandedBack makes the call wait for the rest of its stage. Its job is of no more use: it was for
-// a lane that the call may not use.
+// onHandedBack makes the call wait for the rest of its stage. Its job is no longer of use, because
+// it is in a lane that the call may not use.
 func (m *Machine) onHandedBack(now time.Time, i int) {
 	c := &m.calls[i]
 	if !c.handedBack && c.base != parked {
@@ -161,8 +163,8 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 	c.handedBack = true
 }
 
-// onLetGo has the job published again after the pause. Without a failed attempt the call still
-// waits for its first worker, and its patience is not renewed.
+// onLetGo makes the call wait for the pause, after which its job is published again. If no attempt
+// has failed, the time for which the call may wait for a worker does not start again.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {
@@ -175,7 +177,7 @@ func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c.become(released, now)
 }
 
-// end keeps the first result of a call. Later ones repeat it.
+// end stores the first result of a call and ignores later ones, which repeat it.
 func (m *Machine) end(index int, r messages.Result) {
 	if c := &m.calls[index]; c.result == nil {
 		c.result = &r

@@ -2,15 +2,15 @@ package batch
 
 import "time"
 
-// pollSoon has the next look come a FirstPoll after now, if none comes earlier.
+// pollSoon plans a look into the journal after FirstPoll, unless an earlier one is planned.
 func (m *Machine) pollSoon(now time.Time) {
 	if at := now.Add(m.cfg.FirstPoll); m.pollAt.IsZero() || at.Before(m.pollAt) {
 		m.pollAt = at
 	}
 }
 
-// poll asks for a look into the journal when it is time for one. Notices are hints and may be lost;
-// the batch relies on the looks.
+// poll asks for a look into the journal when it is due. Notices may get lost, so the batch depends
+// on these looks.
 func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
 		return nil
@@ -51,13 +51,13 @@ func (m *Machine) Wake() (time.Time, bool) {
 	return wake, !wake.IsZero()
 }
 
-// waitsUntil is when the call is dispatched again or given up for its own sake; zero: not before an
-// event.
+// waitsUntil returns when the call is dispatched again or given up, leaving the batch's time aside;
+// zero: not before an event.
 func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	switch {
 	case c.base == parked:
 		return c.expires
-	case c.held: // until another call ends
+	case c.held: // the end of another call is the event
 	case c.base == released:
 		return c.notBefore
 	case c.published:
@@ -66,7 +66,7 @@ func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	return time.Time{}
 }
 
-// timeUp is when the time of the batch is up for the call; zero: it does not end the call.
+// timeUp returns when the call is given up because the time of the batch is up; zero: never.
 func (m *Machine) timeUp(c *call) time.Time {
 	if m.cfg.Timeout == 0 || m.activeSince.IsZero() || c.hasClaim() {
 		return time.Time{}

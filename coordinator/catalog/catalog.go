@@ -1,9 +1,9 @@
 // Package catalog keeps the definitions of the tools that workers have announced.
 //
 // Announcements are durable: a fleet that is scaled to zero still has its tools. The catalog
-// follows a bucket and may be behind, so the leader is asked before a tool counts as unknown.
+// follows a bucket and may be out of date, so it asks the leader before a tool counts as unknown.
 //
-// What a definition promises is in package schemas.
+// Package schemas says what a definition promises.
 package catalog
 
 import (
@@ -20,28 +20,28 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Config holds the tunables of a Catalog. The zero value works.
+// Config holds the settings of a Catalog. The zero value works.
 type Config struct {
-	Unknown string                                // what Fold gives all unknown tools for a name
+	Unknown string                                // the name that Fold gives to all unknown tools
 	Learned func(tool string, kind messages.Kind) // called for each announcement. May be nil
 	Logger  *slog.Logger                          // nil: silent
 }
 
-// Catalog is the tools of the fleet. Safe for concurrent use.
+// Catalog holds the tools of the fleet. Safe for concurrent use.
 type Catalog struct {
 	conn  *bus.Conn
 	cfg   Config
-	ready chan struct{} // closed once everything announced so far is known
+	ready chan struct{} // closed once the catalog knows all earlier announcements
 	once  sync.Once
 
 	mu    sync.Mutex
 	tools map[string]schemas.Tool // guarded by mu
-	value schemas.Catalog         // made of tools; guarded by mu
-	since time.Time               // of the last change; guarded by mu
+	value schemas.Catalog         // built from tools; guarded by mu
+	since time.Time               // when tools last changed; guarded by mu
 	first chan struct{}           // closed once there is a tool; guarded by mu
 }
 
-// New returns the catalog of the fleet behind a connection. It is empty until Run.
+// New returns a catalog. It is empty until Run.
 func New(conn *bus.Conn, cfg Config) *Catalog {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -52,18 +52,18 @@ func New(conn *bus.Conn, cfg Config) *Catalog {
 	return &Catalog{conn: conn, cfg: cfg, ready: make(chan struct{}), tools: map[string]schemas.Tool{}, first: make(chan struct{})}
 }
 
-// Ready is closed once everything that was announced before Run is known.
+// Ready is closed once the catalog knows everything that was announced before Run.
 func (k *Catalog) Ready() <-chan struct{} { return k.ready }
 
-// Current returns the tools that are known at this moment.
+// Current returns the tools that the catalog knows now.
 func (k *Catalog) Current() schemas.Catalog {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.value
 }
 
-// Fold returns the name of a tool, or Config.Unknown for a name that is not in the catalog. Metrics
-// and spans have it as a label, so a model that invents names cannot make new series.
+// Fold returns the name of a tool, or Config.Unknown if the tool is not in the catalog. Metrics and
+// spans use it as a label, so a model that invents names cannot make new series.
 func (k *Catalog) Fold(tool string) string {
 	if _, known := k.Current().Lookup(tool); known {
 		return tool
@@ -96,7 +96,7 @@ func (k *Catalog) bucket(ctx context.Context) (*bus.Bucket, error) {
 	return k.conn.Bucket(ctx, k.conn.Names().Stream(bus.BucketTools))
 }
 
-// learn takes over one entry of the bucket. A nil value removes the tool.
+// learn applies one entry of the bucket. A nil value removes the tool.
 func (k *Catalog) learn(name string, value []byte) error {
 	if value == nil {
 		return k.unset(name)
@@ -137,7 +137,7 @@ func (k *Catalog) unset(name string) error {
 	return k.rebuild()
 }
 
-// rebuild makes value from tools. The caller holds mu.
+// rebuild builds value from tools. The caller holds mu.
 func (k *Catalog) rebuild() error {
 	tools := make([]schemas.Tool, 0, len(k.tools))
 	for _, t := range k.tools {
@@ -161,15 +161,15 @@ func (k *Catalog) unsettled() time.Duration {
 	return settleTime - time.Since(k.since)
 }
 
-// announced is closed once there is any tool.
+// announced returns a channel that is closed once there is any tool.
 func (k *Catalog) announced() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.first
 }
 
-// For returns the catalog to plan these calls with. Before a tool counts as unknown, the leader of
-// the bucket is asked for it. A fleet without any tool gets startWait to announce one.
+// For returns the catalog for planning these calls. Before a tool counts as unknown, it asks the
+// leader of the bucket for it. If the fleet has no tool at all, it waits up to startWait for one.
 func (k *Catalog) For(ctx context.Context, calls []messages.ToolCall, startWait time.Duration) (schemas.Catalog, error) {
 	if len(calls) > 0 && len(k.Current().Tools()) == 0 {
 		wait := time.NewTimer(startWait)
@@ -203,8 +203,7 @@ func (k *Catalog) For(ctx context.Context, calls []messages.ToolCall, startWait 
 	}
 }
 
-// unknown returns the tool names in the calls that the catalog does not know and that could be
-// names of tools.
+// unknown returns the names in the calls that are not in the catalog and could be names of tools.
 func (k *Catalog) unknown(calls []messages.ToolCall) []string {
 	known := k.Current()
 	var names []string
@@ -216,8 +215,8 @@ func (k *Catalog) unknown(calls []messages.ToolCall) []string {
 	return names
 }
 
-// Refresh reads a tool from the leader of the bucket, because Run may be behind. A tool that is not
-// there is no error.
+// Refresh reads a tool from the leader of the bucket, because Run may be behind. It returns no
+// error if the tool is not there.
 func (k *Catalog) Refresh(ctx context.Context, name string) error {
 	bucket, err := k.bucket(ctx)
 	if err != nil {

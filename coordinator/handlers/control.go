@@ -11,16 +11,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The parts of a control are bounded, because they are repeated in results and replies.
+// The parts of a control are bounded, because results and replies repeat them.
 const (
 	maxReason   = 1000      // bytes
 	maxBy       = 200       // bytes
 	maxSteering = 256 << 10 // bytes
 )
 
-// control stores a control of a session: an abort of one batch or of all, or a message that the
-// next reply takes along. A control that is answered is durable, whichever coordinator drives the
-// batches then.
+// control stores a control of a session: an abort of one batch or of all, or a steering message for
+// the next reply. When it has answered, the control is durable, and holds for every coordinator
+// that drives a batch of the session.
 func (h *Handlers) control(ctx context.Context, m bus.Msg) {
 	tenant, session, err := h.names.Session(m.Subject)
 	if err != nil {
@@ -47,7 +47,7 @@ func (h *Handlers) refuseControl(m bus.Msg, code string, refusal *messages.Refus
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ControlAnswer{Error: refusal}))
 }
 
-// decodeControl reads a control and refuses one that no coordinator could act on.
+// decodeControl reads a control. It refuses one that no coordinator could act on.
 func decodeControl(body []byte) (messages.Control, error) {
 	var control messages.Control
 	if err := rawjson.Check(body); err != nil {

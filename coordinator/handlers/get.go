@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// get answers with the reply of a batch or its status, with its history, or with the batches of its
-// session.
+// get answers with one of these: the reply of a batch or its status, its history, or the list of
+// the batches of its session.
 func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	_, key, err := h.names.Batch(m.Subject)
 	if err != nil {
@@ -49,8 +49,8 @@ func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// reply returns the reply of a batch, or the status of an open one. The error is bus.ErrNotFound
-// for a batch that was never seen or is forgotten.
+// reply returns the reply of a batch, or the status of an open one. It returns bus.ErrNotFound for
+// a batch that is unknown, because it was never stored or its reply has aged out.
 func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.
@@ -74,8 +74,7 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	return h.withOutputs(ctx, key, body)
 }
 
-// withOutputs puts the outputs back into the results of a reply, as far as the journal still has
-// them.
+// withOutputs puts the outputs that the journal still has back into the results of a reply.
 func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {

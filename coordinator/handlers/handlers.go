@@ -27,7 +27,7 @@ import (
 // Driver drives batches.
 type Driver interface {
 	// ResumeSuspended has the oldest batch of a session driven again if it only waits for people.
-	// It returns when that is done, or when there is nothing to do.
+	// It returns when that is done, or if there is nothing to do.
 	ResumeSuspended(ctx context.Context, tenant, session string)
 }
 
@@ -36,9 +36,9 @@ type Tools interface {
 	Current() schemas.Catalog
 }
 
-// Config holds the tunables of Handlers.
+// Config holds the settings of Handlers.
 type Config struct {
-	Poll     time.Duration        // between reads of the log and the journal while a request waits
+	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
 	Refused  func(messages.Class) // counts a refused request. nil: nothing counts
 	Logger   *slog.Logger         // nil: silent
@@ -53,10 +53,10 @@ type Handlers struct {
 	tools   Tools
 	cfg     Config
 	log     *slog.Logger
-	limiter *perTenantLimiter // of histories and lists
+	limiter *perTenantLimiter // for histories and lists
 }
 
-// New returns the handlers behind a connection. It touches no network.
+// New returns handlers that use the connection. It sends nothing yet.
 func New(conn *bus.Conn, driver Driver, tools Tools, cfg Config) *Handlers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

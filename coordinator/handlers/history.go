@@ -15,11 +15,11 @@ import (
 )
 
 // The history of a batch is made from the log, the records of its calls, their results and the
-// reply. It has the events that were published at the time, as far as they are durable: progress is
-// not, and of a call that does not claim only the last attempt is. Nothing is guessed: the kind and
-// the stage of a call, and that it can never run, come from the stored plan alone.
+// reply. It has the events that were published, as far as they are durable. Progress is not
+// durable, and neither are earlier attempts of a call that does not claim. Nothing is guessed: the
+// kind and the stage of a call, and whether it can never run, come only from the stored plan.
 
-// history returns the history of a batch; bus.ErrNotFound for an unknown one.
+// history returns the history of a batch, or bus.ErrNotFound for an unknown one.
 func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return h.limited(ctx, key.Tenant, func() (any, error) {
 		stored, err := h.journal.History(ctx, key)
@@ -28,7 +28,7 @@ func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, erro
 		}
 		b := history{stored: stored}
 		if stored.Accepted.Seq > 0 {
-			// A batch that cannot be decoded is about to be refused: it has no calls.
+			// A batch that cannot be decoded has no calls: it is about to be refused.
 			b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
 			if err == nil {
 				b.sent = b.in.Routed(h.tools.Current())
@@ -38,12 +38,12 @@ func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, erro
 	})
 }
 
-// history is one batch while its timeline is made.
+// history builds the timeline of one batch.
 type history struct {
 	stored  journal.History
-	in      submission.Submission // while the batch is in the log
-	sent    []messages.ToolCall   // while the batch is in the log
-	planned []wire.PlannedCall    // once the plan is stored
+	in      submission.Submission // set while the batch is in the log
+	sent    []messages.ToolCall   // set while the batch is in the log
+	planned []wire.PlannedCall    // set once the plan is stored
 	calls   []callHistory
 }
 
@@ -56,13 +56,13 @@ type callHistory struct {
 	stage    int
 	result   *messages.Result
 	ended    time.Time // zero: not known
-	attempt  int       // the newest that has an event
-	question string    // the id of the newest question that has an event
+	attempt  int       // the newest attempt that has an event
+	question string    // id of the newest question that has an event
 	events   []messages.Event
 }
 
-// timeline puts the events in order: the starts of all calls, what happened to them by time, their
-// results, the reply.
+// timeline puts the events in order: first the starts of all calls, then what happened to them by
+// time, then their results, then the reply.
 func (b *history) timeline() messages.Timeline {
 	out := messages.Timeline{V: messages.Version, Status: "running", Accepted: b.accepted(), TraceID: b.traceID(), Events: []messages.Event{}}
 	out.Session, out.Batch = b.in.Batch.Session, b.in.Batch.ID
@@ -83,7 +83,7 @@ func (b *history) timeline() messages.Timeline {
 		b.end(c, began)
 		starts = append(starts, c.event(messages.EventStart, began))
 		at := began
-		for _, e := range c.events { // the clocks of two workers may disagree about the order
+		for _, e := range c.events { // two workers' clocks may disagree about the order
 			at = later(at, e.Time)
 			e.Time = at
 			middle = append(middle, e)
@@ -108,8 +108,8 @@ func (b *history) timeline() messages.Timeline {
 	return out
 }
 
-// findCalls takes the calls from the batch itself while it is in the log, otherwise from its reply,
-// and completes them from the plan once that is stored.
+// findCalls takes the calls from the batch while it is in the log, and else from its reply. It adds
+// what the stored plan says about them.
 func (b *history) findCalls() {
 	for _, sent := range b.sent {
 		b.calls = append(b.calls, callHistory{index: sent.Index, id: sent.ID, tool: sent.Tool()})
@@ -145,7 +145,7 @@ func (b *history) findResults() {
 			set(r, time.Time{})
 		}
 	}
-	claims := map[int]bool{} // the results of these are in their own records
+	claims := map[int]bool{} // results of these calls are in their own records
 	for _, e := range b.stored.Records {
 		claims[e.Key.Index] = true
 	}
@@ -183,15 +183,15 @@ func (b *history) addRecord(c *callHistory, e journal.CallEntry) {
 	}
 }
 
-// setResult notes how a call ended. A result with another tool belongs to an older batch that had
-// the same id.
+// setResult sets how a call ended. It ignores a result with another tool, which belongs to an older
+// batch with the same id.
 func (c *callHistory) setResult(r messages.Result, at time.Time) {
 	if r.Tool == c.tool {
 		c.kind, c.result, c.ended = cmp.Or(c.kind, r.Kind), &r, at
 	}
 }
 
-// question returns the question in a record, with the decisions of later records.
+// question returns the question in a record, with the decisions from later records.
 func (b *history) question(asked journal.CallEntry) *messages.Pending {
 	q := *asked.Record.Approval
 	state := ""
@@ -214,8 +214,8 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 	return &pending
 }
 
-// stateAfter returns the state of a question after a record of its call. A state that was reached
-// before stays.
+// stateAfter returns the state of a question after a record of its call. A question that has a
+// state keeps it.
 func stateAfter(r wire.CallRecord, before string) string {
 	switch {
 	case r.State == wire.Parked || before != "":
@@ -239,10 +239,10 @@ func (c *callHistory) addRunning(attempt int, worker string, at time.Time) {
 	}
 }
 
-// end adds the last attempt, if no record showed it, and the end of the call.
+// end adds the end of the call, and before it the last attempt if no record showed that.
 func (b *history) end(c *callHistory, began time.Time) {
 	r := c.result
-	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) { // its records have aged out
+	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) { // the records have aged out
 		r = &b.stored.Reply.Results[c.index]
 		c.result = r
 	}
@@ -285,7 +285,7 @@ func (b *history) accepted() time.Time {
 	return time.Time{}
 }
 
-// began returns when the batch was accepted, or the earliest time that is known of it.
+// began returns when the batch was accepted, or else the earliest known time about it.
 func (b *history) began() time.Time {
 	if at := b.accepted(); !at.IsZero() {
 		return at
@@ -304,8 +304,8 @@ func (b *history) began() time.Time {
 	return first
 }
 
-// traceID returns the trace of the batch, from the first source that has it: the agent's context, a
-// call record, a result, the audit log.
+// traceID returns the trace of the batch. It takes the first of these that has one: the agent's
+// context, a call record, a result, the audit log.
 func (b *history) traceID() string {
 	if id := tracing.ID(tracing.Extract(context.Background(), b.stored.Accepted.Header)); id != "" {
 		return id

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// An answer lists so many open and so many ended batches, and stops after it has read so many
-// bytes: batches cannot be read without their bodies.
+// Bounds on one answer: how many open and how many ended batches it lists, and how many bytes are
+// read for it. Batches cannot be read without their bodies.
 const (
 	maxListed      = 64
 	maxListedBytes = 1 << 20
@@ -21,7 +21,7 @@ const (
 // sessionList is the list of the batches of one session.
 type sessionList struct {
 	journal *journal.Journal
-	key     wire.BatchKey // only its session counts
+	key     wire.BatchKey // only its tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
 }
@@ -46,8 +46,8 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 	})
 }
 
-// open returns the batches in the log, the oldest first. One whose body has another id than its
-// subject is left out: it is about to be refused.
+// open returns the batches in the log, the oldest first. It leaves out a batch whose body names
+// another id than its subject, because that one is about to be refused.
 func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, err error) {
 	seen, size := 0, 0
 	err = l.journal.EachOpen(ctx, l.key.Tenant, l.key.Session, func(a journal.Accepted) (more bool) {
@@ -61,8 +61,8 @@ func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, er
 	return open, err
 }
 
-// addEnded adds the wanted ended batches. A cursor past the newest reply comes from a deleted
-// stream: the list then starts with the oldest reply.
+// addEnded adds the ended batches that were asked for. A cursor past the newest reply is from a
+// stream that was deleted since; the list then starts with the oldest reply.
 func (l *sessionList) addEnded(ctx context.Context) error {
 	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
 	if err != nil || !found {
@@ -87,7 +87,7 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 		l.out.Place, seen, size = r.Place, seen+1, size+r.Size
 		return seen < maxListed && size < maxListedBytes
 	})
-	l.out.More = l.out.Place < newest.Place // also when a replica that is behind has answered
+	l.out.More = l.out.Place < newest.Place // true even if a replica answered that is behind
 	return err
 }
 
@@ -95,8 +95,8 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addEnding adds the newest reply when its batch is still in the log and no ended batches are
-// wanted. The place of the list is past that reply, so no later list has it.
+// addEnding adds the newest reply if its batch is still in the log and the request wants no ended
+// batches. The list's place is already past that reply, so no later list would have it.
 func (l *sessionList) addEnding(open []messages.ListedBatch) {
 	newest := l.out.Newest
 	if newest == nil || l.want.After != nil || len(l.out.Batches) > 0 {
@@ -109,7 +109,7 @@ func (l *sessionList) addEnding(open []messages.ListedBatch) {
 	}
 }
 
-// addOpen adds the open batches, except those whose reply is on the list already.
+// addOpen adds the open batches, except those that the list already has with their reply.
 func (l *sessionList) addOpen(open []messages.ListedBatch) {
 	ended := l.out.Batches
 	for _, o := range open {

@@ -22,9 +22,9 @@ type runRequest struct {
 	key      wire.BatchKey
 	msg      bus.Msg
 	digest   string
-	progress bool // the requester wants the events too
-	// published receives the events, replies and refusals of the batch. One that does not fit is
-	// dropped: a lost reply is found in the journal.
+	progress bool // the requester wants events
+	// published receives the events, replies and refusals of the batch. If it is full, a message is
+	// dropped; the handler finds a lost reply in the journal.
 	published chan bus.Msg
 }
 
@@ -45,7 +45,7 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 		return
 	}
 	defer unsubscribe()
-	// No request outlives its batch, whatever message was missed.
+	// The request ends when its batch must have ended, even if the handler missed every message.
 	ctx, cancel := context.WithTimeout(ctx, 2*h.cfg.BatchTTL+time.Minute)
 	defer cancel()
 	_, err = h.conn.Append(ctx, h.names.Of(wire.VerbBatch, key), traceOf(ctx, m.Header), m.Data)
@@ -53,12 +53,12 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	case err == nil, errors.Is(err, bus.ErrUnknown):
 		r.wait(ctx)
 	case errors.Is(err, bus.ErrExists):
-		// The batch is open, and its reply answers this request too if the bodies are equal. Or it
-		// has its reply and is about to leave the log.
+		// Either the batch is open: its reply answers this request too if the bodies are equal. Or
+		// it has its reply and is about to leave the log.
 		if !r.check(ctx, notStored) {
 			r.wait(ctx)
 		}
-	case errors.Is(err, bus.ErrFull): // a full log says so of batches that it holds, too
+	case errors.Is(err, bus.ErrFull): // a full log answers this also for a batch that it holds
 		if !r.check(ctx, "Too many batches are waiting. Try again.") {
 			r.wait(ctx)
 		}
@@ -71,15 +71,15 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// traceOf returns the trace context in a header, for the message that follows from it.
+// traceOf returns a header with the trace context of h, for a message that h's message causes.
 func traceOf(ctx context.Context, h bus.Header) bus.Header {
 	out := bus.Header{}
 	tracing.Inject(tracing.Extract(ctx, h), out)
 	return out
 }
 
-// subscribe receives the reply of the batch, refusals under its id, and its events if they are
-// wanted. An event that was published before the reply arrives before it.
+// subscribe subscribes to the reply of the batch, to refusals under its id, and to its events if
+// the requester wants them. Events that were published before the reply also arrive before it.
 func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	names := r.handlers.names
 	subjects := []string{names.Of(wire.VerbReply, r.key), names.Of(wire.VerbRefused, r.key)}
@@ -94,12 +94,12 @@ func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	})
 }
 
-// waitingEvery is how often a requester that wants events is sent an event of the type waiting.
+// waitingEvery is the time between two events of the type waiting for a requester that wants
+// events.
 const waitingEvery = 10 * time.Second
 
-// wait passes the events on, if they are wanted, and then the reply. Replies are pushed. The log
-// and the journal are read now and then for a reply that was missed, and for a batch that was never
-// stored.
+// wait passes on events, if they are wanted, and then the reply. It also reads the log and the
+// journal at intervals, to find a reply that it missed and a batch that was never stored.
 func (r *runRequest) wait(ctx context.Context) {
 	polls := time.NewTicker(r.handlers.cfg.Poll)
 	defer polls.Stop()
@@ -121,7 +121,7 @@ func (r *runRequest) wait(ctx context.Context) {
 			if r.progress {
 				r.publish(messages.Event{Type: messages.EventWaiting, Index: -1})
 			}
-		case <-ctx.Done(): // the batch goes on; if asked again, another coordinator waits for it
+		case <-ctx.Done(): // the batch goes on, and a new request can wait for it
 			r.refuseBusy("This coordinator is shutting down. Ask again: the batch goes on, and is not run twice.")
 			return
 		}
@@ -130,20 +130,21 @@ func (r *runRequest) wait(ctx context.Context) {
 
 const notStored = "The batch is not stored. Send it again."
 
-// isEvent decides by the subject, because a worker may publish any body as an event.
+// isEvent reports whether a message is an event. The subject decides, because a worker may publish
+// any body as an event.
 func (r *runRequest) isEvent(m bus.Msg) bool {
 	return m.Subject == r.handlers.names.Of(wire.VerbEvent, r.key)
 }
 
-// forward passes an event on. The event of the reply is left out: answer makes its own, as the
-// last.
+// forward passes an event on, except for the event of the reply: answer makes that one itself, as
+// the last.
 func (r *runRequest) forward(event bus.Msg) {
 	if kind := event.Header.Get(messages.EventHeader); kind != string(messages.EventReply) {
 		r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {kind}}, event.Data)
 	}
 }
 
-// publish sends the requester an event of this handler's own.
+// publish sends the requester an event that this handler made.
 func (r *runRequest) publish(e messages.Event) {
 	b, _ := messages.DecodeBatch(r.msg.Data)
 	b = submission.Identified(b, r.key)
@@ -151,9 +152,9 @@ func (r *runRequest) publish(e messages.Event) {
 	r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e))
 }
 
-// check reads the log and the journal, and answers if the batch has its reply or is in neither;
-// then it is refused for the given reason. The log is read first: a batch leaves it only after its
-// reply is stored, so nothing is missed between the two reads.
+// check reads the log and the journal. It answers if the batch has its reply. If the batch is in
+// neither, it refuses the request for the given reason. It reads the log first: a batch leaves the
+// log only after its reply is stored, so one of the two reads finds it.
 func (r *runRequest) check(ctx context.Context, reason string) (answered bool) {
 	_, open, err := r.handlers.journal.Open(ctx, r.key)
 	if err != nil {
@@ -176,8 +177,8 @@ func (r *runRequest) refuseBusy(reason string) {
 	r.handlers.refuse(r.msg, &messages.Refusal{Class: messages.ClassBusy, Message: reason, RetryAfterMS: 500})
 }
 
-// answer sends a stored reply. If it is the reply to another body under the same id, the request is
-// a conflict.
+// answer sends a stored reply. If that reply is to another body under the same id, it answers that
+// the request is a conflict.
 func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	h := r.handlers
 	var reply messages.Reply
@@ -187,7 +188,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	}
 	if reply.Digest != r.digest {
 		if reply.Status == messages.ReplyRefused && reply.Error != nil && reply.Error.Class == messages.ClassBatchConflict {
-			return false // the refusal of another request
+			return false // it refuses another request
 		}
 		h.refuse(r.msg, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with this id and another body was submitted before (digest %s). Use a new id.", reply.Digest)})
@@ -199,7 +200,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 		body = stored
 	}
 	if r.progress {
-		for len(r.published) > 0 { // the reply was found in the journal before these were read
+		for len(r.published) > 0 { // the reply was in the journal before these were read
 			if m := <-r.published; r.isEvent(m) {
 				r.forward(m)
 			}
@@ -210,7 +211,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	return true
 }
 
-// refuse answers a request that cannot be served, in the form of a Reply.
+// refuse answers a request with a refusal, in the form of a Reply.
 func (h *Handlers) refuse(m bus.Msg, refusal *messages.Refusal) {
 	b, _ := messages.DecodeBatch(m.Data)
 	if _, key, err := h.names.Batch(m.Subject); err == nil {

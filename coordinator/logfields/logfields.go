@@ -1,12 +1,12 @@
-// Package logfields names what a log line of a coordinator is about, by the same fields as in the
-// workers.
+// Package logfields names the fields that say what a coordinator's log line is about. Workers use
+// the same fields.
 //
 //	tenant, session, batch   tokens, as in subjects
 //	call                     the id that the model gave the call
-//	index                    the place of the call, where its id is not known
+//	index                    the place of the call in its batch, if its id is not known
 //	trace_id                 the trace that shows the same work
 //
-// A failure has one line, written where it is decided what follows from it.
+// A failure is logged once, by the code that decides what to do about it.
 package logfields
 
 import (
@@ -44,8 +44,7 @@ func Attr(id messages.CallID, index int) slog.Attr {
 	return slog.Int("index", index)
 }
 
-// RetryLevel is the level of a line about a failure that is tried again: debug while there is no
-// connection, because the connection logs that once for all batches.
+// MaxText is the longest text, in bytes, that Short does not cut.
 func RetryLevel(err error) slog.Level {
 	if errors.Is(err, bus.ErrDisconnected) {
 		return slog.LevelDebug
@@ -56,7 +55,7 @@ func RetryLevel(err error) slog.Level {
 // MaxText is the longest text that Short leaves as it is, in bytes.
 const MaxText = 256
 
-// Short cuts a text that came from outside, so that nobody fills the log or the audit log with it.
+// Short cuts a text from outside, so that nobody can fill the log or the audit log with it.
 func Short[T ~string](s T) T {
 	if len(s) <= MaxText {
 		return s
@@ -64,9 +63,9 @@ func Short[T ~string](s T) T {
 	return T(strings.ToValidUTF8(string(s[:MaxText]), "")) + "..."
 }
 
-// Refused says that a batch is refused, and where in the message the reason is. The reason quotes
-// what a model or an agent wrote, so it has the level debug. A refusal because of a fault of the
-// fleet has an error in the log already.
+// Refused logs that a batch is refused. The reason may quote what a model or an agent wrote, so it
+// is logged only at the debug level; the line itself names the place in the message. A refusal
+// because of a fault of the fleet was logged as an error already.
 func Refused(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
 	if r.Class == messages.ClassInternal {
@@ -79,5 +78,5 @@ func Refused(log *slog.Logger, r *messages.Refusal) {
 	log.Debug("why it is refused", "reason", r.Message)
 }
 
-// place matches what reasons begin with: the path of a member in the provider's message.
+// place matches the path of a member of the provider's message, with which a reason may begin.
 var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\])*)*): `)

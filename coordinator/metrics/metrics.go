@@ -1,7 +1,8 @@
 // Package metrics counts what one coordinator does. docs/metrics.md explains each metric.
 //
-// No label comes from outside: tools that are not in the catalog share one label, so a model that
-// invents names cannot make new series. The gauges of the whole fleet are in internal/fleetgauges.
+// No label comes from outside: all tools that are not in the catalog share one label, so a model
+// that invents names cannot make new series. The gauges of the whole fleet are in
+// internal/fleetgauges.
 package metrics
 
 import (
@@ -15,11 +16,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Metrics is what a coordinator counts.
+// Metrics holds the metrics of a coordinator.
 type Metrics struct {
 	Live, Slots prometheus.Gauge
-	// Redelivered counts deliveries of batches that had been delivered before. Resumed counts runs
-	// of batches that had a driver before.
+	// Redelivered counts deliveries of a batch after its first. Resumed counts runs of batches that
+	// had a driver before.
 	Redelivered, Resumed prometheus.Counter
 
 	batches, calls   *prometheus.CounterVec
@@ -88,8 +89,8 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// histogram has fixed buckets, which every scraper reads, and finer native ones for scrapers that
-// can.
+// histogram returns the options of a histogram with fixed buckets, which every scraper reads, and
+// native ones, which are finer, for scrapers that can read them.
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -97,7 +98,7 @@ func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	}
 }
 
-// observe adds a value, with the trace that it comes from if that is recorded.
+// observe adds a value. If the trace in ctx is recorded, its id is added as an exemplar.
 func observe(ctx context.Context, into prometheus.Observer, value float64) {
 	id := tracing.SampledID(ctx)
 	if with, ok := into.(prometheus.ExemplarObserver); ok && id != "" {
@@ -110,7 +111,7 @@ func observe(ctx context.Context, into prometheus.Observer, value float64) {
 // BatchRefused counts a refused batch or request.
 func (m *Metrics) BatchRefused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
 
-// Replied counts a reply. fold gives one name to all unknown tools.
+// Replied counts a reply. fold maps all unknown tools to one name.
 func (m *Metrics) Replied(
 	ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string,
 ) {
@@ -135,8 +136,8 @@ func (m *Metrics) Replied(
 	}
 }
 
-// Learned makes the series of a tool before its first event: a series that begins with its first
-// event shows no increase.
+// Learned makes the series of a tool before its first event. A series that first appears with the
+// value 1 shows no increase.
 func (m *Metrics) Learned(tool string, kind messages.Kind) {
 	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)
@@ -152,7 +153,7 @@ func kindLabel(k messages.Kind) string {
 	return UnknownTool
 }
 
-// Decided counts a decision, and how long the question had waited if it waits for no other.
+// Decided counts a decision. If last is set, it also counts how long the question had waited.
 func (m *Metrics) Decided(
 	ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool,
 ) {

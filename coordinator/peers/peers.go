@@ -1,8 +1,8 @@
-// Package peers is what coordinators tell each other: which batches they drive, which they have
-// given up, and which sessions have a new control or decision.
+// Package peers sends and receives the notices among coordinators: which batches they drive, which
+// they have given up, and which sessions have a new control or decision.
 //
-// The notices save work and decide nothing. A lost notice costs a poll, or a batch is driven twice,
-// which does no harm. What to do about a batch is up to the coordinator.
+// The notices only save work. A lost notice costs a poll, or a batch is driven twice, which does no
+// harm. The coordinator decides what to do about a batch.
 package peers
 
 import (
@@ -17,27 +17,28 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Runs is the batches that this coordinator drives, by batch key.
+// Runs holds the batches that this coordinator drives, by batch key.
 type Runs interface {
 	Has(batch string) bool
-	// Nudge has the drivers of the batches whose key begins with prefix look into the journal.
+	// Nudge asks the drivers of all batches whose key begins with prefix to read the journal.
 	Nudge(prefix string)
 }
 
-// Config is what a Peers has to know of its coordinator.
+// Config is what Peers has to know about its coordinator.
 type Config struct {
 	ID      string        // of this coordinator
-	AckWait time.Duration // how long a notice that a batch is driven counts
+	AckWait time.Duration // how long after a notice a peer counts as the driver of the batch
 	Logger  *slog.Logger  // nil: silent
 }
 
-// Peers is what one coordinator knows of the other ones. Safe for concurrent use.
+// Peers is what one coordinator knows about the others. Safe for concurrent use.
 type Peers struct {
 	conn *bus.Conn
 	runs Runs
 	cfg  Config
-	// abandoned receives the keys of batches that a peer has given up without a delivery to hand
-	// back. When it is full, the broker delivers the batch some time later.
+	// abandoned receives the keys of batches that a peer has given up and could not hand back to
+	// the broker. If it is full, a key is dropped; the broker delivers that batch some minutes
+	// later.
 	abandoned chan string
 
 	mu        sync.Mutex
@@ -45,8 +46,8 @@ type Peers struct {
 	pruned    time.Time            // when elsewhere was last pruned; guarded by mu
 }
 
-// New returns the peers behind a connection. The caller subscribes OnNotice to the subject of the
-// coordinators.
+// New returns the peers of a coordinator. The caller subscribes OnNotice to the coordinators'
+// subject.
 func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -54,8 +55,8 @@ func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	return &Peers{conn: conn, runs: r, cfg: cfg, abandoned: make(chan string, 256), elsewhere: map[string]time.Time{}}
 }
 
-// Abandoned receives the keys of batches that a peer has given up and that the broker may not
-// deliver for minutes.
+// Abandoned returns the channel with the keys of batches that a peer has given up and that the
+// broker may not deliver for minutes.
 func (p *Peers) Abandoned() <-chan string { return p.abandoned }
 
 // Publish sends a notice to all peers.
@@ -66,13 +67,13 @@ func (p *Peers) Publish(n wire.Notice) {
 	}
 }
 
-// PublishRunning says that a batch is driven here.
+// PublishRunning tells the peers that this coordinator drives a batch.
 func (p *Peers) PublishRunning(batch string) {
 	p.Publish(wire.Notice{Batch: batch, Running: true, Worker: p.cfg.ID})
 }
 
-// OnNotice handles a peer's notice: it asks who drives a batch, drives one, has given one up, or
-// has stored a control or a decision for a session.
+// OnNotice handles a notice of a peer. The peer asks who drives a batch, says that it drives one,
+// has given one up, or has stored a control or a decision for a session.
 func (p *Peers) OnNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == p.cfg.ID {
@@ -100,7 +101,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	}
 }
 
-// setElsewhere notes that a peer drives a batch, and now and then forgets what is too old to count.
+// setElsewhere notes that a peer drives a batch. At intervals it deletes notes that are too old.
 func (p *Peers) setElsewhere(batch string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +118,7 @@ func (p *Peers) setElsewhere(batch string) {
 	}
 }
 
-// Drive reports whether a peer said within the last Config.AckWait that it drives a batch.
+// Drive reports whether a peer said within the last Config.AckWait that it drives the batch.
 func (p *Peers) Drive(key wire.BatchKey) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

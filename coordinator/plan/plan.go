@@ -25,24 +25,25 @@ import (
 // Plan holds the calls of a batch and the stages in which they may run.
 type Plan struct {
 	Calls  []Call
-	Stages [][]int // indices into Calls, in emission order
+	Stages [][]int // indices into Calls, in call order
 }
 
-// Call is one call with what the plan has settled about it.
+// Call is one call with the plan's decisions about it.
 type Call struct {
 	wire.PlannedCall
 	ID     messages.CallID
 	Input  json.RawMessage
-	Reason string // why the call may or may not run beside others, for people
-	// Tool is what the tool promises, for example its timeout and what is allowed after a crash.
+	Reason string // why the call may or may not overlap others, for people
+	// Tool is the definition of the tool, for example its timeout and what is allowed after a
+	// crash.
 	Tool schemas.Tool
 }
 
-// Claims reports whether a run of the call must be claimed in its journal: true for every write.
+// Claims reports whether a worker has to claim the call before it runs: true for every write.
 func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 
-// New plans the calls with the catalog's tools. A call whose tool is unknown, or whose arguments
-// could not be read, is refused: it has its result already and delays no other call.
+// New plans the calls with the tools of the catalog. It refuses a call if its tool is unknown or
+// its arguments could not be read; such a call has its result already and delays no other call.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	planned := make([]Call, len(calls))
 	for i, c := range calls {
@@ -72,7 +73,7 @@ func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
 	return call
 }
 
-// refuse gives the call the result of a call that never runs.
+// refuse gives the call its result. The call never runs.
 func (c *Call) refuse(status messages.Status, code messages.Code, message string) {
 	c.Reason = "never runs: " + string(code)
 	c.Refused = &messages.Result{
@@ -81,7 +82,8 @@ func (c *Call) refuse(status messages.Status, code messages.Code, message string
 	}
 }
 
-// unknownTool tells the model which tools it can call instead, up to a bound.
+// unknownTool returns the error text for an unknown tool: it names tools that the model can call
+// instead, up to a bound.
 func unknownTool(name string, catalog schemas.Catalog) string {
 	const most = 20
 	message := fmt.Sprintf("There is no tool named %.80q.", name)
@@ -112,7 +114,7 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 // never runs.
 func stages(calls []Call) [][]int {
 	var stages [][]int
-	open := false // the last stage takes more calls that may overlap
+	open := false // the last stage accepts more calls that may overlap
 	for i := range calls {
 		together := calls[i].ConcurrencySafe || calls[i].Refused != nil
 		if !open || !together {
@@ -126,8 +128,8 @@ func stages(calls []Call) [][]int {
 	return stages
 }
 
-// Adopt returns the plan with the decisions of another coordinator, which stored its plan of the
-// same batch first. It fails when the record has another number of calls.
+// Adopt returns the plan with the decisions from a record of another coordinator, which was faster.
+// It returns an error if the record has another number of calls.
 func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))

@@ -1,6 +1,6 @@
-// Package recall turns what the journal holds about a batch into events for its machine. A batch
-// that had a driver before goes on from these events, and a poll tells the machine what it has
-// missed.
+// Package recall turns what the journal holds about a batch into events for its machine. A new
+// driver of the batch starts from these events. A poll uses the same code to find what the machine
+// has missed.
 //
 // The package is pure. The driver and the simulation both call it.
 package recall
@@ -15,12 +15,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Controls returns the controls of a session that mean one of its batches. ttl is how long after an
-// abort by id its batch may be stored.
+// Controls returns the controls of a session that concern one of its batches, as events. An abort
+// by id concerns a batch only if that was stored no later than ttl after the abort.
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
-		// The reply of that batch took the earlier steering along.
+		// The reply of that other batch has taken the earlier steering along.
 		if by := e.Record.Taken; by != "" && by != a.Key.Batch {
 			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
 		}
@@ -41,15 +41,16 @@ func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Durat
 // Batch is what Calls has to know about a batch.
 type Batch struct {
 	Calls  int
-	Claims func(index int) bool // the call claims, as far as its machine knows
-	// IsOf reports whether a stored result names the call at an index.
+	Claims func(index int) bool // reports whether the call claims, as far as its machine knows
+	// IsOf reports whether a stored result belongs to the call at an index.
 	IsOf func(index int, r messages.Result) bool
-	// Local returns a time of the server's clock by the clock that the machine is stepped with.
+	// Local converts a time of the server's clock to the clock of the machine's steps.
 	Local func(time.Time) time.Time
 }
 
-// Calls returns records and results as events. A call with a record is as its record says, any
-// other as its result says. What does not name the call belongs to another batch and is left out.
+// Calls returns records and results as events. A call with a record gets the event of its record,
+// any other the event of its result. A result that does not fit the call is of another batch and is
+// left out.
 func Calls(known journal.Known, b Batch) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first, because records are newer
@@ -106,8 +107,8 @@ func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages
 	return ends, newest
 }
 
-// WaitsForPeople reports whether a batch may be suspended: a call of it waits for a decision, or
-// has a grant that no worker has followed.
+// WaitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
+// or is granted and not claimed yet.
 func WaitsForPeople(known journal.Known) bool {
 	return slices.ContainsFunc(known.Records, func(e journal.CallEntry) bool {
 		return e.Record.State == wire.Parked || e.Record.State == wire.Granted

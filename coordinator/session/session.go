@@ -1,46 +1,45 @@
-// Package session is the rule of a session's order: which batch of it a coordinator may drive.
+// Package session decides which batch of a session a coordinator may drive.
 //
-// The log says which batch is the oldest of its session, its head. Only the head is driven, so
-// nobody has to agree with anybody. An observation stays true: a batch leaves the log only after
-// its reply is stored. So an observation may be old when it is judged. At worst a batch is driven
-// that has ended meanwhile, and its driver finds the reply.
+// The oldest batch of a session in the log is its head. Only the head is driven, so coordinators
+// need no agreement about it. A decision may use an old observation: a batch leaves the log only
+// after its reply is stored, so a head that was seen was a head. At worst a coordinator drives a
+// batch that has ended since, and finds its reply.
 //
 // The package is pure. The coordinator and the simulation both call it.
 package session
 
 import "time"
 
-// MaxSuspend is when a suspended batch is looked at again, at the latest.
+// MaxSuspend is how long a suspended batch is left alone at most.
 const MaxSuspend = 5 * time.Minute
 
 // Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by
 // piece, and each piece may be old.
 type Observation struct {
-	Seq        uint64 // of the batch in the log
-	Head       uint64 // of the oldest batch of its session; 0: the session has none
+	Seq        uint64 // its sequence in the log
+	Head       uint64 // sequence of the oldest batch of its session; 0: the session has none
 	Replied    bool   // the reply of the batch is stored
 	Driven     bool   // this coordinator drives the batch
 	Elsewhere  bool   // another coordinator said lately that it drives the batch
-	Deliveries int    // of the batch so far, this one included
+	Deliveries int    // how many times the batch was delivered so far, this delivery included
 }
 
-// Action is what a coordinator does about a delivery.
+// Action is what a coordinator does about a delivered batch.
 type Action uint8
 
 // The actions.
 const (
-	// Drive: the batch is the head. Drive it, and then the heads behind it.
+	// Drive: the batch is the head. Drive it, and then each next head.
 	Drive Action = iota
-	// Join: this coordinator drives the batch. The delivery becomes the sign of life of that
-	// driver.
+	// Join: this coordinator already drives the batch. Its driver renews this delivery from now on.
 	Join
-	// Answer: the batch has its reply. Publish that again and remove the batch from the log.
+	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: an earlier batch comes first, and its driver drives this one afterwards; or another
+	// Wait: an earlier batch comes first, and its driver drives this one next; or another
 	// coordinator drives this one already.
 	Wait
-	// Clear: the batch has waited for an earlier one for a while. A head that has its reply is
-	// removed.
+	// Clear: the batch has waited behind an earlier one for a while. Remove the head if it has its
+	// reply.
 	Clear
 	// Vanished: the batch has just left the log.
 	Vanished
@@ -50,7 +49,7 @@ func (a Action) String() string {
 	return [...]string{"drive", "join", "answer", "wait", "clear", "vanished"}[a]
 }
 
-// Decide is what to do about a delivery.
+// Decide returns what to do about a delivered batch.
 func Decide(o Observation) Action {
 	switch {
 	case o.Driven:
@@ -67,11 +66,11 @@ func Decide(o Observation) Action {
 	return Drive
 }
 
-// RescuesHead reports whether a batch that was delivered so often has the head of its session
-// driven, which has no reply. The head may have no driver, and the broker may never deliver it
-// again: after a restart of the server a consumer can count a message as settled that the stream
-// still holds. It happens seldom and ever more seldom, so a head that waits for a person for long
-// costs little.
+// RescuesHead reports whether a delivery of a batch behind the head makes the coordinator drive the
+// head: the 8th does, and then each time that the count has doubled. The head may have no driver,
+// and the broker may never deliver it: after a restart the consumer can count a message as settled
+// that the stream still holds. Because such deliveries are rare, a head that waits long for a
+// person costs little.
 func RescuesHead(deliveries int) bool {
 	return deliveries >= 8 && deliveries&(deliveries-1) == 0
 }

@@ -2,18 +2,18 @@ package session
 
 import "time"
 
-// A batch that only waits for people is suspended: its driver ends, its delivery goes back until
-// the first question expires, and no process holds anything of it. A coordinator that stores a
-// decision or a control for the session resumes it: it has the head of the session driven again. If
-// that coordinator dies in between, the broker delivers the batch again.
+// A batch that only waits for people is suspended. Its driver ends, its delivery goes back to the
+// broker until the first question expires, and no process keeps any state of it. A coordinator that
+// stores a decision or a control for the session resumes it: it has the head of the session driven
+// again. If that coordinator dies before that, the broker delivers the batch again.
 
-// Quiet is what a driver knows of its batch before it waits for the next event.
+// Quiet is what a driver knows about its batch before it waits for the next event.
 type Quiet struct {
-	Waits bool      // the batch only waits for people
-	Until time.Time // when the first question expires; means nothing unless Waits
+	Waits bool      // the batch waits only for people
+	Until time.Time // when the first question expires; only with Waits
 	Now   time.Time
-	// Sure: the leader was asked for records and controls after the newest record that is known. A
-	// record that is stored later finds a parked call, so its writer resumes the batch.
+	// Sure: the leader was asked for records and controls after the newest known record was stored.
+	// The writer of any later record or control finds a parked call, and so resumes the batch.
 	Sure bool
 }
 
@@ -24,15 +24,15 @@ type SuspendAction uint8
 const (
 	// Continue: wait for the next event.
 	Continue SuspendAction = iota
-	// Ask: ask the leader for records and controls, and decide again.
+	// Ask: ask the leader for records and controls, then decide again.
 	Ask
-	// Suspend: end the driver, unless there is a hint that it has not read.
+	// Suspend: end the driver, unless it has an unread notice or nudge.
 	Suspend
 )
 
 func (a SuspendAction) String() string { return [...]string{"continue", "ask", "suspend"}[a] }
 
-// DecideSuspend is what to do about a batch that is quiet.
+// DecideSuspend returns what to do about a batch before its driver waits.
 func DecideSuspend(q Quiet) SuspendAction {
 	switch {
 	case !q.Waits:
@@ -45,15 +45,15 @@ func DecideSuspend(q Quiet) SuspendAction {
 	return Suspend
 }
 
-// Suspended is what a coordinator knows of a session whose head it wants to resume.
+// Suspended is what a coordinator knows about a session whose head it wants to resume.
 type Suspended struct {
-	Head      uint64 // the oldest batch in the log; 0: the session has none
+	Head      uint64 // sequence of the oldest batch in the log; 0: the session has none
 	First     uint64 // the head when the coordinator began to resume it; 0: not known yet
-	Due       bool   // the head shall be driven: a decision was stored, or a call waits for people
+	Due       bool   // the head is to be driven: a decision was stored, or a call waits for people
 	Elsewhere bool   // another coordinator said lately that it drives the head
 }
 
-// ResumeAction is what a coordinator does about such a session.
+// ResumeAction is what a coordinator does about a session that may be suspended.
 type ResumeAction uint8
 
 // The actions.
@@ -62,13 +62,14 @@ const (
 	Resume ResumeAction = iota
 	// Leave: there is nothing to resume any more.
 	Leave
-	// Return: the other driver may be about to suspend the batch. Come back after a while.
+	// Return: another coordinator drives the batch and may be about to suspend it. Try again after
+	// a pause.
 	Return
 )
 
 func (a ResumeAction) String() string { return [...]string{"resume", "leave", "return"}[a] }
 
-// DecideResume is what to do about a session that may be suspended.
+// DecideResume returns what to do about a session that may be suspended.
 func DecideResume(s Suspended) ResumeAction {
 	switch {
 	case s.Head == 0, s.First != 0 && s.Head != s.First, !s.Due:

@@ -1,12 +1,12 @@
 // Package spans makes the spans of a coordinator: one for each run of a batch, and below it one for
-// each stage, each job that is published and each call that no worker ends.
+// each stage, each published job and each call that no worker ends.
 //
 //	process batch -> stage -> send call      the worker's spans follow from send call
 //	                      \-> end call       a call that no worker has ended
 //
-// The spans of a batch belong to the agent's trace. If the agent brought none, every driver of the
-// batch starts the same trace, so that a batch which changes hands is one trace. When nothing is
-// recorded, the trace context still reaches the workers.
+// The spans of a batch belong to the agent's trace. If the agent sent none, all drivers of the
+// batch compute the same trace id, so that a batch with several drivers has one trace. If nothing
+// is recorded, the trace context still reaches the workers.
 //
 // The names of spans and attributes are in internal/tracing.
 package spans
@@ -29,58 +29,59 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The options of every span of a kind, made once: a batch that is not recorded pays for none.
+// The options of spans, made once, so that a batch that is not recorded allocates none.
 var (
 	consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	producer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
 )
 
-// maxLinks bounds the attempts under earlier drivers that a span of a batch links to.
+// maxLinks bounds how many attempts of earlier drivers a batch's span links to.
 const maxLinks = 8
 
-// Machine is what spans show of the state of a batch.
+// Machine is what the spans need to know about the state of a batch.
 type Machine interface {
 	Plan() plan.Plan
 	Open() []int
 }
 
-// Config is what all batches of a coordinator have in common.
+// Config holds what the spans of all batches of a coordinator share.
 type Config struct {
 	Tracer      trace.Tracer
 	Names       wire.Names
-	Coordinator string                   // its id
-	Fold        func(tool string) string // gives one name to all unknown tools
+	Coordinator string                   // its id, as an attribute
+	Fold        func(tool string) string // maps all unknown tools to one name
 }
 
-// Batch is the spans of one batch under one driver. It is owned by the driver's goroutine.
+// Batch holds the spans of one batch under one driver. It belongs to the driver's goroutine.
 type Batch struct {
 	cfg      Config
 	accepted journal.Accepted
 	run      trace.Span
-	// carry is the trace context of run, for jobs when nothing is recorded. It is never changed.
+	// carry is the trace context of run, for jobs if nothing is recorded. It never changes.
 	carry bus.Header
 
 	in      messages.Batch
 	machine Machine // nil until Planned
-	quiet   bool    // what happens now has happened under an earlier driver, too
+	quiet   bool    // Replay is running: an earlier driver has made the spans of what happens
 	stage   trace.Span
-	// stageIndex is the stage whose span is open; it means nothing while stage is nil.
+	// stageIndex is the stage whose span is open; only with stage.
 	stageIndex int
 	sent       map[int]job // by call
 }
 
-// job is the first publish of a job. The poll publishes the same job again with the same header.
+// job is the first publish of a job. When the poll publishes the job again, it uses the same
+// header.
 type job struct {
 	takeOver uint64
 	header   bus.Header
 }
 
-// Begin starts the span of a batch. The context that it returns has the span.
+// Begin starts the span of a batch, and returns a context with the span.
 func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context, *Batch) {
 	ctx = tracing.Extract(ctx, a.Header)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
-		// Not made from the digest: the audit log has the trace id, and with it the arguments could
-		// be found by trial.
+		// The seed is not the digest: the audit log has the trace id, and a reader could guess the
+		// arguments from their digest by trial.
 		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
 	}
 	b := &Batch{cfg: cfg, accepted: a, sent: map[int]job{}}
@@ -92,23 +93,23 @@ func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context
 	return ctx, b
 }
 
-// Planned tells which calls the batch has.
+// Planned sets the calls of the batch and its machine.
 func (b *Batch) Planned(in messages.Batch, m Machine) { b.in, b.machine = in, m }
 
-// Replay runs f. A call that ends meanwhile gets no span: it has one from an earlier driver.
+// Replay runs f. A call that ends in f gets no span, because it has one from an earlier driver.
 func (b *Batch) Replay(f func()) {
 	b.quiet = true
 	defer func() { b.quiet = false }()
 	f()
 }
 
-// End is what became of a batch under this driver.
+// End says how a batch ended under this driver.
 type End struct {
 	Batch     messages.Batch
 	Calls     int
 	Resumed   bool // an earlier driver has left records
 	Suspended bool
-	Status    messages.ReplyStatus // of the reply; "": there is none
+	Status    messages.ReplyStatus // of the reply; "": no reply
 }
 
 // End ends all spans that are open.
@@ -138,7 +139,7 @@ func (b *Batch) describe(end End) {
 			about = append(about, tracing.Round.Int(in.Round))
 		}
 	}
-	if b.machine != nil { // only now the provider is known to be one of ours
+	if b.machine != nil { // only a planned batch is known to name one of our providers
 		about = append(about, tracing.Provider.String(string(end.Batch.Provider)),
 			tracing.MessagingCount.Int(end.Calls), tracing.Stages.Int(len(b.machine.Plan().Stages)))
 	}
@@ -154,7 +155,7 @@ func (b *Batch) describe(end End) {
 	b.run.SetAttributes(about...)
 }
 
-// Link links to the attempts that earlier drivers have left behind.
+// Link links the span of the batch to the attempts that earlier drivers started.
 func (b *Batch) Link(records []journal.CallEntry) {
 	if !b.run.IsRecording() {
 		return
@@ -171,7 +172,7 @@ func (b *Batch) Link(records []journal.CallEntry) {
 }
 
 // inStage returns the context of the stage of a call. The span of a stage begins with its first
-// job.
+// call.
 func (b *Batch) inStage(ctx context.Context, call plan.Call) context.Context {
 	if b.stage != nil && b.stageIndex != call.Stage {
 		b.endStage()
@@ -194,7 +195,7 @@ func (b *Batch) endStage() {
 }
 
 // SendCall returns the header of a job, and the span of its publish, which the caller ends. A job
-// that is published again has the header of the first time, and no span.
+// that is published again gets its first header, and no span.
 func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatch) (bus.Header, trace.Span) {
 	none := trace.SpanFromContext(context.Background())
 	if !b.run.IsRecording() {
@@ -219,7 +220,7 @@ func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 	return header, span
 }
 
-// EndCall makes the span of a call that no worker has ended, and ends the span of its stage when no
+// EndCall makes the span of a call that no worker has ended. It ends the span of the stage if no
 // call of the stage is open.
 func (b *Batch) EndCall(ctx context.Context, r messages.Result) {
 	if b.run.IsRecording() && !b.quiet && (r.Trail == nil || r.Trail.Span == "") {
@@ -254,8 +255,8 @@ func BeginDecision(ctx context.Context, tracer trace.Tracer, h bus.Header) (cont
 	return tracer.Start(tracing.Extract(ctx, h), tracing.Decide, consumer...)
 }
 
-// DescribeDecision sets which question a person has answered, and how. It leaves out the reason
-// that the person wrote.
+// DescribeDecision adds to the span which question a person has answered, and how. The reason that
+// the person wrote is left out.
 func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	if !span.IsRecording() {
 		return
@@ -269,8 +270,8 @@ func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	)
 }
 
-// anyBatch stands for the ids in the name of a subject, as OpenTelemetry's conventions want it.
+// anyBatch stands for the ids in a subject's template, as OpenTelemetry's conventions want it.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// callTemplate makes the subject of the first call of anyBatch the name of every such subject.
+// callTemplate turns the subject of the first call of anyBatch into the template of such subjects.
 func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }

@@ -1,12 +1,11 @@
 // Package submission reads what agents submit, and makes what agents may see of a batch.
 //
-// A batch that cannot be run becomes a [messages.Refusal]; it names the ids that it is about as far
-// as they are known. Workers' results carry more than an agent may see: hooks and people may change
-// arguments, and their changes are not the agent's to read. Everything for agents goes through
+// A batch that cannot be run becomes a [messages.Refusal], which names the batch's ids as far as
+// they are known. Results of workers contain more than an agent may see: hooks and people may
+// change arguments, and an agent may not read those changes. So everything for agents goes through
 // ForAgents, Slim or Refused.
 //
-// The package leaves the dialects of the providers to package provider, and the order of calls to
-// package plan.
+// Package provider reads the dialects of the providers, and package plan orders the calls.
 package submission
 
 import (
@@ -27,17 +26,17 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Submission is a batch that can be run. The zero value stands for a batch that nobody can read.
+// Submission is a batch that can be run. The zero value stands for a batch that cannot be read.
 type Submission struct {
 	Batch messages.Batch
 	Codec provider.Codec
 	Calls []messages.ToolCall
 }
 
-// Decode reads an accepted batch of at most limit bytes. The error is a *messages.Refusal; the
-// batch then has the ids that the refusal is about, as far as they are known.
+// Decode reads an accepted batch of at most limit bytes. A batch that cannot be run gives a
+// *messages.Refusal as the error; in.Batch then has its ids, as far as they are known.
 func Decode(log *slog.Logger, a journal.Accepted, limit int) (in Submission, err error) {
-	defer func() { // a codec that panics must not take the coordinator along
+	defer func() { // a panic of a codec must not end the coordinator
 		if p := recover(); p != nil {
 			log.Error("panic while a batch was decoded; it is refused", "panic", p, "stack", string(debug.Stack()))
 			err = &messages.Refusal{Class: messages.ClassInternal, Message: "The message could not be decoded."}
@@ -78,8 +77,8 @@ func tooLarge(format string, args ...any) *messages.Refusal {
 	return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf(format, args...)}
 }
 
-// named returns the address that a body names. An id that is missing or cannot be read is taken
-// from the subject.
+// named returns the key that a body names. A part that the body lacks, or that cannot be read,
+// comes from the subject.
 func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	if b.Session != "" {
 		subject.Session = messages.Token(b.Session)
@@ -91,8 +90,8 @@ func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 }
 
 // Identified returns the batch as a refusal names it. Ids that could not be read come from the
-// subject, unless its token is a hash, and ids that are too long to be repeated are left out. A
-// body that names another subject keeps only the ids that it has.
+// subject, unless its token is a hash. Ids that are too long to be repeated are left out. If the
+// body names another subject, only the body's own ids are kept.
 func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
@@ -107,7 +106,8 @@ func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	return b
 }
 
-// AsRefusal returns the refusal in an error of Decode. Any other error is a fault of the fleet.
+// AsRefusal returns the refusal in an error of Decode. Any other error becomes a refusal that says
+// that the fault is the fleet's.
 func AsRefusal(err error) *messages.Refusal {
 	var refusal *messages.Refusal
 	if errors.As(err, &refusal) {
@@ -116,7 +116,7 @@ func AsRefusal(err error) *messages.Refusal {
 	return &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
 }
 
-// Refused returns the reply to a batch of which nothing was run.
+// Refused returns the reply to a batch that was refused. None of its calls has run.
 func Refused(b messages.Batch, digest string, refusal *messages.Refusal) messages.Reply {
 	return messages.Reply{
 		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
@@ -124,10 +124,10 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	}
 }
 
-// Routed returns the calls under the names by which the catalog knows their tools. A provider that
-// does not accept a tool's name was given another one; the codec keeps that one for the reply.
+// Routed returns the calls with the tool names of the catalog. If a provider does not accept a
+// tool's name, the model knows the tool by another name; the codec keeps that one for the reply.
 func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
-	var toolOf map[string]string // a provider's name to the tool's, where they differ
+	var toolOf map[string]string // maps the provider's names to the tools', if they differ
 	out := slices.Clone(in.Calls)
 	for i, call := range out {
 		if _, known := tools.Lookup(call.Tool()); known {
@@ -148,13 +148,13 @@ func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
 	return out
 }
 
-// ForAgents returns a question as the agent may see it. If a hook or a person has changed the
-// arguments, the line that shows them is left out.
+// ForAgents returns a question as the agent may see it: without the line that shows the arguments,
+// if a hook or a person has changed them.
 func (in Submission) ForAgents(q messages.Approval) messages.Pending {
 	pending := q.Pending()
 	switch {
 	case in.asSent(q):
-	case len(in.Calls) == 0: // what was sent is no longer known
+	case len(in.Calls) == 0: // the arguments that the agent sent are no longer known
 		pending.Line = q.Tool
 	default:
 		pending.Line = q.Tool + " (with other arguments than were sent)"
@@ -171,8 +171,8 @@ func (in Submission) asSent(q messages.Approval) bool {
 	return err == nil && messages.Digest(sent) == q.ArgsHash
 }
 
-// Slim returns a result without its output, which the reinjection holds, and without the trail,
-// which is for the audit log.
+// Slim returns a result without its output and its trail. The reinjection has the output, and the
+// trail is only for the audit log.
 func Slim(r messages.Result) messages.Result {
 	r.Output, r.Content, r.Trail = nil, nil, nil
 	return r
@@ -187,7 +187,8 @@ func SlimAll(results []messages.Result) []messages.Result {
 	return out
 }
 
-// Encode writes the outcomes of the calls in the provider's form. A panic of the codec is an error.
+// Encode writes the outcomes of the calls in the provider's form. It returns a panic of the codec
+// as an error.
 func (in Submission) Encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {

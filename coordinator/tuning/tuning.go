@@ -1,5 +1,6 @@
-// Package tuning has the numbers and durations of a coordinator, with their defaults. It is apart
-// from the coordinator, so that a program can read the settings of a fleet without linking one.
+// Package tuning has the numbers and durations of a coordinator, with their defaults. It is
+// separate from the coordinator, so that a program can read the settings of a fleet without linking
+// one.
 package tuning
 
 import (
@@ -9,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 )
 
-// Config holds the tunables of a coordinator that are plain values. The fields of the same names in
-// coordinator.Config say what they mean.
+// Config holds the settings of a coordinator that are plain values. The fields with the same names
+// in coordinator.Config explain them.
 type Config struct {
 	Slots, Window           int
 	AckWait, Poll           time.Duration
@@ -20,8 +21,8 @@ type Config struct {
 	AfterUnknown            string // stop or continue
 }
 
-// Default returns the values that stand for fields that are zero. Poll is zero: its default follows
-// from AckWait, see [DefaultPoll].
+// Default returns the defaults of the fields. Poll is zero: its default depends on AckWait, see
+// [DefaultPoll].
 func Default() Config {
 	return Config{
 		Slots: 1024, Window: 8, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,

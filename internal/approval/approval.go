@@ -7,13 +7,13 @@
 //	q, state, refusal := approvers.Take(q, d, now)     the coordinator, before it stores q
 //	err := approvers.Holds(q, now)                     the worker, right before it runs the call
 //
-// A decision is good for one question, once. It repeats what it is bound to, the signature covers
-// all of it, and every part is checked against the question. The state of the question makes it
-// single-use: an answered question takes no other decision, and the caller stores the new state by
-// compare-and-set.
+// A decision counts for one question, once. It repeats the parts of the question that it is bound
+// to, its signature covers all of them, and every part is compared with the question. A question
+// that is answered takes no other decision. The caller stores the new state by compare-and-set, so
+// two decisions cannot both be taken.
 //
 // The package is pure except for [ReadKey] and [Key.Write], and for the random numbers in [NewKey]
-// and in a nonce. It leaves to others where questions are kept and how decisions travel.
+// and in a nonce. Its callers store the questions and send the decisions.
 package approval
 
 import (
@@ -24,12 +24,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// StartWithin is how long after a question's expiry a call that was granted in time may still
-// start, because it waits for a worker and for its turn. After that the grant no longer holds.
+// StartWithin is how long after the expiry of its question a granted call may still start. The call
+// may have been granted just in time, and then waits for a worker and for its turn. After that the
+// grant no longer holds.
 const StartWithin = 5 * time.Minute
 
-// ID names a question: the hex digest of everything in it except the id itself and the decisions.
-// The arguments enter by their hash. Set it last, once Asked and Expires are known.
+// ID returns the id of a question: the hex digest of everything in it except the id itself and the
+// decisions. The arguments enter by their hash. Set the id last, once Asked and Expires are known.
 func ID(q messages.Approval) string {
 	q.ID, q.Decisions, q.Input = "", nil, nil
 	q.Asked, q.Expires = q.Asked.UTC(), q.Expires.UTC()
@@ -48,7 +49,7 @@ func Answer(q messages.Approval, v messages.Verdict, by string) messages.Decisio
 	}
 }
 
-// hash returns the hash of an input, or why it is no input.
+// hash returns the hash of an input, or an error if it is not valid JSON.
 func hash(input []byte) (string, error) {
 	if err := rawjson.Check(input); err != nil {
 		return "", err
@@ -60,7 +61,7 @@ func hash(input []byte) (string, error) {
 	return messages.Digest(canonical), err
 }
 
-// intact reports whether a question matches its id, and its arguments match their hashes.
+// intact reports whether a question matches its id, and its arguments their hashes.
 func intact(q messages.Approval) bool {
 	return q.ID == ID(q) && fits(q.Input, q.ArgsHash) && (q.Original == nil || fits(q.Original.Input, q.Original.ArgsHash))
 }
@@ -70,7 +71,7 @@ func fits(input []byte, want string) bool {
 	return err == nil && sum == want
 }
 
-// decided reports whether a question is answered: one denial, or enough agreements.
+// decided reports whether a question is answered: by one denial, or by enough approvals.
 func decided(q messages.Approval) bool {
 	for _, d := range q.Decisions {
 		if d.Verdict == messages.VerdictDeny {
@@ -80,7 +81,8 @@ func decided(q messages.Approval) bool {
 	return len(q.Decisions) >= people(q)
 }
 
-// people is how many have to agree: as many as the question says, and at least what its tier needs.
+// people returns how many people have to agree: as many as the question says, and for a critical
+// tier at least two.
 func people(q messages.Approval) int {
 	if q.Tier == messages.TierCritical {
 		return max(q.Approvers, 2)
@@ -88,7 +90,7 @@ func people(q messages.Approval) int {
 	return max(q.Approvers, 1)
 }
 
-// ticketed reports whether a decision names a ticket, or the question needs none.
+// ticketed reports whether the question needs no ticket, or one of the decisions names one.
 func ticketed(q messages.Approval, decisions ...messages.Decision) bool {
 	for _, d := range decisions {
 		if strings.TrimSpace(d.Ticket) != "" {

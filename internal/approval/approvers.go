@@ -22,15 +22,15 @@ const (
 	MaxTicket = 200
 )
 
-// Approvers are the people whose decisions count. The zero value holds none. Safe for concurrent
+// Approvers holds the people whose decisions count. The zero value holds none. Safe for concurrent
 // use.
 type Approvers struct{ byName map[string]messages.Approver }
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
 // NewApprovers checks the approvers that a policy names. No two may share a name (letter case
-// aside) or a key: each is a person, and a critical call needs two people. The error joins
-// everything that is wrong.
+// aside) or a key, because a critical call needs two different people. The error joins all
+// mistakes.
 func NewApprovers(list []messages.Approver) (Approvers, error) {
 	var errs []error
 	a := Approvers{make(map[string]messages.Approver, len(list))}
@@ -75,12 +75,12 @@ func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	return d, nil
 }
 
-// Take applies a decision to a question at now, by the server's clock. It returns the new question
-// and its state: granted, waiting for another person, or denied. A refused decision changes
-// nothing.
+// Take applies a decision to a question. now is the server's time. It returns the new question and
+// its state: granted, waiting for another person, or denied. A refused decision changes nothing.
 //
-// One person is enough to deny. An edit replaces the arguments, so the count starts again with its
-// author: earlier approvals were for other arguments, and the question has another id from then on.
+// One person is enough to deny. An edit replaces the arguments and counts as the first approval of
+// the new ones; earlier approvals no longer count, because they were for other arguments. The
+// edited question has another id.
 func (a Approvers) Take(
 	q messages.Approval, d messages.Decision, now time.Time,
 ) (messages.Approval, messages.DecisionState, *messages.Refusal) {
@@ -102,8 +102,8 @@ func (a Approvers) Take(
 	return q, messages.DecisionGranted, nil
 }
 
-// refusal says why a decision is not taken. It checks the author first: only an approver learns how
-// a question stands.
+// refusal returns why a decision is not taken, or nil. It checks the author first, so only an
+// approver learns how a question stands.
 func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Time) *messages.Refusal {
 	if r := readable(d); r != nil {
 		return r
@@ -131,7 +131,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	// The last decision may bring the ticket.
+	// Only the last decision has to find a ticket: any of them may bring it.
 	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
 		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and no decision names one.")
 	}
@@ -146,9 +146,9 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	return nil
 }
 
-// Holds checks a granted question again, by the server's clock: the question matches its id, and
-// enough people who are approvers now have signed for these very arguments, in time to start. The
-// error is a [*messages.Refusal].
+// Holds checks a granted question again. now is the server's time. The question must match its id,
+// and enough people who are approvers now must have signed for these very arguments, in time to
+// start the call. The error is a [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	if !intact(q) {
 		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
@@ -184,8 +184,8 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	return nil
 }
 
-// agrees reports whether decision i, already taken, is for the current arguments. An edit is always
-// the first decision: it is bound to the question before it and brings these arguments.
+// agrees reports whether decision i of the question is for the current arguments. An edit is always
+// the first decision: it was signed for the question before the edit and brings these arguments.
 func agrees(q messages.Approval, d messages.Decision, i int) bool {
 	if d.Verdict == messages.VerdictEdit {
 		return i == 0 && q.Original != nil && fits(d.Input, q.ArgsHash)
@@ -199,7 +199,7 @@ func edited(q messages.Approval, d messages.Decision) messages.Approval {
 		q.Original = &messages.Arguments{Input: q.Input, ArgsHash: q.ArgsHash}
 	}
 	q.Input = slices.Clone(d.Input)
-	q.ArgsHash, _ = hash(d.Input) // refusal has checked the input
+	q.ArgsHash, _ = hash(d.Input) // refusal has checked the input already
 	q.Line = Line(q.Tool, q.Input)
 	q.Decisions = []messages.Decision{d}
 	q.ID = ID(q)
@@ -235,14 +235,14 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	return refuse(messages.ClassBadSignature, "The decision is not signed with the key of an approver of this name.")
 }
 
-// own reports whether a decision is by the requester: the approver has that name or acts as that
-// principal, letter case aside.
+// own reports whether the author of a decision is also the requester: the approver's name, or a
+// principal that the approver acts as, is the requester's, letter case aside.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	same := func(principal string) bool { return strings.EqualFold(principal, q.Requester) }
 	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
 }
 
-// sameCall compares the parts of a decision that stay the same through edits.
+// sameCall compares the parts of a decision with its question that an edit does not change.
 func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID &&
 		d.Tool == q.Tool && d.ToolDigest == q.ToolDigest && d.Policy == q.Policy && d.Expires.Equal(q.Expires)

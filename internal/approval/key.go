@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Key is the key of an approver: an nkey of a user, the same kind as that of a NATS identity. The
-// zero value signs nothing.
+// Key is the private key of an approver: an nkey of a user, like the key of a NATS identity. The
+// zero value cannot sign.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
@@ -30,9 +30,9 @@ func NewKey() (Key, error) {
 	return keyOf(pair)
 }
 
-// ReadKey reads a key from its file, which holds only the seed (SU...). As with ssh, it refuses a
-// file that the group or others may read, write or run: a process with the seed can decide in its
-// owner's name. On Windows the file mode says nothing about others and is not checked.
+// ReadKey reads a key from its file, which holds only the seed (SU...). Like ssh, it refuses a file
+// that the group or others may read, write or run, because a process with the seed can decide in
+// its owner's name. On Windows the file mode says nothing about others and is not checked.
 func ReadKey(path string) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func ReadKey(path string) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("read the key: %w", err)
 	}
-	// The errors of the key's own package are left out: none of them may quote a seed.
+	// The error of the nkeys package is left out, so that no error text can quote a seed.
 	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
 	if err != nil || nkeys.CompatibleKeyPair(pair, nkeys.PrefixByteUser) != nil {
 		return Key{}, fmt.Errorf("%s holds no seed of a user's key (SU...)", path)

@@ -14,29 +14,29 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Bounds of a line, in characters. What does not fit is left out in the middle. The note that says
-// how much is left out comes on top.
+// Bounds on a line, in characters. Text beyond a bound is left out in the middle, and a note says
+// how much. The note does not count towards the bound.
 const (
 	maxText  = 160  // one string, number or name
 	maxValue = 240  // one argument, when there are few
 	minValue = 48   // one argument, when there are many
 	maxLine  = 1600 // the whole line
-	shared   = 1000 // what the arguments share evenly
-	maxDepth = 6    // nesting: each level is decoded again for every level around it
+	shared   = 1000 // all arguments together; they share it evenly
+	maxDepth = 6    // levels of nesting: each level is decoded again for every level around it
 )
 
 // Line returns a call as one line for people: the tool's name, and the arguments in the order of
-// their names, with values as compact JSON. It uses nothing else: nothing that the model says about
-// the call is in it.
+// their names, with values as compact JSON. Nothing else that the model says about the call is in
+// it.
 //
 //	issue_refund amount=149.99 note="two lines\nof text" order="A-1001"
 //
-// No argument can look like something else. A character that is not plainly printable is written as
-// a JSON escape: control characters, those that change the direction of text, invisible ones, and
-// those that look like a quotation mark. The note about left-out text stands outside of the quotes,
-// where no argument can write. A name that is no plain word is quoted, and its first character is
-// escaped unless it is a letter from a to z: so a name starts from left to right, whatever the
-// direction of the text before it.
+// No argument can look like something else. These characters are written as JSON escapes: control
+// characters, those that change the direction of text, invisible ones, and those that look like a
+// quotation mark. The note about left-out text stands outside of the quotes, where no argument can
+// write. A name that is not a plain word is quoted, and its first character is escaped unless it is
+// a letter from a to z, so that a name reads from left to right whatever the direction of the text
+// before it.
 func Line(tool string, input json.RawMessage) string {
 	line := pieces{name(tool, plainTool)}
 	members, err := rawjson.Object(input)
@@ -56,7 +56,8 @@ var (
 	plainKey  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 )
 
-// name returns a plain name as it is, and any other quoted, with a Latin letter or an escape first.
+// name returns a plain name as it is. It quotes any other name, and escapes its first character
+// unless that is a Latin letter.
 func name(s string, plain *regexp.Regexp) string {
 	if plain != nil && plain.MatchString(s) {
 		return s
@@ -105,8 +106,8 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	return append(p, shorten(runes(strings.TrimSpace(string(raw))), ""))
 }
 
-// cut joins the parts. When they have more than budget characters together, it leaves out parts in
-// the middle. A single part that is too long stays, because it was shortened already.
+// cut joins the parts. If they have more than budget characters together, it leaves out parts in
+// the middle. It keeps a single part that is too long, because that part was shortened already.
 func (p pieces) cut(budget int) (all []byte) {
 	size := 0
 	for _, s := range p {
@@ -135,10 +136,10 @@ func leftOut(n int) string { return fmt.Sprintf("...(%d characters left out)..."
 // runes returns the characters of a text as a line shows them.
 func runes(s string) []string {
 	var out []string
-	marks := maxMarks // no mark may come first
+	marks := maxMarks // so that a leading mark is escaped
 	for i, r := range s {
 		if _, size := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
-			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // not UTF-8, so not JSON either
+			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // invalid UTF-8, and so invalid JSON
 			continue
 		}
 		out, marks = appendRune(out, r, marks)
@@ -146,8 +147,8 @@ func runes(s string) []string {
 	return out
 }
 
-// text returns a JSON string as a line shows it. It reads the literal itself, because decoding
-// would make all unpaired surrogates equal.
+// text returns a JSON string as a line shows it. It reads the literal itself, because the decoder
+// of encoding/json turns all unpaired surrogates into the same character.
 func text(raw json.RawMessage) string {
 	s := strings.TrimSpace(string(raw))
 	s = s[1 : len(s)-1]
@@ -164,8 +165,8 @@ func text(raw json.RawMessage) string {
 	return shorten(out, `"`)
 }
 
-// unescape reads the escape at the start of s, a rest of a JSON string. An unpaired surrogate is
-// its own code point.
+// unescape reads the escape at the start of s. It returns an unpaired surrogate as its own code
+// point.
 func unescape(s string) (r rune, size int) {
 	if s[1] != 'u' {
 		return map[byte]rune{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '/': '/'}[s[1]], 2
@@ -187,12 +188,12 @@ func unescape(s string) (r rune, size int) {
 	return r, 6
 }
 
-// maxMarks is how many combining marks a letter may carry. More marks, or a mark on a quotation
-// mark or a digit, hide or change the character below.
+// maxMarks is how many combining marks a letter may carry. Further marks, and any mark on a
+// quotation mark or a digit, are escaped because they hide or change the character below.
 const maxMarks = 3
 
-// appendRune adds a character to those of a line. marks counts the combining marks since the last
-// letter.
+// appendRune appends a character as a line shows it. marks is how many combining marks came since
+// the last letter.
 func appendRune(out []string, r rune, marks int) ([]string, int) {
 	switch {
 	case unicode.IsMark(r) && marks < maxMarks && plain(r):
@@ -205,17 +206,17 @@ func appendRune(out []string, r rune, marks int) ([]string, int) {
 	return append(out, string(r)), maxMarks
 }
 
-// plain reports whether a person sees a character and takes it for what it is.
+// plain reports whether a person can see a character and recognize it.
 func plain(r rune) bool {
 	return unicode.IsPrint(r) && r != utf8.RuneError && r != '"' && r != '\\' && !strings.ContainsRune(lookalikes, r) &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// lookalikes could be taken for a quotation mark, an equals sign or a space.
+// lookalikes holds characters that look like a quotation mark, an equals sign or a space.
 const lookalikes = "\u02ba\u02dd\u02ee\u05f2\u05f4\u201c\u201d\u201e\u201f\u2033\u2036\u275d\u275e\u3003\u301d\u301e\u301f\uff02" +
 	"\ua78a\uff1d\u2550\u30a0\u2e40\u2800\u180e\ufffc"
 
-// escape returns a character as JSON writes it in ASCII.
+// escape returns a character as a JSON escape in ASCII.
 func escape(r rune) string {
 	if short, ok := map[rune]string{'\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`, '"': `\"`, '\\': `\\`}[r]; ok {
 		return short
@@ -230,8 +231,8 @@ func escapeUnit(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// shorten joins characters into one text between quotes. If they are more than maxText, it keeps
-// both ends, each in its own quotes, with the number of left-out characters between them.
+// shorten joins characters into one quoted text. If they are more than maxText, it keeps both ends,
+// each in its own quotes, with the number of left-out characters between them.
 func shorten(chars []string, quote string) string {
 	head := fit(chars, maxText)
 	if head == len(chars) {

@@ -16,8 +16,8 @@ func Permission(q messages.Approval, effect string) *messages.Permission {
 	return p
 }
 
-// WithoutArguments returns a copy of a question without arguments, for the record that ends its
-// call: earlier records hold them.
+// WithoutArguments returns a copy of a question without its arguments, for the record that ends the
+// call. Earlier records hold the arguments.
 func WithoutArguments(q messages.Approval) *messages.Approval {
 	q.Input = nil
 	if q.Original != nil {

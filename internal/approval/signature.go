@@ -11,9 +11,9 @@ import (
 
 var signatures = base64.RawURLEncoding.Strict()
 
-// verified reports whether the signature of a decision is by this public key. Nothing else in this
-// module checks a signature: the coordinator gets here by [Approvers.Take], the worker by
-// [Approvers.Holds].
+// verified reports whether the holder of this public key signed a decision. It is the only function
+// of the module that checks a signature: the coordinator calls it through [Approvers.Take], the
+// worker through [Approvers.Holds].
 func verified(d messages.Decision, key string) bool {
 	public, err := nkeys.FromPublicKey(key)
 	if err != nil {
@@ -33,8 +33,9 @@ func verified(d messages.Decision, key string) bool {
 
 // signedWithEmptySig returns the signed bytes in the form of the previous version, with "sig":""
 // among the members. The journal may hold such decisions, and an older CLI makes them, so this
-// version reads both forms; the next version removes this one. Both forms bind the same members. No
-// bytes of one form are those of a decision in the other, because only one has a sig.
+// version reads both forms; the next version removes this one. Both forms bind the same members. A
+// signature for one form never fits another decision in the other form, because only one form has a
+// sig member.
 func signedWithEmptySig(d messages.Decision) ([]byte, error) {
 	d.Sig = ""
 	raw, err := rawjson.Marshal(d)

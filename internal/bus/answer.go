@@ -8,16 +8,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// headroom is what a message may need besides its body, in bytes: headers, the subject, the fields
-// around the body.
+// headroom is how many bytes of a message are kept free for what is not the body: headers, the
+// subject, the fields around the body.
 const headroom = 64 << 10
 
 // MaxBody is the largest body that fits into a message together with its headers, in bytes.
 func (c *Conn) MaxBody() int { return c.MaxPayload() - headroom }
 
 // Answer answers a request with one message. A lost answer is only logged, because the requester
-// asks again. A request whose reply subject is one of the fleet's own gets no answer: it would have
-// this process publish there with its own rights.
+// asks again. A request whose reply subject belongs to the fleet gets no answer: the requester
+// could otherwise make this process publish there with this process's rights.
 func (c *Conn) Answer(to Msg, h Header, body []byte) {
 	if to.Reply == "" || c.names.Ours(to.Reply) {
 		return
@@ -27,7 +27,7 @@ func (c *Conn) Answer(to Msg, h Header, body []byte) {
 	}
 }
 
-// AnswerInChunks answers with a body of any size: in one message when it fits, otherwise in several
+// AnswerInChunks answers with a body of any size: in one message if it fits, otherwise in several,
 // with their number and count in the header [messages.ChunkHeader].
 func (c *Conn) AnswerInChunks(to Msg, body []byte) {
 	size := c.MaxBody()

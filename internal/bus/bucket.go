@@ -17,8 +17,8 @@ type Bucket struct {
 	name string
 }
 
-// Bucket opens a bucket by its whole name, Names().Stream(BucketTools). The error is ErrNoStream
-// when the bucket does not exist.
+// Bucket opens a bucket by its whole name, for example Names().Stream(BucketTools). The error is
+// ErrNoStream if the bucket does not exist.
 func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -32,7 +32,7 @@ func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	return &Bucket{c: c, kv: kv, name: name}, nil
 }
 
-// subject is the subject under which the values of a key are stored.
+// subject returns the subject of a key's values.
 func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key }
 
 // Put sets a key. Keys are tokens joined by dots.
@@ -45,8 +45,8 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Get reads a key; ok is false when the key has no value. On a replicated bucket the value may be
-// old.
+// Get reads a key; ok is false if the key has no value. On a replicated bucket the value may be out
+// of date.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -60,7 +60,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, er
 	return entry.Value(), true, nil
 }
 
-// GetFromLeader is Get from the stream's leader: its value is never old.
+// GetFromLeader is like Get, but asks the leader, so the value is never out of date.
 func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	if errors.Is(err, ErrNotFound) {
@@ -86,9 +86,9 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 }
 
 // Watch calls each for every key that has a value, then ready once, then each for every change. A
-// nil value means that the key was deleted or aged out. Watch blocks until ctx ends, then returns
-// nil. It survives lost connections and restarts; after one, each may be called again with values
-// it has seen.
+// nil value means that the key was deleted or aged out. Watch returns nil when ctx ends. It
+// survives lost connections and restarts of the server; after one, each may be called again with
+// values that it has seen.
 func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte), ready func()) error {
 	lost := make(chan struct{}, 1)
 	defer b.c.OnReconnect(func() {
@@ -114,7 +114,7 @@ func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte),
 	return nil
 }
 
-// watchOnce returns nil when ctx ends or the connection was lost.
+// watchOnce watches until ctx ends or the connection is lost, and then returns nil.
 func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) error {
 	watcher, err := b.kv.WatchAll(ctx)
 	if ctx.Err() != nil {
@@ -146,13 +146,13 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 	}
 }
 
-// watch remembers the reported keys, so that a key that disappeared while the connection was down
-// is reported as gone.
+// watch remembers the reported keys. If one is missing after a reconnect, it is reported as
+// deleted.
 type watch struct {
 	each  func(key string, value []byte)
-	ready func() // nil after its call
+	ready func() // nil once it was called
 	known map[string]bool
-	seen  map[string]bool // the keys of the listing in progress; nil outside a listing
+	seen  map[string]bool // keys in the listing in progress; nil outside of a listing
 }
 
 func (w *watch) begin() { w.seen = map[string]bool{} }
@@ -175,7 +175,7 @@ func (w *watch) unset(key string) {
 	}
 }
 
-// complete ends the initial listing and reports the known keys that are not in it as gone.
+// complete ends the initial listing, and reports known keys that are not in it as deleted.
 func (w *watch) complete() {
 	for key := range w.known {
 		if !w.seen[key] {
@@ -189,8 +189,8 @@ func (w *watch) complete() {
 	}
 }
 
-// Values returns what a bucket holds, by key, as seen by the replica that answers, which may be
-// behind. It makes no consumer.
+// Values returns the values of a bucket by key. A replica that is behind may answer. It makes no
+// consumer.
 func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
 	prefix := "$KV." + bucket + "."
 	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")

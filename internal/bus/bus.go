@@ -1,8 +1,7 @@
-// Package bus, with the packages below it, is the only one that speaks to NATS. The rest of the
-// code says what it wants stored, read, pulled or requested in terms of these packages, and gets
-// errors it can branch on.
+// Package bus, with the packages below it, is the only part of toolfleet that speaks to NATS. Other
+// packages store, read, pull and request with it, and branch on its errors.
 //
-//	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing rests on it
+//	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing depends on it
 //	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers
 //	reading    Last, First, All, LastOfEach, Glance             without a consumer, from the store
 //	buckets    Bucket                                           definitions, presence
@@ -10,22 +9,24 @@
 // The packages below this one build on it:
 //
 //	provision  makes and checks streams, buckets and consumers
-//	pull       pulls from a consumer what can be worked on
+//	pull       pulls messages from a consumer, as many as the process can work on
 //	objects    stores large bodies
 //	service    answers requests
-//	inspect    tells how servers, streams and pools are doing
+//	inspect    reads the state of servers, streams and pools
 //
 // Its promises:
 //
 //   - A call that returned nil did what it says. A write without an acknowledgement returns
-//     [ErrUnknown], never nil and never "failed": read before you decide.
-//   - A write while disconnected fails at once. It is never stored later behind the caller's back.
-//   - A read sees every write that was acknowledged before it, however many servers hold the
-//     stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may show what
-//     a replica has that is behind.
-//   - Connections come back by themselves, for ever; pullers and watchers come back with them.
 //
-// Subjects, stream and bucket names come from wire.Names and are given whole:
+// [ErrUnknown], never nil and never "failed": read before you decide.
+//   - A write while disconnected fails at once. It is never stored later.
+//   - A read sees every write that was acknowledged before it, however many servers hold the
+//
+// stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may be answered by
+// a replica that is behind.
+//   - Connections come back by themselves, without a limit, and so do pullers and watchers.
+//
+// Callers pass the whole names of subjects, streams and buckets, which come from wire.Names:
 // Names().Stream(Calls), not Calls. The callers decide what the messages mean.
 package bus
 
@@ -51,32 +52,32 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Options say which server to connect to and as which user.
+// Options say to which server, and as which user, to connect.
 type Options struct {
 	URL string // one or more, separated by commas
 	// InProcess connects to a server in this process, without a socket. URL is then only a name.
 	InProcess interface{ InProcessConn() (net.Conn, error) }
 	Name      string // shown in the server's connection list
 
-	Creds, NKey           string // files
+	Creds, NKey           string // paths of files
 	User, Password, Token string
-	TLSCA                 string // file
-	TLSCert, TLSKey       string // files
+	TLSCA                 string // path of a file
+	TLSCert, TLSKey       string // paths of files
 
 	Prefix string // of every subject; "" = wire.DefaultPrefix
-	// InboxPrefix starts the subjects on which answers arrive. A user with narrow permissions has a
-	// prefix of its own. "" = _INBOX.
+	// InboxPrefix is the first part of the subjects on which answers arrive. A user with narrow
+	// permissions has a prefix of its own. "" = _INBOX.
 	InboxPrefix string
 	Logger      *slog.Logger // nil = silent
-	// Timeout bounds Connect, beside the deadline of its context. 0 = DefaultTimeout.
+	// Timeout bounds Connect, in addition to its context. 0 = DefaultTimeout.
 	Timeout time.Duration
 }
 
-// DefaultTimeout bounds Connect where Options.Timeout is 0.
+// DefaultTimeout bounds Connect if Options.Timeout is 0.
 const DefaultTimeout = 10 * time.Second
 
-// To returns the Options that connect to a fleet. name is the connection's name when the fleet's
-// options have none.
+// To returns the Options for a fleet. name names the connection if the fleet's options have no
+// name.
 func To(o fleet.Options, name string) Options {
 	return Options{
 		URL: o.URL, Name: cmp.Or(o.Name, name), Prefix: o.Prefix, InboxPrefix: o.InboxPrefix,
@@ -85,11 +86,11 @@ func To(o fleet.Options, name string) Options {
 	}
 }
 
-// CallTimeout bounds a call to the server, however late the caller's deadline is. An answer that
+// CallTimeout bounds one call to the server, even if the caller's deadline is later. An answer that
 // takes longer was lost with a connection or a leader, and will not come.
 const CallTimeout = 5 * time.Second
 
-// closeTimeout bounds how long Close waits for messages still to be sent and handled.
+// closeTimeout bounds how long Close waits for unsent messages and running handlers.
 const closeTimeout = 10 * time.Second
 
 // Conn is a connection that reconnects by itself. Its methods may be used by any goroutine.
@@ -102,8 +103,9 @@ type Conn struct {
 	closed chan struct{} // closed when the connection is closed for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
-	drops  atomic.Uint64 // how often a slow handler made a subscription drop messages
-	// connectedAt is when the present connection was made, in Unix nanoseconds of our clock.
+	drops  atomic.Uint64 // how many times a slow handler made a subscription drop messages
+	// connectedAt is when the present connection was made, in Unix nanoseconds of this process's
+	// clock.
 	connectedAt atomic.Int64
 	missing     chan struct{} // see Missing
 
@@ -113,7 +115,7 @@ type Conn struct {
 }
 
 // Connect tries until it succeeds, the context or Options.Timeout ends, a named file is missing, or
-// the server refuses this user.
+// the server refuses this user. Only success returns a Conn.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	timeout := o.Timeout
 	if timeout == 0 {
@@ -176,29 +178,29 @@ func (c *Conn) connectError(err error) error {
 
 var userInfo = regexp.MustCompile(`://[^\s/]*@`)
 
-// withoutSecrets removes users, passwords and tokens from the URLs in a text.
+// withoutSecrets replaces users, passwords and tokens in the URLs of a text.
 func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
 
-// hidden is an error whose text shows no secrets: the NATS client quotes a URL that it cannot
-// parse.
+// hidden is an error whose text shows no secrets. The NATS client's error may quote the URL.
 type hidden struct{ error }
 
 func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
-// natsOptions reads the named files, so that a wrong file is found before the first try to connect.
+// natsOptions reads the named files, so that a wrong file is reported before the first try to
+// connect.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
-		// No buffer: a publish that "failed" must not be stored after the reconnect.
+		// No buffer: a publish that returned an error must not be sent after the reconnect.
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PermissionErrOnSubscribe(true),
-		// Every read of several messages makes a queue of this length. The client's own default
-		// takes half a megabyte each.
+		// Every read of several messages makes a queue of this length. The client's default takes
+		// half a megabyte for each.
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrSlowConsumer) {
@@ -259,23 +261,23 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 // Names returns the subjects, streams and buckets of this fleet.
 func (c *Conn) Names() wire.Names { return c.names }
 
-// Logger is where this package and those below it log.
+// Logger returns the logger of this package and those below it.
 func (c *Conn) Logger() *slog.Logger { return c.log }
 
 // JetStream returns the NATS client's JetStream handle. Only the packages below this one use it.
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
 
-// Missing passes on that a puller found no consumer or stream to pull from. It holds one such
-// message: a puller sends without waiting, and the loop that makes again what is missing receives.
+// Missing returns a channel that holds one message if a puller found no consumer or stream to pull
+// from. A puller sends without waiting; the loop that makes missing streams and consumers receives.
 func (c *Conn) Missing() chan struct{} { return c.missing }
 
-// MaxPayload is the largest message the server takes, in bytes, headers included.
+// MaxPayload returns the size of the largest message that the server takes, in bytes, with headers.
 func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }
 
-// Connected reports whether the connection is up at this moment.
+// Connected reports whether the connection is up now.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
-// Close sends what is still to be sent, lets the handlers of subscriptions finish the messages they
+// Close sends all unsent messages, lets the handlers of subscriptions finish the messages that they
 // have, and closes the connection. It waits at most 10 s. A second call does nothing.
 func (c *Conn) Close() {
 	if err := c.nc.Drain(); err != nil {
@@ -288,15 +290,15 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
-		time.Sleep(drainLooks) // let the drain see it: it is then gone too
+		time.Sleep(drainLooks) // the drain looks once more, and then it too has ended
 	}
 }
 
-// drainLooks is a little longer than the interval at which a drain checks whether it is over.
+// drainLooks is a little longer than the interval at which a drain checks whether it is done.
 const drainLooks = 20 * time.Millisecond
 
 // OnReconnect calls f after every reconnect, one call at a time, until remove is called. Requests
-// made on the old connection are lost: f is the place to make them again. f must not block.
+// on the old connection are lost, so f has to make them again. f must not block.
 func (c *Conn) OnReconnect(f func()) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,13 +312,13 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 	}
 }
 
-// Losses grows whenever a subscription may have missed messages: at every reconnect, before the
-// first message of the new connection, and when messages were dropped because a handler was too
-// slow. A caller that compares it at each message knows which message comes after a gap.
+// Losses returns a number that grows when a subscription may have missed messages: at every
+// reconnect, before the first message of the new connection, and when messages were dropped because
+// a handler was too slow. If it has grown between two messages, there may be a gap between them.
 func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
-// reconnected calls the functions in the order in which they were registered. It calls them without
-// mu, so that they may register and remove functions themselves.
+// reconnected calls the functions in the order of their registration. It does not hold mu, so they
+// may register and remove functions.
 func (c *Conn) reconnected() {
 	c.connectedAt.Store(time.Now().UnixNano())
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())
@@ -336,13 +338,13 @@ func (c *Conn) reconnected() {
 	}
 }
 
-// bounded adds the deadline of a call to the server.
+// bounded adds CallTimeout to ctx.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, CallTimeout)
 }
 
-// ended adds that deadline to a request that another process answers, unless the caller has set
-// one: the other process may take as long as the caller likes.
+// ended adds CallTimeout to ctx if it has no deadline. It is for requests that another process
+// answers, which may take as long as the caller allows.
 func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -350,7 +352,7 @@ func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	return bounded(ctx)
 }
 
-// pause waits for d. It reports false when ctx ended first.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -366,5 +368,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 // step.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// api is the subject of a JetStream request.
+// api returns the subject of a JetStream request.
 func api(parts ...string) string { return "$JS.API." + strings.Join(parts, ".") }

@@ -15,8 +15,8 @@ import (
 // Header holds a message's headers, spelt as on the wire.
 type Header map[string][]string
 
-// Get returns the first value under name, whatever its case: clients in other languages spell the
-// same header differently. It returns "" when there is none.
+// Get returns the first value under name in any letter case, or "" if there is none. Clients in
+// other languages spell the same header differently.
 func (h Header) Get(name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[0]
@@ -29,7 +29,7 @@ func (h Header) Get(name string) string {
 	return ""
 }
 
-// Set replaces the values under exactly this spelling of name. NATS keeps the case.
+// Set replaces the values under exactly this spelling of name. NATS tells letter case apart.
 func (h Header) Set(name, value string) { h[name] = []string{value} }
 
 // Msg is a received message.
@@ -53,7 +53,7 @@ func outgoing(subject string, h Header, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header(h), Data: data}
 }
 
-// with returns a copy of h with one more header; h itself belongs to the caller.
+// with returns a copy of h with one more header. It does not change h, which belongs to the caller.
 func (h Header) with(name, value string) Header {
 	out := make(Header, len(h)+1)
 	for k, v := range h {
@@ -80,8 +80,8 @@ func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 }
 
 // Subscribe calls handle for every message, one after another, on a goroutine of the subscription.
-// With a queue, each message goes to one of the queue's members. Once unsubscribe has returned,
-// handle is not called for another message; unsubscribe does not wait for a call that is running.
+// With a queue, each message goes to one of the queue's members. After unsubscribe has returned,
+// handle is not called again; a call may still be running.
 func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
 	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 
 // SubscribeInOrder calls handle for every message of all subjects, one after another and in the
 // order of arrival, on a goroutine of its own. At most 1,024 messages wait for handle; newer ones
-// are dropped. After unsubscribe returned, handle may still be called for messages that wait
-// already.
+// are dropped. After unsubscribe has returned, handle may still be called for messages that were
+// waiting.
 func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscribe func(), err error) {
 	news, over := make(chan *nats.Msg, 1024), make(chan struct{})
 	var subs []*nats.Subscription
@@ -125,7 +125,7 @@ func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscrib
 }
 
 // Request sends a request and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected,
-// ErrTooLarge, the context's.
+// ErrTooLarge, or the context's.
 func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
 	ctx, cancel := ended(ctx)
 	defer cancel()
@@ -165,7 +165,7 @@ func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte
 	}
 }
 
-// Flush returns once the server has seen everything that was sent before.
+// Flush returns once the server has received everything that was sent before.
 func (c *Conn) Flush(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -11,37 +11,37 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The errors that callers branch on. Every other error is wrapped as it came.
+// The errors that callers branch on. Every other error of the NATS client is wrapped.
 var (
-	// ErrNoResponders: the subject has no listener. For a write: no stream takes the subject at
-	// this moment, so nothing was stored.
+	// ErrNoResponders: the subject has no listener. For a write: no stream takes the subject now,
+	// so nothing was stored.
 	ErrNoResponders = errors.New("nobody listens on this subject")
-	// ErrDisconnected: there is no connection at this moment, so nothing was sent.
+	// ErrDisconnected: there is no connection now, so nothing was sent.
 	ErrDisconnected = errors.New("not connected to NATS")
-	// ErrUnknown: the write was sent, and no acknowledgement came. It may be stored, now or in a
-	// moment: read it.
+	// ErrUnknown: the write was sent, and no acknowledgement came. It may be stored now or a moment
+	// later: read it.
 	ErrUnknown = errors.New("no acknowledgement, so it may be stored or not")
 	// ErrExists: the subject already has a message, and the stream keeps one per subject.
 	ErrExists = errors.New("a message of this subject is already there")
-	// ErrFull: a limit of the stream or of the server leaves no room.
+	// ErrFull: the stream or the server has reached a limit.
 	ErrFull = errors.New("the stream is full")
 	// ErrTooLarge: the message exceeds the server's or the stream's message size.
 	ErrTooLarge = errors.New("message too large")
 	// ErrConflict: another writer wrote the subject first.
 	ErrConflict = errors.New("the subject was written by another")
 	// ErrUndecided: another write of the subject is on its way to the replicas, so this one was not
-	// stored. The other write may be an earlier try of ours, and may yet fail: read, and when there
-	// is nothing new, try again.
+	// stored. The other write may be an earlier try of the same writer, and may still fail: read,
+	// and try again if there is nothing new.
 	ErrUndecided = errors.New("another write of the subject is on its way")
 	// ErrNotFound: the message, key or object does not exist.
 	ErrNotFound = errors.New("not found")
 	// ErrNoStream: the stream or bucket does not exist. Package provision makes it.
 	ErrNoStream = errors.New("no such stream")
-	// ErrCorrupt: the bytes of an object do not have its digest.
+	// ErrCorrupt: the bytes of an object do not match its digest.
 	ErrCorrupt = errors.New("stored object is damaged")
 )
 
-// Mismatch is an existing stream or consumer whose configuration would break a promise.
+// Mismatch says that an existing stream or consumer has a configuration that would break a promise.
 type Mismatch struct {
 	Thing string // for example "stream TOOLFLEET_BATCHES"
 	Field string // as `nats stream info` names it
@@ -54,15 +54,14 @@ func (m *Mismatch) Error() string {
 		m.Thing, m.Field, m.Have, m.Want)
 }
 
-// terminal lists the errors that waiting does not cure.
+// terminal lists the errors that do not pass with time.
 var terminal = []error{
 	ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
 	nats.ErrBadSubject, nats.ErrConnectionClosed, nats.ErrSecureConnRequired,
 	nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
 }
 
-// IsTerminal reports whether the same call would fail the same way again, whatever happens in the
-// meantime.
+// IsTerminal reports whether every further try of the same call would fail too.
 func IsTerminal(err error) bool {
 	var mismatch *Mismatch
 	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
@@ -78,8 +77,8 @@ func NotReady(err error) bool {
 	return errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// The server's error codes that this package understands. Some codes mean several things, told
-// apart only by their text.
+// The server's error codes that this package knows. Some codes mean several things; then the text
+// decides.
 const (
 	codeAccountResources  = 10002
 	codeNoPeers           = 10005
@@ -90,12 +89,12 @@ const (
 	codeSequenceNotFound  = 10043
 	codeStorageResources  = 10047
 	codeMessageTooLarge   = 10054
-	codeDeleteFailed      = 10057 // also: the message does not exist
+	codeDeleteFailed      = 10057 // also used for: the message does not exist
 	codeStreamNotFound    = 10059
 	codeWrongLastSequence = 10071
-	codeStoreFailed       = 10077 // any limit that was hit
+	codeStoreFailed       = 10077 // used for any limit that was reached
 	codeHeaderTooLarge    = 10097
-	codeWrongLastConstant = 10164 // while another write of the subject is on its way
+	codeWrongLastConstant = 10164 // another write of the subject is on its way
 
 	textPerSubject = "maximum messages per subject exceeded" // of 10077
 	textNoMessage  = "no message found"                      // of 10057
@@ -130,8 +129,8 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// ClientError translates an error of the NATS client from before anything was sent, for the
-// packages below this one.
+// ClientError translates an error of the NATS client that came before anything was sent. It is for
+// the packages below this one.
 func ClientError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -144,7 +143,8 @@ func ClientError(err error) error {
 	return err
 }
 
-// writeError translates the error of a write: like ClientError, but a missing answer is ErrUnknown.
+// writeError translates the error of a write. It is like ClientError, but a missing answer becomes
+// ErrUnknown.
 func writeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

@@ -2,7 +2,7 @@ package bus
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collectors returns the metrics of the connection. A registry takes those of one connection only.
+// Collectors returns the metrics of the connection. A registry can hold those of one connection.
 func (c *Conn) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// A read of many messages asks for this much at a time, so that neither the server's nor the
-// client's buffers overflow.
+// A read of many messages asks for this much at a time, so that the buffers of the server and of
+// the client do not overflow.
 const (
 	readMessages = 256
 	readBytes    = 8 << 20
@@ -31,23 +31,22 @@ type getRequest struct {
 	UpTo      uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
 	MaxBytes  int      `json:"max_bytes,omitempty"`
-	// StartTime replaces Seq.
+	// StartTime is used instead of Seq.
 	StartTime *time.Time `json:"start_time,omitempty"`
 }
 
-// Last returns the newest message of a subject. The error is ErrNotFound when there is none.
+// Last returns the newest message of a subject, or ErrNotFound.
 func (c *Conn) Last(ctx context.Context, stream, subject string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{LastFor: subject})
 }
 
-// First returns the oldest message that matches filter. The error is ErrNotFound when there is
-// none.
+// First returns the oldest message that matches filter, or ErrNotFound.
 func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter})
 }
 
-// All returns every message that matches filter, in stream order; nothing when there is none. On a
-// cluster it makes one request per message.
+// All returns every message that matches filter, in stream order. On a cluster it makes one request
+// per message.
 func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.pages(ctx, stream, everything(filter))
@@ -66,8 +65,8 @@ func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 }
 
 // LastOfEach returns the newest message of every subject that matches one of the filters, in stream
-// order; nothing when there is none. It takes any number of filters and subjects. On a cluster it
-// reads all matching messages one by one: use it for decisions, not for polls.
+// order. It takes any number of filters and subjects. On a cluster it reads all matching messages
+// one by one: use it for decisions, not for polls.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.Glance(ctx, stream, filters...)
@@ -83,8 +82,8 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 	return newestOfEach(found), nil
 }
 
-// Glance is LastOfEach in few requests, from the replica that answers, which may be behind: what it
-// returns was true at some moment, and what it does not return may exist.
+// Glance is like LastOfEach, but makes few requests, and a replica that is behind may answer: what
+// it returns was true at some moment, and what it does not return may exist.
 func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -93,7 +92,7 @@ func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]
 	if !errors.Is(err, errTooMany) {
 		return found, err
 	}
-	// The server answers for at most 1,024 subjects.
+	// The server refuses more than 1,024 subjects.
 	if half := len(filters) / 2; half > 0 {
 		for _, part := range [][]string{filters[:half], filters[half:]} {
 			more, err := c.Glance(ctx, stream, part...)
@@ -128,8 +127,8 @@ func newestOfEach(all []Msg) []Msg {
 	return kept
 }
 
-// one reads one message and is never behind: on a cluster it asks the stream's leader. On a single
-// server a direct get is as good, and cheaper.
+// one reads one message and is never out of date: on a cluster it asks the stream's leader. On a
+// single server it uses a direct get, which is cheaper.
 func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.direct(ctx, stream, r)
@@ -137,8 +136,8 @@ func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error
 	return c.fromLeader(ctx, stream, r)
 }
 
-// alone reports whether a single server, not a cluster, holds the streams. The answer holds for all
-// streams for as long as we are connected to the same server, so it is asked for once.
+// alone reports whether a single server, not a cluster, holds the streams. All streams are held the
+// same way, and that does not change while the connection is to the same server, so it asks once.
 func (c *Conn) alone(ctx context.Context, stream string) bool {
 	server := c.nc.ConnectedServerId()
 	if known := c.holder.Load(); known != nil && known.toldBy == server {
@@ -150,21 +149,21 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 		} `json:"cluster"`
 	}
 	if err := c.Call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
-		return false // whatever is wrong, asking the leader is always correct
+		return false // asking the leader is always correct
 	}
 	c.holder.Store(&holder{toldBy: server, alone: info.Cluster.Name == ""})
 	return info.Cluster.Name == ""
 }
 
-// holder says whether one server or a cluster holds the streams. The server that we are connected
-// to need not be a member of that cluster.
+// holder says whether one server or a cluster holds the streams. The connected server may be
+// outside of that cluster.
 type holder struct {
-	toldBy string // the id of the server we were connected to
+	toldBy string // the id of the connected server
 	alone  bool
 }
 
-// askAgain is how long the leader may take to answer. A leader that steps down sends no answer, and
-// its successor never got the request.
+// askAgain is how long the leader may take to answer. A leader that steps down does not answer, and
+// its successor never gets the request.
 const askAgain = time.Second
 
 // fromLeader reads one message from the stream's leader.
@@ -200,7 +199,7 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	return out, nil
 }
 
-// leaderless reports whether no leader answered the request. That passes.
+// leaderless reports whether no leader answered the request. That error passes.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady
@@ -242,14 +241,14 @@ func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, e
 			return all, nil
 		}
 		r.Seq = end.last + 1
-		// All pages of such a read show the stream as of the first page.
+		// Every page shows the stream as it was at the first page.
 		if len(r.MultiLast) > 0 {
 			r.UpTo = end.upTo
 		}
 	}
 }
 
-// pageEnd is what the server says after the last message of an answer.
+// pageEnd holds the server's figures after the last message of an answer.
 type pageEnd struct{ pending, last, upTo uint64 }
 
 func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Msg) (pageEnd, error) {
@@ -278,7 +277,7 @@ func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Ms
 	return end, errors.Join(err, failed)
 }
 
-// stored decodes a message of a direct get, or turns the server's status into an error.
+// stored decodes the answer to a direct get: a message, or a status that becomes an error.
 func stored(m *nats.Msg) (Msg, error) {
 	switch code := status.Of(m); code {
 	case 0:
@@ -298,7 +297,7 @@ func stored(m *nats.Msg) (Msg, error) {
 }
 
 // streamError turns ErrNoResponders into ErrNoStream: the stream does not exist, or has no leader
-// at this moment.
+// now.
 func streamError(err error) error {
 	if errors.Is(err, ErrNoResponders) {
 		return fmt.Errorf("%w (or it is not ready): %w", ErrNoStream, err)

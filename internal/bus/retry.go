@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Bounds of the wait before a failed read, write or watch is tried again.
+// Bounds on the pause before a failed read, write or watch is tried again.
 const minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 
-// Backoff is how long to wait between the tries of an operation: First, then twice as long each
+// Backoff says how long to pause between the tries of an operation: First, then twice as long each
 // time, and at most Most.
 type Backoff struct {
 	First, Most time.Duration
-	// Tries bounds how often the operation is tried. 0: no bound.
+	// Tries bounds how many times the operation is tried. 0: no bound.
 	Tries int
-	// Jitter varies each pause between half and all of it, so that many processes do not try at the
-	// same moment.
+	// Jitter makes each pause random, between half and all of it, so that many processes do not try
+	// at the same moment.
 	Jitter bool
-	// Again reports whether an error may pass. Default: every error but a terminal one, see
-	// [IsTerminal].
+	// Again reports whether a try after this error may succeed. Default: true for all but terminal
+	// errors, see [IsTerminal].
 	Again func(error) bool
 	// OnFailure is called before each pause, for a log line. Default: nothing.
 	OnFailure func(err error, pause time.Duration)
 }
 
-// Pause returns how long to wait after n earlier pauses, without jitter.
+// Pause returns the pause after n earlier ones, without jitter.
 func (b Backoff) Pause(n int) time.Duration {
 	pause := b.First
 	for ; n > 0 && pause < b.Most; n-- {
@@ -34,7 +34,7 @@ func (b Backoff) Pause(n int) time.Duration {
 }
 
 // Retry calls try until it succeeds, its error cannot pass, the tries are used up, or ctx ends. It
-// calls try at least once, and returns its last error.
+// calls try at least once, and returns the last error of try.
 func Retry(ctx context.Context, b Backoff, try func() error) error {
 	again := b.Again
 	if again == nil {

@@ -14,21 +14,22 @@ type From struct {
 	Time time.Time // used when Seq is 0
 }
 
-// Bounds of the first page of a scan.
+// Bounds on the first page of a scan.
 const (
 	firstMessages = 64
 	firstBytes    = 1 << 20
 )
 
 // Scan calls each for every message that matches filter, in stream order, until each returns false
-// or there are no more. It holds one page at a time, so any number may match. A lagging replica may
-// answer: what it returns is valid; resume from the last sequence to see newer messages.
+// or there are no more. It holds one page at a time, so any number may match. A replica that is
+// behind may answer: the messages are valid, but the newest may be missing. To see them, scan again
+// from the last sequence.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
-	// Most callers that stop early need little.
+	// Most callers that stop early need only a few messages.
 	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg
@@ -52,7 +53,7 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 	}
 }
 
-// CountAfter counts the messages behind the sequence seq of a stream that match filter, and returns
+// CountAfter counts the messages of a stream after the sequence seq that match filter, and returns
 // when the first of them was stored.
 func (c *Conn) CountAfter(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
 	var found []Msg

@@ -14,8 +14,8 @@ import (
 const expectedLastHeader = "Nats-Expected-Last-Subject-Sequence"
 
 // Append stores a message and returns its sequence once the stream has acknowledged it. Errors:
-// ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected (not stored), ErrUnknown
-// (read, or append again where that is harmless).
+// ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected mean that it is not stored.
+// After ErrUnknown, read, or append again if a second message does no harm.
 func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -39,24 +39,24 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 	return ack.Seq, nil
 }
 
-// Send stores a message without waiting for the acknowledgement. It may be lost: use it for jobs,
-// which are only pointers and are sent again at every poll.
+// Send stores a message without waiting for the acknowledgement. The message may be lost: use it
+// for jobs, which are only pointers and are sent again at every poll.
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
 // CompareAndSet stores a message if the newest message of its subject has the sequence last (0: the
-// subject has none). When several writers expect the same sequence, at most one wins. The others
-// get ErrConflict, or ErrUndecided where a write ahead of theirs stays undecided. Other errors are
-// Append's: after ErrUnknown the newest record tells which writer won.
+// subject has none). If several writers expect the same sequence, at most one wins. The others get
+// ErrConflict, or ErrUndecided if the outcome of an earlier write stays open. Its other errors are
+// those of Append: after ErrUnknown the newest record tells which writer won.
 //
-// The expectation is always about the message's own subject. The server's wildcard form lets two
-// writers win when they spell the filter differently.
+// The expectation is always about the message's own subject. The server's form with a wildcard is
+// not used: two writers that spell the filter differently could both win.
 func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data []byte, last uint64) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
-	// On a cluster a write still counts as on its way for a moment after its acknowledgement, and a
-	// write that meets it is not stored. So the write is tried again until the other one is
-	// decided.
+	// On a cluster a write counts as on its way for a moment after its acknowledgement, and the
+	// server then does not store another write of the subject. So that one is tried again until the
+	// first is decided.
 	err = Retry(ctx, untilDecided, func() (err error) {
 		seq, err = c.Append(ctx, subject, h, data)
 		return err
@@ -64,13 +64,13 @@ func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data
 	return seq, err
 }
 
-// untilDecided repeats a write that meets another one whose outcome is not known yet.
+// untilDecided repeats a write while another write of the subject is on its way.
 var untilDecided = Backoff{
 	First: time.Millisecond, Most: minBackoff, Jitter: true,
 	Again: func(err error) bool { return errors.Is(err, ErrUndecided) },
 }
 
-// Delete removes one message from a stream. Deleting a message that is already gone is no error.
+// Delete removes one message from a stream. It returns no error if the message is already gone.
 func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	err := c.Call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -79,8 +79,7 @@ func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	return nil
 }
 
-// Call makes a request of the server's API, which speaks JSON, and decodes the answer into out.
-// With a nil out it only reports whether the request worked.
+// Call makes a JSON request to the server's API, and decodes the answer into out. out may be nil.
 func (c *Conn) Call(ctx context.Context, subject string, in, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 const (
 	SyncAlways   = "always"   // an acknowledged write survives a power loss
 	SyncInterval = "interval" // an acknowledged write may be lost with the power
-	SyncUnknown  = "unknown"  // the server does not tell this client
+	SyncUnknown  = "unknown"  // the server does not tell this user
 )
 
-// syncAnswers is how long SyncMode waits for further servers of a cluster after an answer.
+// syncAnswers is how long SyncMode waits for another server of a cluster after each answer.
 const syncAnswers = 250 * time.Millisecond
 
-// SyncMode says when the servers write to the disk, as far as this client can see: a server tells
-// only its system account, except the embedded one. It returns SyncAlways only when every server
+// SyncMode returns when the servers write to the disk, as far as this user can see: a server tells
+// only its system account, except for the embedded one. It returns SyncAlways only if every server
 // with JetStream that answers syncs always.
 func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {

@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The index of the calls that wait for people. The truth about a question is the newest record of
-// its call. The index is a bucket of open questions that makes it cheap to list them. It may be
-// behind, and can be rebuilt from the journal.
+// The index of the calls that wait for people. A bucket of open questions makes it cheap to list
+// them. It may be out of date, and can be rebuilt from the journal: whether a question is open is
+// decided by the newest record of its call.
 
 // NoQuestion means that a call does not wait for a person: it has no question, or its question is
 // answered.
@@ -41,8 +41,8 @@ func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, er
 	return entry, nil
 }
 
-// Ask puts a question into the index, or updates its entry. fresh reports that the question is new
-// there; when several coordinators ask at the same time, it is true for one of them.
+// Ask puts a question into the index, or updates its entry. fresh: the question is new there. If
+// several coordinators ask at the same time, fresh is true for one of them.
 func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.Approval) (fresh bool, err error) {
 	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
@@ -63,7 +63,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget takes the question of a call off the index. found reports whether this call removed it.
+// Forget takes the question of a call off the index. found: this caller has removed it.
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
@@ -81,8 +81,8 @@ func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pe
 	return was, true, nil
 }
 
-// Pending returns the open questions of a tenant, the oldest first. It leaves out those that have
-// expired by the server's clock. It may be behind.
+// Pending returns the open questions of a tenant, the oldest first, without those that have expired
+// by the server's clock. The list may be out of date.
 func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pending, error) {
 	msgs, err := j.conn.Glance(ctx, j.index(), j.listing(tenant+".>"))
 	if err != nil {
@@ -99,7 +99,7 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 	return open, nil
 }
 
-// listed returns the index entry of a call, and the sequence behind which to write the next one.
+// listed returns the index entry of a call, and the sequence behind which to write its next entry.
 func (j *Journal) listed(
 	ctx context.Context, key wire.CallKey,
 ) (entry messages.Pending, found bool, last uint64, err error) {
@@ -114,7 +114,7 @@ func (j *Journal) listed(
 // operation is the header that a bucket's clients set on an entry that deletes a key.
 const operation = "KV-Operation"
 
-// pending decodes an index entry. It is not ok for a deletion, or for an entry that cannot be read.
+// pending decodes an index entry. ok is false for a deletion, and for an entry that cannot be read.
 func pending(msg bus.Msg) (entry messages.Pending, ok bool) {
 	if msg.Header.Get(operation) != "" || len(msg.Data) == 0 {
 		return entry, false
@@ -122,10 +122,10 @@ func pending(msg bus.Msg) (entry messages.Pending, ok bool) {
 	return entry, json.Unmarshal(msg.Data, &entry) == nil
 }
 
-// index is the stream of the bucket.
+// index returns the stream of the bucket.
 func (j *Journal) index() string { return "KV_" + j.names.Stream(bus.BucketApprovals) }
 
-// listing is the subject of a key in the bucket.
+// listing returns the subject of a key in the bucket.
 func (j *Journal) listing(key string) string {
 	return "$KV." + j.names.Stream(bus.BucketApprovals) + "." + key
 }

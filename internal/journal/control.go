@@ -24,7 +24,7 @@ type ControlEntry struct {
 // read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
 	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(wire.VerbCtl, tenant, session)
-	// Most sessions have no controls, and this request is the cheaper one.
+	// Most sessions have no controls, and this read is cheaper than the next.
 	_, err := j.conn.Last(ctx, stream, subject)
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil, nil
@@ -46,8 +46,8 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	return entries, nil
 }
 
-// WriteControl stores a control of a session. It applies to the batches that are in the log at this
-// moment; an abort by id also applies to a batch that comes later.
+// WriteControl stores a control of a session. It applies to the batches that are in the log now; an
+// abort by id also applies to a batch that comes later.
 func (j *Journal) WriteControl(
 	ctx context.Context, tenant, session string, control messages.Control,
 ) (seq uint64, err error) {
@@ -65,8 +65,9 @@ func (j *Journal) WriteControl(
 	return seq, nil
 }
 
-// TakeSteering marks every steering message of the session up to the record at sequence last as
-// taken by the reply of a batch. bus.ErrConflict means that newer controls were stored meanwhile.
+// TakeSteering marks the steering messages of the session, up to the record at sequence last, as
+// taken by the reply of a batch. bus.ErrConflict means that a newer control was stored before the
+// mark.
 func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint64) error {
 	record := wire.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil,
@@ -77,9 +78,9 @@ func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint
 	return nil
 }
 
-// Steering returns the steering messages that belong in the reply of a batch, and the sequence of
-// the newest control record if some of the messages are not marked as taken yet (else 0). A message
-// that an earlier reply has taken belongs in no other.
+// Steering returns the steering messages that belong in the reply of a batch: those that no earlier
+// reply has taken. untaken is the sequence of the newest control record if some of these messages
+// are not marked as taken yet, else 0.
 func Steering(entries []ControlEntry, batch string) (messages []json.RawMessage, untaken uint64) {
 	var waiting []json.RawMessage
 	for _, e := range entries {

@@ -11,16 +11,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// DeadLetterEntry is a dead letter. A message that is no [wire.DeadLetter], because another program
-// wrote it, keeps its own subject and body; its Reason says why it cannot be read.
+// DeadLetterEntry is a dead letter. If another program wrote it, so that it is no
+// [wire.DeadLetter], it has its own subject and body, and its Reason says why it cannot be read.
 type DeadLetterEntry struct {
 	Seq    uint64
 	Stored time.Time // when it was dead-lettered
 	Letter wire.DeadLetter
 }
 
-// DeadLetters returns the newest dead letters, newest first, at most as many as most, without their
-// bodies. It reads backwards one by one, so their number and sizes do not matter.
+// DeadLetters returns the newest dead letters, at most the given number, newest first and without
+// their bodies. It reads backwards one by one, so its cost does not depend on how many there are.
 func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry, error) {
 	stream := j.names.Stream(bus.Dead)
 	first, err := j.conn.First(ctx, stream, ">")
@@ -37,7 +37,7 @@ func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry,
 		if e, err = j.DeadLetterAt(ctx, seq); err == nil {
 			e.Letter.Body = nil
 			entries = append(entries, e)
-		} else if errors.Is(err, bus.ErrNotFound) { // dropped meanwhile
+		} else if errors.Is(err, bus.ErrNotFound) { // dropped since the last read
 			err = nil
 		}
 	}
@@ -47,7 +47,7 @@ func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry,
 	return entries, nil
 }
 
-// DeadLetterAt returns the dead letter at a sequence; bus.ErrNotFound when there is none.
+// DeadLetterAt returns the dead letter at a sequence, or bus.ErrNotFound.
 func (j *Journal) DeadLetterAt(ctx context.Context, seq uint64) (DeadLetterEntry, error) {
 	msg, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq)
 	if err != nil {
@@ -62,7 +62,8 @@ func (j *Journal) DeadLetterAt(ctx context.Context, seq uint64) (DeadLetterEntry
 	return e, nil
 }
 
-// DropDeadLetter deletes the dead letter at a sequence; bus.ErrNotFound when there is none.
+// DropDeadLetter deletes the dead letter at a sequence. It returns bus.ErrNotFound if there is
+// none.
 func (j *Journal) DropDeadLetter(ctx context.Context, seq uint64) error {
 	if _, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq); err != nil {
 		return err

@@ -2,12 +2,12 @@ package journal
 
 import "time"
 
-// Defaults of what the workers that make claims and the coordinators that read them have in common.
+// Defaults that workers, which make claims, and coordinators, which read them, have to share.
 const (
 	DefaultLease  = 10 * time.Second // how long a claim holds without renewal
-	DefaultPoison = 5                // claims of a call that may be lost with their worker
+	DefaultPoison = 5                // how many claims of a call may be lost with their workers
 )
 
-// DefaultGrace returns the time between the end of a tool and the end of its lease, and from there
-// until a coordinator holds the lease to have lapsed.
+// DefaultGrace returns the default of two times: from when the tool is ended until its lease ends,
+// and from then until a coordinator counts the lease as lapsed.
 func DefaultGrace(lease time.Duration) time.Duration { return min(2*time.Second, lease/5) }

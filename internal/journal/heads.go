@@ -12,49 +12,51 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A session hangs when its head does not move, because the batches behind the head wait for it. A
-// head may wait for a long time for a person, for a worker, or for a call that runs. The stored
-// records distinguish such a head from one that no coordinator drives.
+// If its head does not move, a session hangs, because the batches behind the head wait for it. A
+// head may have a reason to wait long: a person, a worker, or a call that runs. The stored records
+// show that reason, and so tell such a head from one that no coordinator drives.
 
-// StuckHead is the head of a session that has not moved, although nothing explains it.
+// StuckHead is the head of a session that has not moved for long, for no reason that a record
+// shows.
 type StuckHead struct {
 	Key     wire.BatchKey
-	Session messages.SessionID // the token of the key, where the batch cannot be read
-	Batch   messages.BatchID   // the same
-	Seq     uint64             // in the log
-	Since   time.Time          // the last sign that the session moved
-	// Replied reports that the reply of the batch is stored, but the batch is still in the log. If
-	// it is false, no call of the batch is queued, runs, or waits for a person.
+	Session messages.SessionID // or the token of the key, if the batch cannot be read
+	Batch   messages.BatchID   // or the token of the key, if the batch cannot be read
+	Seq     uint64             // its sequence in the log
+	Since   time.Time          // when the session last showed activity
+	// Replied: the reply of the batch is stored, but the batch is still in the log. If it is false,
+	// no call of the batch is queued, runs, or waits for a person.
 	Replied bool
 }
 
-// removal is how long a batch may stay in the log after its reply, or after it became the head when
-// it was submitted again. The time covers the write to the audit log, and the loss of a coordinator
-// at that moment.
+// removal is how long a batch with a reply may stay in the log, counted from its reply or from when
+// it became the head. It covers the write to the audit log, and the loss of a coordinator at that
+// moment.
 const removal = time.Minute
 
-// Bounds of one step of a sweep, so that a log of any length costs the server little at a time.
+// Bounds on one step of a sweep, so that a long log costs the server little at a time.
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
-	stepHeads    = 32 // heads that are checked one by one
+	stepHeads    = 32 // heads that need requests of their own
 )
 
 // HeadSweep goes through the log once, the oldest batches first, and finds the stuck heads. It is
-// for one goroutine.
+// not safe for concurrent use.
 type HeadSweep struct {
 	j        *Journal
 	patience time.Duration
-	next     uint64          // place in the log where the next step begins
+	next     uint64          // where in the log the next step begins
 	seen     map[string]bool // sessions whose head was checked
-	// asked holds the batches with an open question, as indexed when the sweep saw its first old
-	// head; nil before. It saves checking most heads that wait for a person.
+	// asked holds the batches with an open question, from the index as it was when the sweep saw
+	// its first old head; nil before that. Most heads that wait for a person need no further
+	// request.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
 
-// SweepHeads begins a sweep. Patience is how long a head without a reply may show no activity while
-// no stored record explains it.
+// SweepHeads begins a sweep. patience is how long a head without a reply may show no activity if no
+// stored record explains that.
 func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 	return &HeadSweep{j: j, patience: patience, next: 1, seen: map[string]bool{}}
 }
@@ -62,8 +64,8 @@ func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 // Stuck returns the stuck heads found so far, the oldest in the log first.
 func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
 
-// Step goes on through the log by a bounded number of requests, and reports whether that was its
-// end. A step that fails is taken again by the next call.
+// Step reads the next part of the log in a bounded number of requests. done: that was the end.
+// After an error the next call repeats the step.
 func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	now := s.j.conn.Now(ctx)
 	heads, next, done, err := s.heads(ctx, now)
@@ -81,7 +83,7 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	var stuck []StuckHead
 	for i, q := range quiet {
 		head, is, err := s.checkHead(ctx, now, q)
-		if err != nil && i > 0 && ctx.Err() != nil { // time is up, and the next step goes on from here
+		if err != nil && i > 0 && ctx.Err() != nil { // time is up: the next step starts here
 			next, done = q.Seq, false
 			break
 		}
@@ -103,9 +105,8 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 
 func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// heads returns the heads in the next part of the log, without those of sessions that the sweep has
-// seen, and the sequence after that part. done reports that all later batches are too young to be
-// stuck.
+// heads returns the heads in the next part of the log, without sessions that the sweep has seen,
+// and the sequence after that part. done: all later batches are too young to be stuck.
 func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
 	next, done = s.next, true
 	here := map[string]bool{}
@@ -199,7 +200,7 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 		}
 	}
 	newest, found, err := s.j.Head(ctx, q.Key.Tenant, q.Key.Session)
-	if err != nil || !found || newest.Seq != q.Seq { // it has moved meanwhile
+	if err != nil || !found || newest.Seq != q.Seq { // the session has moved since
 		return head, false, err
 	}
 	head = StuckHead{Key: q.Key, Session: messages.SessionID(q.Key.Session), Batch: messages.BatchID(q.Key.Batch), Seq: q.Seq, Since: since, Replied: q.replied}
@@ -209,7 +210,7 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 	return head, true, nil
 }
 
-// lastSign is when the newest record of a batch was stored, if that was after since.
+// lastSign returns when the newest record of a batch was stored, or since if that is later.
 func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.Time) (time.Time, error) {
 	calls, results := s.j.names.Stream(bus.Calls), s.j.names.Stream(bus.Results)
 	for _, at := range []struct{ stream, subject string }{
@@ -229,8 +230,8 @@ func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.
 	return since, nil
 }
 
-// explainedUntil returns the time until which a batch without a reply may wait: a call of it is
-// queued, is with a worker, is claimed, will be retried, or waits for a person.
+// explainedUntil returns until when a batch without a reply may wait, because one of its calls is
+// queued, is held by a worker, is claimed, will be retried, or waits for a person.
 func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {

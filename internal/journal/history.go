@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is everything that the journal still holds of a batch, except arguments and outputs. It
-// is for people: no code decides by it.
+// History is all that the journal still holds about a batch, except arguments and outputs. It is
+// shown to people, and no code decides by it.
 type History struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
@@ -21,9 +21,10 @@ type History struct {
 	Results  []StoredResult  // of calls that do not claim, unless the reply holds them
 	Reply    *messages.Reply // without its reinjection; nil: there is no reply
 	Replied  time.Time       // when the reply was stored
-	Lines    wire.AuditLines // the lines about the calls in the audit log
+	Lines    wire.AuditLines // the lines of the audit log about the calls
 
-	// The log entry that the reply answers: only its sequence and time are set.
+	// answers is the log entry of the batch that the reply answers; only its sequence and time are
+	// set.
 	answers Accepted
 }
 
@@ -34,7 +35,7 @@ type StoredResult struct {
 	Result messages.Result
 }
 
-// History returns the history of a batch so far; bus.ErrNotFound for an unknown batch. It leaves
+// History returns the history of a batch so far, or bus.ErrNotFound for an unknown batch. It leaves
 // out call records and results that cannot be read.
 func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, err error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
@@ -85,7 +86,7 @@ func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, er
 	return s, nil
 }
 
-// lighten drops the parts of a result that a history does not show and that may be large.
+// lighten drops those parts of a result that may be large and that a history does not show.
 func lighten(r *messages.Result) {
 	if r != nil {
 		r.Output, r.Content = nil, nil
@@ -109,13 +110,13 @@ func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *Hist
 	return nil
 }
 
-// skipped is a JSON member that is not decoded.
+// skipped decodes any JSON member into nothing.
 type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// historyReply adds the reply, if there is one. If the object with its results cannot be read, the
-// reply is added without them.
+// historyReply adds the reply, if there is one. If the reply's results are in an object that cannot
+// be read, it adds the reply without them.
 func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *History) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -141,12 +142,12 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	return nil
 }
 
-// clocks is how far apart the clocks of two servers may be.
+// clocks is how far apart the clocks of two servers may be, at most.
 const clocks = time.Minute
 
 // historyLines adds the audit lines about the batch that the stored reply answers. It reads the
-// lines of the session and then the unordered subject of the batch. All of them were stored after
-// the batch was accepted, however long before the reply.
+// lines of the session, and then the overflow subject of the batch. Every line was
+// stored after the batch was accepted, so it reads from there.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

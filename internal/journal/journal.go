@@ -1,6 +1,6 @@
 // Package journal is the durable truth about batches and calls: what was claimed, how each call
-// ended, what was planned, what was replied. It decides; deliveries, leases of the broker and
-// notices are only hints.
+// ended, what was planned, what was replied. Where a delivery, a lease of the broker or a notice
+// says otherwise, the journal is right.
 //
 //	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
 //	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
@@ -11,15 +11,16 @@
 //	                        claim
 //	final.<t>.<s>.<b>       the reply                            REPLIES  the first wins
 //
-// Calls that wait for a person are listed in a bucket of their own (approvals.go), which can be
-// rebuilt from these subjects.
+// Calls that wait for a person are also listed in a bucket of their own (approvals.go), which can
+// be rebuilt from these subjects.
 //
 // Every write is a compare-and-set on its own subject, except that controls and dead letters are
-// appended. When a call record, a result, a plan or a reply is not acknowledged, the newest record
-// of the subject is read and package outcome decides: if it is our own (a call record has a nonce
-// for this), the write happened; if it is another writer's, that record counts. Callers see these
-// two outcomes, and errors. [bus.IsTerminal] is true only of errors that no retry cures. A conflict
-// whose newest record could not be read is not such an error.
+// appended. If the server does not acknowledge a call record, a result, a plan or a reply, the
+// journal reads the newest record of the subject, and package outcome decides: if that is the
+// record that was written (a call record has a nonce for this), the write happened; if it is
+// another writer's, that record counts. Callers see one of these two outcomes, or an error.
+// [bus.IsTerminal] is true only of errors that no retry cures; a conflict whose newest record could
+// not be read is not such an error.
 //
 // This package also reads the log of accepted, unfinished batches (the BATCHES stream). The oldest
 // batch of a session is its head, and only heads are driven.
@@ -43,8 +44,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Store is what a Journal needs of the broker's streams. [bus.Conn] is one and documents the
-// methods; the simulation's model of the broker is another.
+// Store holds the broker's streams. [bus.Conn] implements it and documents the methods; the
+// simulation's model of the broker implements it too.
 type Store interface {
 	Names() wire.Names
 	MaxBody() int
@@ -64,14 +65,14 @@ type Store interface {
 	Scan(ctx context.Context, stream, filter string, from bus.From, each func(bus.Msg) (more bool)) error
 }
 
-// Objects stores the bodies that are too large for a record. [objects.Store] is one and documents
-// the methods.
+// Objects stores bodies that are too large for a record. [objects.Store] implements it and
+// documents the methods.
 type Objects interface {
 	Put(ctx context.Context, data []byte) (messages.Ref, error)
 	Get(ctx context.Context, ref messages.Ref) ([]byte, error)
 }
 
-// Clock measures and bounds requests. A process has its own clock; a simulation brings one.
+// Clock measures and bounds requests. A process uses its own clock, a simulation a simulated one.
 type Clock interface {
 	Now() time.Time
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
@@ -88,7 +89,7 @@ type Journal struct {
 // New returns the journal of the fleet that conn is connected to.
 func New(conn *bus.Conn) *Journal { return In(conn, objects.In(conn), processClock{}) }
 
-// In returns the journal in a store, with a clock.
+// In returns the journal in the given store. clock bounds its requests.
 func In(store Store, objects Objects, clock Clock) *Journal {
 	return &Journal{store, objects, clock, store.Names()}
 }
@@ -115,10 +116,10 @@ type PlanEntry struct {
 	Record wire.PlanRecord
 }
 
-// Unreadable is the state of a record that cannot be read. No record is stored with it.
+// Unreadable is the state of a record that cannot be read. No stored record has this state.
 const Unreadable wire.CallState = "unreadable"
 
-// Lost means that another writer's record is the newest of the call.
+// Lost means that another writer was faster: its record is now the newest of the call.
 type Lost struct{ Newest CallEntry }
 
 func (l *Lost) Error() string {
@@ -127,7 +128,7 @@ func (l *Lost) Error() string {
 }
 
 // Write appends a record to a call's journal behind the record at sequence last (0: as the first),
-// and returns its sequence. The error is a *Lost when another writer was faster.
+// and returns its sequence. The error is a *Lost if another writer was faster.
 func (j *Journal) Write(
 	ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64,
 ) (seq uint64, err error) {
@@ -165,8 +166,8 @@ func answerTo(err error) outcome.Answer {
 }
 
 // undecided returns the error of a write that may or may not be stored, with the errors of the
-// write and of the read after it. It keeps a conflict as text only: a bus.ErrConflict in the chain
-// would end the caller's retries.
+// write and of the read after it. It keeps only the text of a bus.ErrConflict, because callers stop
+// their retries when they find that error in the chain.
 func undecided(write, read error) error {
 	if errors.Is(write, bus.ErrConflict) {
 		write = errors.New(write.Error())
@@ -190,7 +191,7 @@ func (j *Journal) Newest(ctx context.Context, key wire.CallKey) (CallEntry, bool
 	return entry, found, err
 }
 
-// newest is Newest, but returns a record that cannot be read as [Unreadable].
+// newest is like Newest, but returns a record that cannot be read as [Unreadable].
 func (j *Journal) newest(ctx context.Context, key wire.CallKey) (CallEntry, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Calls), j.names.OfCall(wire.VerbCall, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -218,8 +219,8 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 	return entry, nil
 }
 
-// WriteResult stores the result of a call that does not claim, and returns the stored result: the
-// given one, or that of the writer that was first.
+// WriteResult stores the result of a call that does not claim, and returns the stored result: this
+// one, or an earlier one.
 func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(wire.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, rawjson.MustMarshal(result), 0)
@@ -234,8 +235,8 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether a read after the write has decided it: the subject has a first record.
-// It does not matter which writer stored that record, because the first one counts.
+// firstWins reports whether a read after a write has decided it: the subject has a record. It does
+// not matter which writer stored that record, because the first one counts.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -261,7 +262,7 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 }
 
 // WritePlan appends a plan record behind the record at sequence last. It returns every plan record
-// of the batch after last: the given one, or those of a coordinator that was faster.
+// of the batch after last: this one, or those of a faster coordinator.
 func (j *Journal) WritePlan(
 	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
 ) ([]PlanEntry, error) {
@@ -279,7 +280,7 @@ func (j *Journal) WritePlan(
 	if newer >= 0 {
 		newest.Seq = all[newer].Seq
 	}
-	// An earlier try of ours may have overtaken this one: then our record is in the list.
+	// An earlier try of this write may have been stored: then the list has the record.
 	if outcome.Of(answer, last, newest) == outcome.Overtaken {
 		return all[newer:], nil
 	}
@@ -312,8 +313,8 @@ type ResultEntry struct {
 }
 
 // Known is what the journal holds about calls of a batch: the newest record of those that claim,
-// the result of those that do not, and which calls were handed back. Unread holds the errors of the
-// messages that cannot be read; a call record among them is in Records as [Unreadable].
+// the result of those that do not, and which calls were handed back. Unread has an error for each
+// message that cannot be read; if it is a call record, Records has it as [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
@@ -322,7 +323,7 @@ type Known struct {
 }
 
 // Calls returns what the journal holds about all calls of a batch, or about those at the given
-// indices. With indices it may be behind.
+// indices. With indices the answer may be out of date.
 func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) (Known, error) {
 	filters := func(verbs ...wire.Verb) []string {
 		var filters []string
@@ -337,7 +338,7 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 		return filters
 	}
 	each := j.conn.LastOfEach
-	// A poll may ask any replica: what it misses now it finds the next time.
+	// A poll may read from any replica, because the next poll finds what this one misses.
 	if len(indices) > 0 {
 		each = j.conn.Glance
 	}
@@ -375,7 +376,7 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		// The record still has its sequence: the record that ends the call is written behind it.
+		// The sequence is still of use: the record that ends the call is written behind it.
 		if err != nil {
 			entry = unreadable(key, msg)
 		}
@@ -389,8 +390,8 @@ func unreadable(key wire.CallKey, msg bus.Msg) CallEntry {
 	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: wire.CallRecord{State: Unreadable}}
 }
 
-// WriteHandBack records that the frozen input of a call is stricter than its plan. The first record
-// counts.
+// WriteHandBack records that the input of a call, as changed by hooks, needs stricter treatment
+// than planned. The first such record counts.
 func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire.HandBack) error {
 	back.V = messages.Version
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbHand, key), nil, rawjson.MustMarshal(back), 0)
@@ -400,9 +401,9 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 	return nil
 }
 
-// acceptedHeader on a stored reply holds the sequence and the time in the log of the batch that it
-// answers. A batch that is submitted again has another sequence, and in a recreated log another
-// time.
+// acceptedHeader of a stored reply holds the sequence and the time of its batch in the log. They
+// tell the batch from one that is submitted again, which has another sequence, or in a recreated
+// log another time.
 const acceptedHeader = "Toolfleet-Accepted"
 
 // mark is the value of acceptedHeader for a batch.
@@ -410,8 +411,8 @@ func (a Accepted) mark() string {
 	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
 }
 
-// answered returns the sequence and the time of the batch that a stored reply answers; zero if the
-// reply does not say.
+// answered returns the sequence and the time of the batch that a stored reply answers, or zero if
+// the reply does not say.
 func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
 	seq, err := strconv.ParseUint(place, 10, 64)
@@ -424,9 +425,9 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	return seq, stored
 }
 
-// WriteReply stores the reply of a batch and returns the stored bytes: these, or those that were
-// first. The server itself publishes them on the reply subject. A reply that is too large for a
-// message goes to the object store, and the stored reply refers to it.
+// WriteReply stores the reply of a batch and returns the stored bytes: these, or those of an
+// earlier reply. The server itself publishes them on the reply subject. A reply that is too large
+// for a message goes to the object store, and the stored reply refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
 	key, body := a.Key, rawjson.MustMarshal(reply)
 	if len(body) > j.inline() {
@@ -461,10 +462,10 @@ func (j *Journal) Reply(ctx context.Context, key wire.BatchKey) ([]byte, bool, e
 type StoredReply struct {
 	Body   []byte
 	Stored time.Time
-	Own    bool // it is that batch's own; else it answered an earlier one with the same id
+	Own    bool // the reply is this batch's own; else an earlier batch with the same id got it
 }
 
-// ReplyTo is Reply for a batch in the log.
+// ReplyTo returns the stored reply to a batch in the log.
 func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (reply StoredReply, found bool, err error) {
 	msg, found, err := j.replyTo(ctx, a.Key)
 	return StoredReply{msg.Data, msg.Time, found && msg.Header.Get(acceptedHeader) == a.mark()}, found, err
@@ -481,7 +482,8 @@ func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool
 	return msg, true, nil
 }
 
-// FullReply returns the whole body of a stored reply, also if that holds only a ref.
+// FullReply returns the whole body of a stored reply. If that holds only a ref, it reads the
+// object.
 func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
@@ -504,7 +506,7 @@ func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, b
 	return j.first(ctx, j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
 }
 
-// Open returns a batch while it is not finished.
+// Open returns a batch that is still in the log.
 func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, error) {
 	return j.first(ctx, j.names.Of(wire.VerbBatch, key))
 }
@@ -522,14 +524,14 @@ func (j *Journal) first(ctx context.Context, filter string) (Accepted, bool, err
 	return a, err == nil, err
 }
 
-// Accepted decodes a message of the log. It fails if the subject holds no address.
+// Accepted decodes a message of the log. It returns an error if the subject is not that of a batch.
 func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 	_, key, err := j.names.Batch(msg.Subject)
 	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
 }
 
-// Remove takes a finished batch out of the log. A restarted server may reuse the sequence of a
-// removed batch for a new one, so Remove first checks which batch is stored there.
+// Remove takes a finished batch out of the log. A restarted server may give the sequence of a
+// removed batch to a new one, so Remove first checks which batch is there.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	there, err := j.conn.NewestAt(ctx, j.names.Stream(bus.Batches), a.Seq)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -547,8 +549,8 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// DeadLetter dead-letters a message that cannot be processed, with the reason. The dead letter
-// keeps as much of the message as fits, for people to inspect.
+// DeadLetter stores a message that cannot be processed as a dead letter, with the reason and as
+// much of the message as fits, for people to inspect.
 func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) error {
 	letter := wire.DeadLetter{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
@@ -580,8 +582,8 @@ func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, e
 	return entries, nil
 }
 
-// Input returns the arguments with this hash from the records of a call, which hold them if they
-// differ from those that were sent. It returns nil when no record holds them.
+// Input returns the arguments with this hash from the records of a call, or nil if no record has
+// them. Records hold arguments that differ from those that the agent sent.
 func (j *Journal) Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {

@@ -12,17 +12,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxInline is the largest outcome that is stored in a record, in bytes. A larger one goes to the
-// object store.
+// MaxInline is the largest outcome, in bytes, that a record holds. A larger one goes to the object
+// store.
 const MaxInline = 256 << 10
 
 // inline returns the size of the largest body that fits into one message.
 func (j *Journal) inline() int { return j.conn.MaxBody() }
 
-// MaxOutcome returns the size of the largest outcome that is stored in a record here, in bytes.
+// MaxOutcome returns the size of the largest outcome, in bytes, that a record holds on this server.
 func (j *Journal) MaxOutcome() int { return min(MaxInline, j.inline()) }
 
-// Offload moves an outcome that is too large for a record to the object store, and leaves its ref.
+// Offload moves an outcome that is too large for a record to the object store. The result keeps its
+// ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	limit := j.MaxOutcome()
 	if len(result.Output) <= limit && len(rawjson.MustMarshal(result.Outcome)) <= limit {
@@ -41,8 +42,8 @@ func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
 	return nil
 }
 
-// shrink offloads the largest outcomes until the record that holds them fits into a message. The
-// error is bus.ErrTooLarge if the record is too large even without outcomes.
+// shrink offloads the largest outcomes until the record that holds them fits into a message. It
+// returns bus.ErrTooLarge if the record does not even fit without outcomes.
 func (j *Journal) shrink(ctx context.Context, results []messages.Result, size func() int) error {
 	for size() > j.inline() {
 		largest := -1
@@ -82,7 +83,7 @@ func (j *Journal) wholePlan(ctx context.Context, rec *wire.PlanRecord) error {
 		return nil
 	}
 	body, err := j.objects.Get(ctx, *rec.CallsRef)
-	if errors.Is(err, bus.ErrNotFound) { // for good: it outlives the plan
+	if errors.Is(err, bus.ErrNotFound) { // for good: the calls are kept longer than the plan
 		return fmt.Errorf("calls of a large plan: %w: %w", bus.ErrCorrupt, err)
 	}
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 )
 
 // The batches of a session run one at a time, so their replies are stored in the order of the log.
-// A place (a sequence in the stream of replies) therefore tells which batches have ended since,
-// whatever the clocks say.
+// A place (a sequence in the stream of replies) therefore separates the batches that have ended
+// from those that end later, whatever the clocks say.
 
-// Replied is a batch that has ended, with what its stored reply tells without the results.
+// Replied is a batch that has ended, with the parts of its reply that need no results.
 type Replied struct {
 	Key    wire.BatchKey
-	Place  uint64 // sequence among all replies
+	Place  uint64 // sequence in the stream of replies
 	Stored time.Time
-	Size   int              // bytes that were read for it
+	Size   int              // bytes that were read for this entry
 	Batch  messages.BatchID // "": the reply cannot be read
 	Status messages.ReplyStatus
 }
 
-// LastReplied returns the batch of a session that has ended last and whose reply is still kept.
+// LastReplied returns the newest stored reply of a session.
 func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Replied, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.OfSession(wire.VerbFinal, tenant, session)+".*")
 	if errors.Is(err, bus.ErrNotFound) {
@@ -39,8 +39,8 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 }
 
 // EachReplied calls each for every batch of a session whose reply is stored at or after from, the
-// oldest first, until each returns false. It holds a page of replies at a time. The server that
-// answers may be behind, so the newest replies may be missing.
+// oldest first, until each returns false. It holds one page of replies at a time. A replica that is
+// behind may answer, so the newest replies may be missing.
 func (j *Journal) EachReplied(
 	ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool),
 ) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Parse reads a file with at most maxBrackets opening brackets; 0 means any number. Its mistakes
-// are in the result.
+// Parse reads a file. It refuses a file with more than maxBrackets opening brackets; 0 means any
+// number. The mistakes that it finds are in the result.
 func Parse(name string, data []byte, maxBrackets int) *File {
 	f := &File{Name: name, source: string(data)}
 	if len(data) > MaxBytes {
@@ -54,8 +54,8 @@ func Parse(name string, data []byte, maxBrackets int) *File {
 	return f
 }
 
-// checkBrackets refuses deeply nested brackets before the parser sees them: it takes minutes for
-// them.
+// checkBrackets refuses deeply nested brackets before the parser sees them, because the parser
+// takes minutes for them.
 func (f *File) checkBrackets(tokens token.Tokens, most int) bool {
 	depth, all := 0, 0
 	for _, t := range tokens {
@@ -93,8 +93,8 @@ func (f *File) node(n ast.Node) Node {
 	case *ast.FloatNode:
 		return Node{at, number(n.Token.Value, n.Value), n.Token.Value, false}
 	case *ast.StringNode:
-		// The library reads large and exponential numbers as text. A text that looks like a number
-		// is quoted.
+		// The YAML library takes large and exponential numbers for text of the StringType. Quoted
+		// text has another type.
 		if n.Token.Type == token.StringType && isNumber(n.Value) {
 			return Node{at, json.Number(n.Value), n.Value, true}
 		}
@@ -146,7 +146,8 @@ func (f *File) members(values []*ast.MappingValueNode) []Member {
 	return members
 }
 
-// number keeps the digits as written, where JSON can write them so.
+// number returns a number with the digits as written if JSON allows that form, and else in the form
+// that Go prints.
 func number(text string, value any) json.Number {
 	if !isNumber(text) {
 		text = fmt.Sprint(value)

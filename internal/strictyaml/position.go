@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// nodePosition is the place where a reader sees the value start.
+// nodePosition returns the place where a reader sees the value start.
 func nodePosition(n ast.Node) Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -28,8 +28,8 @@ func tokenPosition(t *token.Token) Position {
 	return Position{t.Position.Line, t.Position.Column}
 }
 
-// scalarPosition is the place where a scalar begins. The library adds the blanks behind a plain
-// scalar to its column, so the column is computed from the blanks before it.
+// scalarPosition returns the place where a scalar begins. The library adds the blanks behind a
+// plain scalar to its column, so the column is computed from the blanks before it.
 func scalarPosition(t *token.Token) Position {
 	at := tokenPosition(t)
 	if t == nil || t.Prev == nil {
@@ -39,7 +39,7 @@ func scalarPosition(t *token.Token) Position {
 	blanks := t.Origin[:len(t.Origin)-len(strings.TrimLeft(t.Origin, " \t\r\n"))]
 	if newline := strings.LastIndexByte(blanks, '\n'); newline >= 0 {
 		column = len(blanks) - newline
-	} else if before := tokenPosition(t.Prev); before.Line == at.Line && len(t.Prev.Value) == 1 { // : or -
+	} else if before := tokenPosition(t.Prev); before.Line == at.Line && len(t.Prev.Value) == 1 { // ":" or "-"
 		column = before.Column + 1 + len(blanks)
 	}
 	return Position{at.Line, min(column, at.Column)}
@@ -50,7 +50,7 @@ func scalarPosition(t *token.Token) Position {
 // white space are counted in both. When the place cannot be found, it returns the start of the
 // value.
 func (f *File) Inside(at Position, text string, line, column int) Position {
-	before, all := 0, 0 // characters of the value, before the place and in all
+	before, all := 0, 0 // characters of the value: before the place, and all
 	for i, l := range strings.SplitAfter(text, "\n") {
 		for j, c := range []rune(l) {
 			if unicode.IsSpace(c) {
@@ -105,7 +105,7 @@ func (f *File) nth(at Position, n int) (Position, bool) {
 				return Position{at.Line + i, j + 1}, true
 			}
 			n--
-			// An escape: this and the next are one character.
+			// An escape is two runes of the source and one character of the value.
 			if quote == '"' && runes[j] == '\\' || quote == '\'' && runes[j] == '\'' {
 				j++
 			}

@@ -1,6 +1,6 @@
-// Package strictyaml reads the part of YAML that JSON can express: one document with text keys, no
-// duplicate keys, anchors, aliases, merge keys or tags. A [File] collects everything that is wrong
-// with a file, so that all of it is reported at once, each mistake with its line and column.
+// Package strictyaml reads the part of YAML that JSON can express: one document with text keys, and
+// without duplicate keys, anchors, aliases, merge keys and tags. A [File] collects all mistakes in
+// a file, each with its line and column, so that they are reported together.
 package strictyaml
 
 import (
@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// Bounds of a file.
+// Bounds on what a file may hold.
 const (
 	MaxBytes = 1 << 20
 	MaxDepth = 128 // nested brackets
@@ -23,8 +23,8 @@ const (
 // File is a YAML file: its value, and the mistakes in it.
 type File struct {
 	Name string // in error texts
-	// Root is complete only when Parse found no mistakes. The root of an empty file is null,
-	// without a position.
+	// Root is complete only if Parse found no mistake. The root of an empty file is null and has no
+	// position.
 	Root   Node
 	Errors []*Error
 
@@ -71,8 +71,8 @@ type Node struct {
 	Value any // nil, bool, json.Number, string, []Node or []Member
 	// Text is a scalar as it is written, without quotes; "" for null.
 	Text string
-	// IsText is true for a scalar that is text for YAML. Value is a number all the same where JSON
-	// reads the plain scalar as one, as in 1e3.
+	// IsText is true for a scalar that YAML reads as text. Value may still be a number, when JSON
+	// reads the unquoted scalar as one: 1e3, for example.
 	IsText bool
 }
 
@@ -103,8 +103,8 @@ func (n Node) JSON() any {
 }
 
 // Find returns the value at a JSON pointer, and its path as error texts show it, for example
-// tools[0].name. Of a pointer that leads nowhere it follows the part that exists; found is false.
-// The key of a list's item stands where the item does.
+// tools[0].name. If the pointer leads nowhere, found is false and at is the last value that exists
+// on the way. The KeyAt of an item of a list is the place of the item.
 func (n Node) Find(pointer string) (at Member, path string, found bool) {
 	at = Member{KeyAt: n.Position, Node: n}
 	_, rest, more := strings.Cut(pointer, "/")
@@ -160,7 +160,7 @@ func (n Node) TypeName() string {
 	return "a mapping"
 }
 
-// Clip bounds what a file adds to an error text.
+// Clip shortens a text from a file for use in an error text.
 func Clip(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "..."

@@ -102,14 +102,14 @@ type Stop struct {
 
 func (s *Stop) Error() string { return s.Why() }
 
-// Why says who stopped the call and why, as the end of a sentence.
+// Why says who stopped the call and why, as the end of a sentence without its full stop.
 func (s *Stop) Why() string {
 	why := "it was aborted"
 	if s.By != "" {
 		why += " by " + s.By
 	}
 	if s.Reason != "" {
-		why += ": " + s.Reason
+		why += ": " + strings.TrimSuffix(s.Reason, ".")
 	}
 	return why
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// Metrics is what a worker counts. Its labels are bounded: tools come from the registry, hooks from
-// the config, and pools from the tools.
+// Metrics holds the metrics of a worker. The values of its labels are bounded: tools come from the
+// registry, hooks from the config, and pools from the tools.
 type Metrics struct {
 	calls       *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
@@ -76,7 +76,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ended counts a call. Its duration links to its trace as an exemplar, if the trace is recorded.
+// ended counts a call. If its trace is recorded, the trace's id is added to the duration as an
+// exemplar.
 func (m *Metrics) ended(ctx context.Context, pool string, r messages.Result) {
 	labels := []string{r.Tool, string(r.Kind), string(r.Status)}
 	m.calls.WithLabelValues(labels...).Inc()

@@ -10,23 +10,23 @@ import (
 )
 
 // policyCheck compares this worker's policy with the policies of the coordinators. It logs each
-// difference once, and not for each job.
+// difference once, not for each job.
 type policyCheck struct {
 	version string // of this worker's policy; "": it has none
 	log     *slog.Logger
-	logged  sync.Map // versions of coordinators' policies that were logged
-	// idle is when it was last logged that no call is taken, in Unix nanoseconds; 0: not since
-	// calls were last taken.
+	logged  sync.Map // coordinators' policies that were logged, by version
+	// idle is when the log last said that no calls are taken, in Unix nanoseconds; 0: the log has
+	// said since that calls are taken again.
 	idle atomic.Int64
 }
 
-// fits reports whether a job may be taken. When the coordinator has a policy and this worker has
-// none, the worker refuses the job: it would run what the policy asks people about. A worker with
-// another policy than the coordinator's takes the job and decides by its own.
+// fits reports whether this worker may take a job. If the coordinator has a policy and this worker
+// has none, it may not: it would run calls that the policy asks people about. A worker with another
+// policy than the coordinator's takes the job and applies its own.
 func (p *policyCheck) fits(job wire.Job) bool {
 	if job.Policy == wire.PlatformPolicy(p.version) {
-		// When coordinators with and without a policy are there at once, each is logged at most
-		// once a minute.
+		// If there are coordinators with and without a policy at once, each is logged at most once
+		// a minute.
 		if at := p.idle.Load(); at != 0 && time.Since(time.Unix(0, at)) > time.Minute && p.idle.CompareAndSwap(at, 0) {
 			p.logged.Clear()
 			p.log.Warn("calls are taken again, and nothing is denied: neither this coordinator nor this worker has a policy")

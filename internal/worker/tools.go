@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/httptool"
 )
 
-// OpenTools registers the tools of a tools file, whose programs are relative to dir, and the file
-// tools (Read, Glob, Grep, Write, Edit, Bash) if there is a root. A tool of the file replaces a
-// builtin of the same name. The error joins everything that is wrong, with the lines of the file.
+// OpenTools registers the tools of a tools file, whose programs are relative to dir, and, if there
+// is a root, the file tools (Read, Glob, Grep, Write, Edit, Bash). A tool of the file replaces a
+// builtin of the same name. The error joins all mistakes, with the lines of the file.
 func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *builtin.Root) error {
 	var errs []error
 	for _, entry := range entries(file, root != nil) {
@@ -30,8 +30,8 @@ func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *bui
 	return errors.Join(errs...)
 }
 
-// Promises returns the definitions of the tools that OpenTools would register, without starting or
-// looking for anything. Plans and lists use it.
+// Promises returns the definitions of the tools that OpenTools would register. It starts nothing
+// and does not look for the programs. Plans and lists use it.
 func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	var tools []schemas.Tool
 	for _, entry := range entries(file, root) {
@@ -80,7 +80,7 @@ func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Roo
 	return reg.Add(promiseOf(entry), runner)
 }
 
-// openCheck makes the probe of an entry that has a check.
+// openCheck returns the probe of an entry that has a check.
 func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call) (tool.Probed, error), error) {
 	if request := entry.Check.HTTP; request != nil {
 		probe, err := httptool.NewProbe(*request, entry.Check.Timeout)
@@ -97,8 +97,8 @@ func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call
 	return probe.Probe, nil
 }
 
-// promiseOf returns the definition of an entry's tool. A file tool keeps its own values where the
-// entry sets none.
+// promiseOf returns the definition of an entry's tool. A file tool keeps its own value for each
+// field that the entry does not set.
 func promiseOf(entry schemas.Entry) schemas.Tool {
 	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
 		return entry.Tool
@@ -114,7 +114,7 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Pool = cmp.Or(given.Pool, own.Pool)
 	own.MaxOutput = cmp.Or(given.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(given.Truncate, own.Truncate)
-	// The file cannot relax a builtin that must run alone.
+	// A tools file cannot let a builtin overlap others that must run alone.
 	if own.ConcurrencySafe == nil || *own.ConcurrencySafe {
 		own.ConcurrencySafe = cmp.Or(given.ConcurrencySafe, own.ConcurrencySafe)
 		if given.SafeWhen != "" {

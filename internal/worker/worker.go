@@ -1,6 +1,5 @@
-// Package worker is the worker as a service on a connection. It announces the tools of a registry,
-// takes jobs from the lanes of their pools, takes each call through six phases and stores its
-// result.
+// Package worker serves tools over a connection. A worker announces the tools of a registry, takes
+// jobs from the lanes of their pools, takes each call through six phases and stores its result.
 //
 //	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks,
 //	permissions, execute, post-hooks) -> tool (what the call is for)
@@ -39,50 +38,50 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// Config holds the tunables of a Worker. The zero value works.
+// Config holds the settings of a Worker. The zero value works.
 type Config struct {
-	// In records, events and status. Default: the host's name and a random part.
+	// Name is in records, events and status. Default: the host's name and a random part.
 	Name    string
 	Version string // of the program, for status
-	Slots   int    // calls of one pool at once. Default 10
-	// AckWait is how long the broker waits for a sign of life before it delivers a job again.
-	// Default 10 s.
+	Slots   int    // calls of one pool that may run at once. Default 10
+	// AckWait is how long the broker waits for a sign of life of the worker before it delivers a
+	// job again. Default 10 s.
 	AckWait time.Duration
 	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
-	// Grace is the time between the end of a tool and the end of its lease. Default 2 s, but at
+	// Grace is the time between when a tool is ended and the end of its lease. Default 2 s, but at
 	// most a fifth of Lease.
 	Grace time.Duration
-	// Drain is how long running calls may go on after the context of Run has ended. Default 30 s.
+	// Drain is how long running calls may continue after the context of Run has ended. Default 30
+	// s.
 	Drain time.Duration
 	Hurry <-chan struct{} // closing it ends the drain at once. May be nil
-	// Poison is how many deliveries of one job may be lost with their worker before the call fails.
-	// Default 5.
+	// Poison is how many deliveries of one job may be lost with their workers before the call
+	// fails. Default 5.
 	Poison   int
-	Announce time.Duration // between two presence announcements. Default 10 s
-	Hooks    hook.Set      // what runs before and after each call
+	Announce time.Duration // time between two presence announcements. Default 10 s
+	Hooks    hook.Set      // run before and after each call
 	// Rules decides what is allowed. The zero value allows everything and has no version. A worker
-	// without a version takes no calls from a coordinator that has a policy.
+	// without a version takes no calls of a coordinator that has a policy.
 	Rules permission.Rules
-	// Audit says how lines of the audit log are made.
+	// Audit holds the settings of the audit log.
 	Audit audit.Config
-	// Approvals knows the people whose agreement counts where a person has to allow a call. Nil:
-	// such calls are refused.
+	// Approvals knows the people whose approval counts. Nil: a call that needs an approval is
+	// refused.
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
-	Pools       map[string]int // fleet-wide bound on calls in flight, by pool; 0: none
+	Pools       map[string]int // bound on calls in flight in the whole fleet, by pool; 0: none
 	Provision   provision.Config
-	OnReady     func()       // called once, when calls are taken. May be nil
+	OnReady     func()       // called once the worker takes calls. May be nil
 	Logger      *slog.Logger // nil: silent
 	Metrics     *Metrics     // nil: silent
-	// Tracer makes the spans of calls. Nil: no spans, and the trace context of the job is passed on
-	// to tools and hooks.
+	// Tracer makes the spans of calls. Nil: there are no spans, but tools and hooks get the trace
+	// context of the job.
 	Tracer trace.Tracer
-	// TraceContent puts arguments and results into spans, the first 16 KiB of each.
+	// TraceContent puts the first 16 KiB of arguments and results into spans.
 	TraceContent bool
 }
 
-// DefaultConfig returns the values that stand for fields that are zero. The default of Grace
-// follows from Lease.
+// DefaultConfig returns the defaults of the fields. The default of Grace depends on Lease.
 func DefaultConfig() Config {
 	calls := lane.DefaultConfig()
 	return Config{
@@ -125,11 +124,11 @@ type Worker struct {
 	cfg      Config
 	consumer *lane.Consumer
 	started  time.Time
-	serving  atomic.Bool // the tools are announced and jobs are taken
+	serving  atomic.Bool // the tools are announced, and the worker takes jobs
 }
 
 // New makes a worker on conn, which the caller closes after the worker has ended. The registry must
-// not change any more. The error joins everything that is wrong with the config.
+// not change any more. The error joins all mistakes in the config.
 func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	var errs []error
@@ -162,8 +161,8 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// Run serves until ctx ends. It then takes no more calls and gives the running ones Config.Drain to
-// end.
+// Run serves until ctx ends. It then takes no more calls, and gives the running ones Config.Drain
+// to end.
 func (w *Worker) Run(ctx context.Context) error {
 	pools := w.pools()
 	consumers, err := w.consumers(pools)
@@ -172,7 +171,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped before it began
+			return nil // ctx ended before Run could start
 		}
 		return err
 	}
@@ -196,7 +195,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// consumers returns what the worker pulls from, one for each pool.
+// consumers returns the consumers that the worker pulls from, one for each pool.
 func (w *Worker) consumers(pools []string) (consumers []provision.Consumer, err error) {
 	for _, pool := range pools {
 		consumer, err := provision.PoolConsumer(w.conn.Names(), pool, w.cfg.AckWait, w.cfg.Pools[pool])
@@ -208,8 +207,8 @@ func (w *Worker) consumers(pools []string) (consumers []provision.Consumer, err 
 	return consumers, nil
 }
 
-// prepare hides this process from the commands it runs, creates what is missing on the server and
-// announces the tools.
+// prepare hides this process from the commands that it runs, makes what is missing on the server,
+// and announces the tools.
 func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -220,10 +219,10 @@ func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) er
 	return provision.Patiently(ctx, w.announce)
 }
 
-// Ready reports whether calls are taken: the connection is up and the tools are announced.
+// Ready reports whether the worker takes calls: it is connected, and its tools are announced.
 func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 
-// Busy returns how many calls are running here.
+// Busy returns how many calls this worker runs.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
 func (w *Worker) pools() []string {
@@ -237,8 +236,7 @@ func (w *Worker) pools() []string {
 	return pools
 }
 
-// announce makes the tools known to every coordinator. Announced tools stay known after the worker
-// has gone.
+// announce makes the tools known to every coordinator. They stay known after the worker has ended.
 func (w *Worker) announce(ctx context.Context) error {
 	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketTools))
 	if err != nil {
@@ -299,15 +297,15 @@ func (w *Worker) stayPresent(ctx context.Context, pools []string) {
 	}
 }
 
-// served is the registry and the pipeline as the lane sees them.
+// served shows the registry and the pipeline to the lane.
 type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline
 	policy   *policyCheck
 }
 
-// Serves refuses a job whose definition differs from the one served here, or that the policy check
-// refuses.
+// Serves returns how to run a job here. ok is false if the job's definition of the tool differs
+// from the worker's, or the policy check refuses the job.
 func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Lookup(job.Tool)
 	service = lane.Service{Claims: t.Kind == messages.KindWrite, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
@@ -320,8 +318,8 @@ func (s served) Run(
 	return s.phases.Run(ctx, job, prior, claim, emit)
 }
 
-// write stores an audit line that a call waits for. A broken connection gets about three seconds
-// (five tries) to come back, because a call that a person has allowed should not fail for it.
+// write stores an audit line that a call waits for. It tries five times in about three seconds, so
+// that a short loss of the connection does not fail a call that a person has approved.
 func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
 		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {

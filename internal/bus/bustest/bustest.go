@@ -1,5 +1,5 @@
-// Package bustest has what the tests of package bus and of the packages below it share: connections
-// to a new server, and a pool with jobs.
+// Package bustest holds helpers for the tests of package bus and of the packages below it:
+// connections to a new server, and a pool with jobs.
 package bustest
 
 import (
@@ -32,7 +32,7 @@ func Connect(tb testing.TB, srv *devserver.Server) *bus.Conn {
 	return c
 }
 
-// Dial is Connect to a server that is named by its URL.
+// Dial connects to a server by its URL. The connection closes with the test.
 func Dial(t *testing.T, url string) *bus.Conn {
 	t.Helper()
 	c, err := bus.Connect(t.Context(), bus.Options{URL: url})
@@ -43,7 +43,7 @@ func Dial(t *testing.T, url string) *bus.Conn {
 	return c
 }
 
-// Fleet is a connection to a new server with all streams.
+// Fleet connects to a new server that has all streams.
 func Fleet(tb testing.TB, options ...natstest.Option) *bus.Conn {
 	tb.Helper()
 	c := Connect(tb, natstest.Server(tb, options...))
@@ -59,12 +59,12 @@ func Provision(tb testing.TB, c *bus.Conn) {
 	}
 }
 
-// Replicated is a new cluster with all streams on all of its nodes.
+// Replicated starts a cluster with all streams on all of its nodes.
 func Replicated(t *testing.T) *natstest.Cluster {
 	t.Helper()
 	cl := natstest.StartCluster(t, natstest.Fast)
 	c := Dial(t, cl.URL())
-	// Each of the streams elects a leader.
+	// The timeout is long because each of the streams elects a leader.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := provision.Ensure(ctx, c, provision.Config{Replicas: natstest.Nodes}); err != nil {
@@ -73,7 +73,7 @@ func Replicated(t *testing.T) *natstest.Cluster {
 	return cl
 }
 
-// Raw is a NATS client without package bus in between: it shows what an operator's tool sees.
+// Raw connects a plain NATS client, which sees what an operator's tool sees.
 func Raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 	tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(srv))
@@ -88,7 +88,7 @@ func Raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 	return js
 }
 
-// Key is the address of a batch of one tenant.
+// Key returns the key of a batch.
 func Key(session, batch string) wire.BatchKey {
 	return wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
 }
@@ -105,10 +105,10 @@ func Receive[T any](tb testing.TB, ch <-chan T) T {
 	}
 }
 
-// Pool is the pool of the tests.
+// Pool is the name of the pool in tests.
 const Pool = "default"
 
-// Workshop has the streams and the consumer of a pool.
+// Workshop connects to a server and makes the streams and the consumer of a pool.
 func Workshop(t *testing.T, srv *devserver.Server, ackWait time.Duration) *bus.Conn {
 	t.Helper()
 	c := Connect(t, srv)
@@ -129,12 +129,12 @@ func EnsurePool(t *testing.T, c *bus.Conn, ackWait time.Duration) {
 	}
 }
 
-// Job is the subject of the i-th job: every third one is a write.
+// Job returns the subject of the i-th job. Every third job is a write.
 func Job(c *bus.Conn, i int) string {
 	return c.Names().Lane(i%3 == 0, Pool, Key("s", fmt.Sprint("b", i)).Call(i))
 }
 
-// SendJobs stores the jobs from (included) to (excluded).
+// SendJobs stores the jobs with the numbers from <= i < to.
 func SendJobs(t *testing.T, c *bus.Conn, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -144,7 +144,7 @@ func SendJobs(t *testing.T, c *bus.Conn, from, to int) {
 	}
 }
 
-// Until waits in simulated time.
+// Until waits in simulated time until ok returns true.
 func Until(t *testing.T, what string, limit time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -154,7 +154,7 @@ func Until(t *testing.T, what string, limit time.Duration, ok func() bool) {
 	}
 }
 
-// Pull runs a puller until the test ends, or until stop, which waits for Run.
+// Pull runs a puller until the test ends, or until stop is called, which waits for Run.
 func Pull(t *testing.T, c *bus.Conn, slots *pull.Slots, handle func(*pull.Delivery)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -1,4 +1,4 @@
-// Package inspect tells how a server, a stream, a consumer or a pool of workers is doing.
+// Package inspect reads the state of a server, a stream, a consumer or a pool of workers.
 package inspect
 
 import (
@@ -21,8 +21,8 @@ type ServerState struct {
 	Time      time.Time `json:"time"`
 }
 
-// Server asks the server for its state. Servers before 2.11, and servers that this user may not
-// ask, do not tell it.
+// Server asks the connected server for its state. Servers before 2.11 do not tell it, and others
+// only to users that may ask.
 func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 	var info struct {
 		Server ServerState `json:"server"`
@@ -36,7 +36,7 @@ func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 // StreamState is what a stream holds.
 type StreamState struct {
 	Messages, Bytes       uint64
-	MaxMessages, MaxBytes int64 // 0 or less: no bound of its own
+	MaxMessages, MaxBytes int64 // 0 or less: no bound
 }
 
 // Stream returns what a stream holds, and its bounds.
@@ -57,14 +57,14 @@ func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error
 	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes}, nil
 }
 
-// ConsumerState is how far a consumer has come.
+// ConsumerState says how far a consumer has come.
 type ConsumerState struct {
 	Delivered struct {
 		Stream uint64 `json:"stream_seq"` // the newest message that was delivered to any worker
 	} `json:"delivered"`
 	Pending  uint64 `json:"num_pending"`     // messages that were never delivered
-	InFlight uint64 `json:"num_ack_pending"` // in hand, or given back with a delay
-	Waiting  int    `json:"num_waiting"`     // pull requests that wait for messages
+	InFlight uint64 `json:"num_ack_pending"` // delivered and not settled, or given back with a delay
+	Waiting  int    `json:"num_waiting"`     // pull requests that wait for a message
 }
 
 // Consumer returns how far a consumer has come. The error is bus.ErrNotFound when the consumer does
@@ -84,12 +84,12 @@ func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s Consumer
 type Queue struct {
 	Pending  uint64    // never delivered
 	InFlight uint64    // delivered and not settled, or given back with a delay
-	Oldest   time.Time // when the oldest pending one was stored; zero when none is pending
+	Oldest   time.Time // when the oldest pending job was stored; zero: none is pending
 }
 
-// Pool counts the jobs of a pool. When the pool's durable is missing (the server has restarted and
-// no worker has come since), every job of the pool counts as pending. A replica that is behind may
-// answer.
+// Pool counts the jobs of a pool. If the pool's durable consumer is missing, because the server has
+// restarted and no worker has come since, every job of the pool counts as pending. A replica that
+// is behind may answer.
 func Pool(ctx context.Context, c *bus.Conn, pool string) (q Queue, err error) {
 	durable, err := provision.PoolConsumer(c.Names(), pool, 0, 0)
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 const (
 	// transferTimeout bounds the transfer of an object whose context has no deadline.
 	transferTimeout = time.Minute
-	// chunkSize is the most bytes of an object that one message carries.
+	// chunkSize is how many bytes of an object one message holds at most.
 	chunkSize = 512 << 10
 )
 
-// Store is the object store of a fleet. Its stream is made by package provision.
+// Store is the object store of a fleet. Package provision makes its stream.
 type Store struct {
 	conn *bus.Conn
 	name string // of the store
@@ -34,13 +34,13 @@ type Store struct {
 // In returns the object store of the fleet that conn is connected to.
 func In(conn *bus.Conn) Store { return Store{conn, conn.Names().Stream(bus.Objects)} }
 
-// Put stores a body under its digest, for longer than a reply is kept. Storing the same body again
-// in the first half of the object's life does nothing.
+// Put stores a body under its digest, for longer than any reply is kept. Storing the same body
+// again in the first half of the object's life does nothing.
 //
-// The layout is that of a NATS object store, so that the NATS tools can read it. The client
-// library's own Put is not used: it removes the chunks that it replaces. With two writers of the
-// same body at the same moment, one would remove the chunks that a reader is reading, and the
-// reader would wait for ever. Here old chunks only age out.
+// The layout is that of a NATS object store, so that the NATS tools can read it. The client library
+// has a Put, but that removes the chunks that it replaces. If two writers stored the same body at
+// the same moment, one would remove the chunks that a reader is reading, and the reader would wait
+// for ever. Here old chunks only age out.
 func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -58,7 +58,7 @@ func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	return ref, nil
 }
 
-// dropChunks frees the space of an object that could not be stored whole. Chunks that it cannot
+// dropChunks removes the chunks of an object that could not be stored whole. Chunks that it cannot
 // remove age out.
 func (s Store) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bus.CallTimeout)
@@ -69,7 +69,7 @@ func (s Store) dropChunks(ctx context.Context, nuid string) {
 	}
 }
 
-// put stores the chunks first, then the entry that names them: an object that can be found is
+// put stores the chunks first, and then the entry that names them. So an object that is found is
 // whole.
 func (s Store) put(ctx context.Context, name string, data []byte) error {
 	sum := sha256.Sum256(data)
@@ -115,11 +115,11 @@ func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 }
 
 // Get reads a body and checks that it has the digest and size of ref. The error is bus.ErrNotFound
-// when the body was never stored or has aged out, and bus.ErrCorrupt when its bytes are not those
+// if the body was never stored or has aged out, and bus.ErrCorrupt if the bytes differ from those
 // that were stored.
 //
-// The client library's own Get is not used: it reads from the nearest replica. When that replica is
-// behind, a new object is not found or is cut short.
+// The client library has a Get, but that reads from the nearest replica. If the replica is behind,
+// it does not find a new object, or cuts it short.
 func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -146,12 +146,12 @@ func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	return data, nil
 }
 
-// entry is the subject of an object's entry.
+// entry returns the subject of an object's entry.
 func (s Store) entry(name string) string {
 	return "$O." + s.name + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// chunks is the subject of an object's chunks, by the id in its entry.
+// chunks returns the subject of an object's chunks. nuid is the id in its entry.
 func (s Store) chunks(nuid string) string {
 	return "$O." + s.name + ".C." + nuid
 }

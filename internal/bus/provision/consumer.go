@@ -24,9 +24,9 @@ const maxWaiting = 4096
 // again.
 const DefaultAckWait = 10 * time.Second
 
-// Consumer is a durable that many processes pull from. Each message is acknowledged on its own, and
-// the server never gives up on a message: the process that pulls recognizes poison by the journal,
-// and ends it there.
+// Consumer is a durable consumer that many processes pull from. Each message is acknowledged on its
+// own. The server never gives up on a message: the process that pulls it finds in the journal
+// whether it is poison, and ends it.
 type Consumer struct {
 	Stream  string   // whole name
 	Name    string   // of the durable
@@ -34,23 +34,23 @@ type Consumer struct {
 	// AckWait is how long a delivery may go without a sign of life before the server delivers it
 	// again. 0 = DefaultAckWait.
 	AckWait time.Duration
-	// MaxInFlight bounds the unsettled deliveries of the whole fleet. 0 = no bound.
+	// MaxInFlight bounds how many deliveries may be unsettled in the whole fleet. 0 = no bound.
 	MaxInFlight int
-	// InMemory makes a durable that is lost with the server; the messages left in the stream are
-	// then delivered again. A stream that is not synced needs it: a durable on disk may remember
-	// the acknowledgement of a message that the stream got back with the restart. It would never
-	// deliver that message, and the message's subject would stay taken.
+	// InMemory makes a consumer that is lost when the server ends; the server then delivers all
+	// messages of the stream again. A stream that is not synced needs it. After a power loss such a
+	// stream may have a message back that a consumer on disk counts as acknowledged: the consumer
+	// would never deliver it, and the message's subject would stay taken.
 	InMemory bool
 }
 
-// BatchesConsumer is the durable of the log. It has no bound in flight: a batch that waits for its
-// turn must not keep others from being seen.
+// BatchesConsumer returns the durable consumer of the log. It has no bound in flight, so that a
+// batch that waits for its turn does not hold up others.
 func BatchesConsumer(n wire.Names, ackWait time.Duration) Consumer {
 	return Consumer{Stream: n.Stream(bus.Batches), Name: bus.CoordinatorsConsumer, AckWait: ackWait}
 }
 
-// PoolConsumer is the durable of a pool of workers, named after the pool. It delivers the pool's
-// reads and writes.
+// PoolConsumer returns the durable consumer of a pool of workers, named after the pool. It delivers
+// the pool's reads and writes.
 func PoolConsumer(n wire.Names, pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
 	if !messages.IsToken(pool) {
 		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
@@ -62,9 +62,9 @@ func PoolConsumer(n wire.Names, pool string, ackWait time.Duration, maxInFlight 
 	}, nil
 }
 
-// EnsureConsumer makes a durable, or updates the times and bounds of an existing one. A durable
-// with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the other storage
-// is deleted and made anew, because the server cannot change that.
+// EnsureConsumer makes a durable consumer, or updates the times and bounds of an existing one. An
+// existing one with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the
+// other storage is deleted and made anew, because the server cannot change that.
 func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 		if err := checkConsumer(want, is, config); err != nil {
 			return err
 		}
-		if is.MemoryStorage != config.MemoryStorage { // cannot be changed
+		if is.MemoryStorage != config.MemoryStorage { // the server cannot change it
 			if err := c.JetStream().DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
 			}

@@ -1,8 +1,8 @@
 // Package provision makes the streams, buckets and durable consumers of a fleet, checks those that
-// are there, and makes again what a server lost.
+// exist, and makes those again that a server has lost.
 //
-// A stream that holds the truth is made only on a new server: when it is missing later, a person
-// has to find out where it went.
+// It makes a stream that holds the truth only on a new server. If such a stream is missing later, a
+// person has to find out where it went.
 package provision
 
 import (
@@ -20,21 +20,20 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Config says how long and how safely messages are kept. The zero value is the default fleet.
+// Config says how long and how safely messages are kept. The zero value has the defaults.
 type Config struct {
 	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
-	// BatchTTL is how long a batch may live, not counting its waits for people, which at most
-	// double it. Its records are kept three times as long. 0 = 1 h
+	// BatchTTL is how long a batch may live, without its waits for people, which at most double it.
+	// Its records are kept three times as long. 0 = 1 h
 	BatchTTL  time.Duration
 	ReplyTTL  time.Duration // how long replies and their batch ids are kept. 0 = 24 h
 	AuditTTL  time.Duration // 0 = 30 days
 	DeadTTL   time.Duration // 0 = 7 days
-	WorkerTTL time.Duration // presence after a worker's last announcement. 0 = 30 s
-	// MaxBatches bounds the log. When it is full, further batches are refused at the publish. 0 =
-	// no bound.
+	WorkerTTL time.Duration // how long a worker counts as present after an announcement. 0 = 30 s
+	// MaxBatches bounds the log. When it is full, the stream refuses further batches. 0 = no bound.
 	MaxBatches int64
 	// MaxBytes bounds each stream and bucket by name (bus.Batches, Calls...), in bytes. A full one
-	// refuses new messages; it never drops old ones. Missing = no bound but the server's.
+	// refuses new messages; it never drops old ones. A missing name = no bound but the server's.
 	MaxBytes map[string]int64
 }
 
@@ -55,16 +54,16 @@ func (p Config) WithDefaults() Config {
 	return p
 }
 
-// Ensure makes the streams, buckets and durables that are missing and checks the existing ones. A
-// difference that would break a promise is a *bus.Mismatch, and the stream is left alone. A stream
-// that held the truth and is gone is a *LostStream and is not made.
+// Ensure makes the streams, buckets and consumers that are missing, and checks the existing ones. A
+// difference that would break a promise is a *bus.Mismatch, and the stream stays as it is. A stream
+// that held the truth and is gone is a *LostStream, and is not made.
 //
-// An operator may set these without asking: limits (every stream refuses when full), placement,
-// compression, more replicas, longer ages, and syncing where Ensure would not sync. An age that
-// is too short is lengthened, and a wanted bound is set where there is none.
+// An operator may change these: limits (every stream refuses when full), placement, compression,
+// more replicas, longer ages, and syncing of a stream that Ensure would not sync. Ensure lengthens
+// an age that is too short, and sets a wanted bound if there is none.
 //
-// Ensure waits for a server that is still starting, as [Patiently] does. When this user may not
-// make a missing stream, it waits in the same way for a user who may.
+// Ensure waits for a server that is still starting, as [Patiently] does. If this user may not make
+// a missing stream, it waits in the same way for another process to make it.
 func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -81,7 +80,7 @@ func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) e
 			return err
 		}
 	}
-	c.Now(ctx) // so that not even the first decision goes by our own clock
+	c.Now(ctx) // so that even the first decision uses the server's clock
 	return nil
 }
 
@@ -93,7 +92,7 @@ func Patiently(ctx context.Context, try func(context.Context) error) error {
 	return bus.Retry(ctx, bus.Backoff{First: startPause, Most: startPause, Jitter: true, Again: notReady}, func() error { return try(ctx) })
 }
 
-// waiting adds the deadline of a wait for a server, when the caller has set none.
+// waiting adds startTimeout to ctx if it has no deadline.
 func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -106,15 +105,16 @@ const (
 	startPause   = 100 * time.Millisecond // between two tries
 )
 
-// errNotOurs: a stream is missing that this user may not make. Ensure waits for a user who may.
+// errNotOurs: a stream is missing that this user may not make. Ensure waits for another process to
+// make it.
 var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
 // notReady reports whether err shows a server or a cluster that is still starting, or a stream that
 // another user has to make first.
 func notReady(err error) bool { return errors.Is(err, errNotOurs) || bus.NotReady(err) }
 
-// streams returns the configuration of every stream and bucket. docs/architecture.md has them as a
-// table.
+// streams returns the configuration of every stream and bucket. docs/architecture.md has a table of
+// them.
 func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	stream := func(name string, maxAge time.Duration, subjects ...string) jetstream.StreamConfig {
 		return jetstream.StreamConfig{
@@ -127,8 +127,8 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		s.Retention, s.MaxMsgsPerSubject, s.DiscardNewPerSubject = jetstream.WorkQueuePolicy, 1, true
 		return s
 	}
-	// remade marks a stream that can be made again. With one replica it is not synced; with three
-	// that option does not exist.
+	// remade marks a stream that KeepRemade may make again. With one replica it is not synced; with
+	// three that option does not exist.
 	remade := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		if p.Replicas == 1 {
 			s.PersistMode = jetstream.AsyncPersistMode
@@ -143,21 +143,21 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 
 	batches := queue(bus.Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
-	// The window is as short as the server allows: a publish taken for a duplicate of a finished
-	// batch would be acknowledged, and its agent would wait for ever.
+	// The window for duplicates is as short as the server allows. If the server took a batch for a
+	// duplicate of a finished one, it would acknowledge it, and the agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
 	replies := stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
 	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
-	// A marker takes the place of an entry that has aged out, so that watchers are told.
+	// The server puts a marker in the place of an entry that has aged out, so that watchers see it.
 	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
 
 	objects := stream(bus.Objects, objectTTL(p), "$O."+n.Stream(bus.Objects)+".C.>", "$O."+n.Stream(bus.Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
 
-	// The log comes last: when it takes the first batch, the other streams are there.
+	// The log comes last, so that all other streams exist when it takes the first batch.
 	return []jetstream.StreamConfig{
 		remade(queue(bus.Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
 		stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
@@ -169,19 +169,19 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		bucket(bus.BucketTools, 0),
 		bucket(bus.BucketKeys, 0),
 		workers,
-		// No question outlives its batch. A missing entry is written again when its batch is next
-		// looked at.
+		// No question outlives its batch. If an entry is missing, the next driver of the batch
+		// writes it again.
 		remade(bucket(bus.BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
 }
 
-// objectTTL is twice the life of the longest record that refers to an object: an object that is put
-// again is left as it is for the first half of its life.
+// objectTTL returns the life of an object: twice that of the longest record that refers to one. An
+// object that is put again in the first half of its life is not stored anew.
 func objectTTL(p Config) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
-// limit is n in the server's terms: there 0 means no limit, and is stored as -1.
+// limit returns n as the server stores it: -1 instead of 0 means no limit.
 func limit(n int64) int64 {
 	if n <= 0 {
 		return -1
@@ -191,7 +191,7 @@ func limit(n int64) int64 {
 
 // ensureStream makes a stream, or checks and adjusts the existing one.
 func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig) error {
-	// A cluster without a leader does not answer at all.
+	// A cluster without a leader does not answer.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	s, err := c.JetStream().Stream(ctx, want.Name)
@@ -213,7 +213,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	if err := checkStream(have, want); err != nil {
 		return err
 	}
-	// A user who may not update leaves that to a user who may.
+	// A user who may not update leaves that to another process.
 	if !adjust(&have, want) || !c.May(ctx, "$JS.API.STREAM.UPDATE."+want.Name) {
 		return nil
 	}
@@ -223,7 +223,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	return nil
 }
 
-// adjust lengthens an age that is too short, and sets a wanted bound where there is none: the
+// adjust lengthens an age that is too short, and sets a wanted bound if there is none, because the
 // process that made the stream may have had no bounds configured. It reports whether it changed
 // have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
@@ -298,7 +298,7 @@ func mismatch(thing, field string, have, want any) error {
 // writes as -1.
 func perSubject(s jetstream.StreamConfig) int64 { return max(s.MaxMsgsPerSubject, 0) }
 
-// shown is a value in the form in which error texts show it.
+// shown returns a value as error texts show it.
 func shown(v any) any {
 	switch v := v.(type) {
 	case *jetstream.RePublish:

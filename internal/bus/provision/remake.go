@@ -9,10 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// KeepRemade makes again, until ctx ends, what a server may have lost in a power cut or an operator
-// has deleted: the streams that are not synced, since none of them holds the truth, and the given
-// durables. It checks after every reconnect, and when a puller finds nothing to pull from. It never
-// makes a stream that holds the truth: a person has to find out where that went.
+// KeepRemade makes streams and consumers again that a server has lost in a power cut or an operator
+// has deleted, until ctx ends. It makes the given consumers, and the streams that are not synced;
+// none of these holds the truth. It checks after every reconnect, and when a puller finds nothing
+// to pull from. It never makes a stream that holds the truth: a person has to find out where that
+// went.
 func KeepRemade(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) {
 	again := make(chan struct{}, 1)
 	defer c.OnReconnect(func() {

@@ -13,14 +13,14 @@ import (
 )
 
 // Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term: the first
-// that succeeds counts, and settling again does nothing. An unsettled delivery comes again after
-// AckWait.
+// that succeeds counts, and later ones do nothing. The server delivers an unsettled message again
+// after AckWait.
 //
-// A delivery is a hint: it may come twice, to two workers at once. The server also accepts the
-// acknowledgement of a holder that it has given up on.
+// A delivery is a hint: two workers may have the same message at once. The server also accepts the
+// acknowledgement of a worker whose AckWait is over.
 type Delivery struct {
 	bus.Msg
-	Delivered int // how often the message was delivered, this time included
+	Delivered int // how many times the message was delivered, this time included
 
 	nc      *nats.Conn
 	settled atomic.Bool
@@ -43,11 +43,11 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 // Settled reports whether the delivery was settled.
 func (d *Delivery) Settled() bool { return d.settled.Load() }
 
-// Ack says that the message is dealt with, and does not wait for the server's confirmation. If the
-// acknowledgement is lost, the message comes again.
+// Ack says that the work on the message is done. It does not wait for the server's confirmation. If
+// the acknowledgement is lost, the message comes again.
 func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 
-// AckSync is Ack, but returns only once the server has confirmed it.
+// AckSync is like Ack, but returns only once the server has confirmed it.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.settle("ack", func() error {
 		ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
@@ -57,8 +57,8 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	})
 }
 
-// Nak gives the message back, to be delivered again after delay (0: at once). Until then it counts
-// as in flight.
+// Nak gives the message back, to be delivered again after delay (0: at once). Until then the
+// message counts as in flight.
 func (d *Delivery) Nak(delay time.Duration) error {
 	body := "-NAK"
 	if delay > 0 {
@@ -67,12 +67,12 @@ func (d *Delivery) Nak(delay time.Duration) error {
 	return d.settle("nak", d.send(body))
 }
 
-// Term removes the message although it was not dealt with: it is never delivered again.
+// Term removes the message although the work is not done. It is never delivered again.
 func (d *Delivery) Term(reason string) error {
 	return d.settle("term", d.send("+TERM "+reason))
 }
 
-// InProgress asks for another AckWait. It does nothing once the delivery is settled.
+// InProgress extends the delivery by another AckWait. It does nothing once the delivery is settled.
 func (d *Delivery) InProgress() error {
 	if d.Settled() {
 		return nil
@@ -87,7 +87,7 @@ func (d *Delivery) send(body string) func() error {
 	return func() error { return d.nc.Publish(d.Reply, []byte(body)) }
 }
 
-// settle sends a settlement unless another one was sent. A failed send leaves the delivery
+// settle sends a settlement unless one was sent before. A failed send leaves the delivery
 // unsettled, so that the caller can try again.
 func (d *Delivery) settle(what string, tell func() error) error {
 	if !d.settled.CompareAndSwap(false, true) {
@@ -108,6 +108,6 @@ type pullRequest struct {
 }
 
 func (r pullRequest) encode() []byte {
-	body, _ := json.Marshal(r) // three numbers
+	body, _ := json.Marshal(r) // cannot fail: three numbers
 	return body
 }

@@ -1,5 +1,5 @@
-// Package pull works on the messages of a durable consumer: a Puller asks for as many messages as
-// there are free Slots and hands each of them out as a Delivery, which its receiver settles.
+// Package pull takes messages from a durable consumer. A Puller asks for as many messages as there
+// are free Slots, and hands each one out as a Delivery, which its receiver settles.
 package pull
 
 import (
@@ -18,10 +18,10 @@ const (
 	// pullExpires is how long a pull request waits at the server.
 	pullExpires = 10 * time.Second
 	// pullHeartbeat is how often the server sends a heartbeat for a waiting pull request. After two
-	// missed ones the puller asks anew.
+	// missed ones the puller sends a new request.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
-	// Bounds of the wait before a failed pull is tried again.
+	// Bounds on the pause before a failed pull is tried again.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
 
@@ -34,7 +34,8 @@ type Puller struct {
 	stream, consumer string
 }
 
-// New binds to a durable, by the whole name of its stream. The durable need not exist yet.
+// New returns a puller for a durable consumer of a stream, both by their whole names. The consumer
+// need not exist yet.
 func New(conn *bus.Conn, stream, consumer string) *Puller {
 	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
@@ -44,8 +45,8 @@ func New(conn *bus.Conn, stream, consumer string) *Puller {
 // the server, lost connections and a consumer that is missing for a while.
 //
 // Run returns nil when ctx ends, and an error when the server no longer admits this user. Messages
-// that were delivered and not yet given to handle go back at once. Calls of handle may still be
-// running when Run returns: slots.Wait waits for them. The slots belong to one Run at a time.
+// that were delivered and not given to handle yet go back at once. Calls of handle may still be
+// running when Run returns: slots.Wait waits for them. Only one Run may use the slots at a time.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
 	defer p.conn.OnReconnect(func() {
@@ -74,7 +75,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		if p.turnedAway() {
 			return fmt.Errorf("pull from %s: the server lets this user in no more: %w", p.stream, p.nc.LastError())
 		}
-		if !errors.Is(err, bus.ErrDisconnected) { // the connection itself logs that
+		if !errors.Is(err, bus.ErrDisconnected) { // the connection logs that itself
 			p.conn.Logger().Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
 			if errors.Is(err, bus.ErrNoResponders) {
 				select {
@@ -85,7 +86,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		}
 		select {
 		case <-ctx.Done():
-		case <-lost: // connected again: no reason to wait
+		case <-lost: // connected again: pull at once
 		case <-time.After(bus.Jitter(backoff)):
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -93,8 +94,8 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// answers reports whether the server answers a ping. Over a connection that works in one direction
-// only, deliveries would get lost, so nothing should be pulled over it.
+// answers reports whether the server answers a ping. If the connection works in one direction only,
+// deliveries would get lost, so nothing is pulled over it.
 func (p *Puller) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -111,22 +112,21 @@ func (p *Puller) turnedAway() bool {
 	return p.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
-// inbox is a subscription for deliveries, with the count of messages that were asked for on it.
-// Once an inbox is given up, nothing that the server still sends to it is handled, so the count of
-// slots stays exact.
+// inbox is a subscription for deliveries, and counts the messages that were asked for on it. When
+// an inbox is given up, later messages on it are ignored, so the count of slots stays exact.
 type inbox struct {
 	p     *Puller
 	slots *Slots
 	sub   *nats.Subscription
 	in    chan *nats.Msg
-	asked int // slots taken for messages that have not come; owned by oneInbox
-	// heard: the server spoke or was asked since the silence timer was last reset; owned by
-	// oneInbox
+	asked int // slots that wait for a message; owned by oneInbox
+	// heard: the server has sent something, or was asked, since the silence timer was last reset;
+	// owned by oneInbox.
 	heard bool
 }
 
-// oneInbox pulls until ctx ends, the connection is lost, or the server answers something that only
-// a new inbox cures: then it returns an error. served reports whether anything was delivered.
+// oneInbox pulls until ctx ends, the connection is lost, or the server's answer makes a new inbox
+// necessary: then it returns an error. served: something was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.nc.ChanSubscribe(p.nc.NewInbox(), i.in); err != nil {
@@ -136,8 +136,8 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
-		// Get the channel before ask counts the free slots: a release in between then still wakes
-		// the select below.
+		// Get the channel before ask counts the free slots, so that a release in between still
+		// wakes the select below.
 		changed := slots.changed()
 		if err := i.ask(); err != nil {
 			return served, err
@@ -172,9 +172,9 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 	}
 }
 
-// ask sends one pull request for all free slots, but only when at least as many slots are free as
-// are already asked for. So one request covers several messages, and most slots never stand idle
-// while the last message of an earlier pull is awaited.
+// ask sends one pull request for all free slots, if at least as many slots are free as earlier
+// requests still wait for. So one request covers several messages, and at most half of the slots
+// stand idle while the rest of an earlier pull is on its way.
 func (i *inbox) ask() error {
 	if free := i.slots.Free(); free == 0 || free < i.asked {
 		return nil
@@ -192,8 +192,8 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// take reads a message of the inbox. It returns a delivery, or nil for a status that needs no
-// action of the caller, or an error that means: start over with a new inbox.
+// take reads a message of the inbox. It returns a delivery; or nil for a status that needs no
+// action; or an error, after which the caller starts over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	switch code := status.Of(m); code {
@@ -225,7 +225,7 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 }
 
 // end gives up the inbox, gives back the messages that have already arrived, and frees the slots
-// that were asked for.
+// that wait for a message.
 func (i *inbox) end() {
 	i.stopDeliveries()
 	for {
@@ -243,8 +243,8 @@ func (i *inbox) end() {
 }
 
 // stopDeliveries returns when no more deliveries can arrive, after at most a second. A delivery
-// that the server sends before it learns of the end would otherwise be lost here, and come again
-// only after its AckWait.
+// that the server sends before it learns of the end would be lost here, and come again only after
+// its AckWait.
 func (i *inbox) stopDeliveries() {
 	closed := i.sub.StatusChanged(nats.SubscriptionClosed)
 	if err := i.sub.Drain(); err != nil {

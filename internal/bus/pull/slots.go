@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Slots limit how many messages are worked on at once. A puller takes a slot before it asks for a
-// message, so running calls and messages on their way together never exceed them.
+// Slots limits how many messages are worked on at once. A puller takes a slot before it asks for a
+// message, so the calls that run and the messages on their way together never exceed the limit.
 type Slots struct {
 	total int
 
@@ -40,7 +40,7 @@ func (s *Slots) Take(n int) int {
 	return n
 }
 
-// Release gives n slots back. It panics when more are given back than were taken.
+// Release gives n slots back. It panics if more are given back than were taken.
 func (s *Slots) Release(n int) {
 	if n <= 0 {
 		return
@@ -62,11 +62,11 @@ func (s *Slots) changed() <-chan struct{} {
 	return s.change
 }
 
-// Wait returns nil once every slot is free: no call is running. It returns the context's error when
-// that ends first.
+// Wait returns nil once every slot is free, so that no call is running. It returns the context's
+// error if that ends first.
 func (s *Slots) Wait(ctx context.Context) error {
 	for {
-		// Get the channel before counting: a release in between is then not missed.
+		// Get the channel before counting, so that no release in between is missed.
 		changed := s.changed()
 		if s.Free() == s.total {
 			return nil

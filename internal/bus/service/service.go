@@ -1,5 +1,5 @@
-// Package service answers the requests of other processes, as a NATS micro service, and finds the
-// services that do.
+// Package service answers requests of other processes, as a NATS micro service, and finds such
+// services.
 package service
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// Service is what other processes can request of this one. It is a NATS micro service, so `nats
-// micro ls`, info and stats show it.
+// Service describes what other processes can request of this one. It is a NATS micro service, so
+// `nats micro ls`, info and stats show it.
 type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic: 1.2.3
@@ -35,8 +35,8 @@ type Endpoint struct {
 	Handle func(bus.Msg)
 }
 
-// Serve answers requests until stop is called. stop also waits for the running calls. When ctx
-// ends, no new request is taken; stop still has to be called to wait for the running ones.
+// Serve answers requests until stop is called, which waits for the running calls. When ctx ends, it
+// takes no new request; stop still has to be called.
 func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error) {
 	service, err := micro.AddService(c.JetStream().Conn(), micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
@@ -54,15 +54,15 @@ func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error)
 			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, bus.ClientError(err))
 		}
 	}
-	// The server knows the endpoints when Serve returns, so that a process that learns of this
-	// service can send requests to it.
+	// When Serve returns, the server knows the endpoints, so a process that hears of this service
+	// can send requests to it.
 	if err := c.Flush(ctx); err != nil {
 		halt()
 		return nil, fmt.Errorf("serve %s: %w", s.Name, err)
 	}
 	release := context.AfterFunc(ctx, halt)
 	return func() {
-		// First no new requests, then wait for the running ones.
+		// First refuse new requests, then wait for the running ones.
 		release()
 		halt()
 		calls.close()
@@ -78,7 +78,7 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	}
 	err = c.Stream(ctx, subject, nil, nil, func(m bus.Msg) bool {
 		var info micro.Info
-		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not a service of ours
+		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not one of toolfleet's services
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
 			for _, e := range info.Endpoints {
 				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})
@@ -93,7 +93,7 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	return all, err
 }
 
-// crowd counts the running calls and refuses new ones once it is closed.
+// crowd counts the running calls, and refuses new ones once it is closed.
 type crowd struct {
 	mu     sync.Mutex
 	closed bool // guarded by mu

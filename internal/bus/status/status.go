@@ -1,5 +1,5 @@
-// Package status reads what a NATS server puts into the headers of a message: the status that it
-// answers with in place of a message, and numbers.
+// Package status reads the headers that a NATS server sets: the status that it answers with instead
+// of a message, and numbers.
 package status
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Statuses that the server itself answers with, in place of a message.
+// Statuses that the server answers with instead of a message.
 const (
 	Heartbeat    = 100
 	End          = 204
@@ -18,7 +18,7 @@ const (
 	NoResponders = 503
 )
 
-// Of returns the server's status in m; 0 for a message that another client sent.
+// Of returns the server's status in m, or 0 for a message that another client sent.
 func Of(m *nats.Msg) int {
 	if len(m.Data) > 0 {
 		return 0
@@ -33,7 +33,7 @@ func Of(m *nats.Msg) int {
 // Description returns the server's text beside a status.
 func Description(m *nats.Msg) string { return m.Header.Get("Description") }
 
-// Number returns the value of a header; 0 when the header is missing or not a number.
+// Number returns the value of a header, or 0 if the header is missing or not a number.
 func Number(m *nats.Msg, header string) uint64 {
 	n, err := strconv.ParseUint(m.Header.Get(header), 10, 64)
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 // Rule is what a history can break.
 type Rule string
 
-// The rules.
+// The rules. Each comment says how a history breaks the rule.
 const (
 	Lost        Rule = "lost"        // an acknowledged batch has no reply, or was refused
 	Differs     Rule = "differs"     // a batch has two replies that are not the same
-	Malformed   Rule = "malformed"   // a reply is not one result for each call, in call order
+	Malformed   Rule = "malformed"   // a reply does not have one result for each call, in call order
 	Twice       Rule = "twice"       // an effect happened more than once
-	Untrue      Rule = "untrue"      // a result is false
-	Order       Rule = "order"       // a call started before a call that it has to wait for had ended
-	Unknown     Rule = "unknown"     // no fault explains why an outcome is not known
-	Stranded    Rule = "stranded"    // a call ended because no worker took it, and there were workers
-	Stray       Rule = "stray"       // an effect that belongs to no call, or to a shut-out holder that nothing had stopped
-	Unasked     Rule = "unasked"     // a call that asks started with arguments that no person had approved
-	Audit       Rule = "audit"       // the audit log does not have exactly one line about a call
+	Untrue      Rule = "untrue"      // a result does not agree with the ledger
+	Order       Rule = "order"       // a call started before a call that it waits for had ended
+	Unknown     Rule = "unknown"     // an outcome is unknown, and no fault explains it
+	Stranded    Rule = "stranded"    // a call expired although a worker could have taken it
+	Stray       Rule = "stray"       // an effect of no call, or of a worker that had lost its claim
+	Unasked     Rule = "unasked"     // a call started with arguments that nobody had approved
+	Audit       Rule = "audit"       // the audit log has no line about a call, or several
 	Leftover    Rule = "leftover"    // a batch stayed in the log, or there is a dead letter
 	EndedItself Rule = "ended-alone" // a process ended without a signal from the run
 )
@@ -70,16 +70,16 @@ type callKey struct {
 
 func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index) }
 
-// line is an entry of the ledger and its place.
+// line is an entry of the ledger and its line number.
 type line struct {
 	ledger.Entry
 	place int
-	// shut reports that a target that checks the fence would refuse this start, because it has seen
-	// a newer fence of the session.
+	// shut: the session had a newer fence before this start. A target that checks the fence would
+	// refuse the start.
 	shut bool
 }
 
-// runs is what the ledger holds of one call.
+// runs holds the ledger's lines about one call.
 type runs struct{ starts, ends []line }
 
 type checker struct {
@@ -93,9 +93,8 @@ func (c *checker) report(rule Rule, where string, format string, args ...any) {
 	c.violations = append(c.violations, Violation{rule, where, fmt.Sprintf(format, args...)})
 }
 
-// readLedger sorts the lines by call. The fence is a sequence of the journal, and the claims of a
-// session follow one another, so it grows within a session. A start with an older fence comes from
-// a worker that has lost its claim.
+// readLedger groups the ledger's lines by call, and marks starts with an older fence. Fences grow
+// within a session, so such a start comes from a worker that has lost its claim.
 func (c *checker) readLedger() {
 	asked := map[string]*Batch{}
 	for _, b := range c.Batches {
@@ -206,17 +205,18 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		if !ran && c.unharmed(b, i) {
 			c.report(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
 		}
-	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // it may have been stopped while it ran
+	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // the abort may have stopped a run
 	case ran:
 		c.report(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
 	}
 }
 
-// poison is after how many lost workers in a row the fleet gives up a call.
+// poison is how many workers in a row a call may lose before the fleet gives it up.
 const poison = 5
 
-// stranded returns why a call that ended without a run should have run; "" when that is in order.
-// No fault keeps every worker away for as long as a call may wait for one.
+// stranded returns why a call that the fleet gave up should have run, or "" if giving it up was
+// right. No fault keeps all workers away for as long as a call may wait in the queue, so no call
+// may expire for lack of a worker.
 func stranded(b *Batch, i int, tool Tool) string {
 	switch r := b.Reply.Results[i]; {
 	case r.Status == messages.StatusExpired && tool.Asks && r.Err != nil && r.Err.Code == messages.CodeApprovalExpired:
@@ -271,7 +271,8 @@ func endedIn(r *runs, attempt int) bool {
 	return false
 }
 
-// wasStopped reports whether a process was paused before a time: only then may it be late.
+// wasStopped reports whether a process was paused before the given time. Only a paused worker may
+// start a call after it has lost its claim.
 func (c *checker) wasStopped(process string, at int64) bool {
 	for _, f := range c.Faults {
 		if f.Act == Pause && f.Process == process && f.At.UnixNano() <= at {
@@ -281,8 +282,8 @@ func (c *checker) wasStopped(process string, at int64) bool {
 	return false
 }
 
-// hadNoServer reports whether a process gave up because there was no server while it started. The
-// supervisor of the fleet has to start such a process again. A panic ends with another status.
+// hadNoServer reports whether a process gave up because it found no server when it started. That is
+// no violation: the supervisor starts the process again. A panic has another exit status.
 func (c *checker) hadNoServer(died Fault) bool {
 	if died.Status != "exit status 1" || died.At.Sub(died.Born) > startsWithin {
 		return false
@@ -295,7 +296,7 @@ func (c *checker) hadNoServer(died Fault) bool {
 	return false
 }
 
-// startsWithin is how long a process tries to start.
+// startsWithin is how long a process looks for its server before it gives up.
 const startsWithin = 15 * time.Second
 
 // unharmed reports whether nothing kept the workers that claimed a call from starting it: none of

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// inflict injects faults at random times until ctx ends, and returns when all are repaired.
+// inflict injects faults at random times until ctx ends. It returns when every fault is repaired.
 func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	next := mix.dealer(rng)
@@ -18,7 +18,7 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	defer mending.Wait()
 	for n := uint64(2); ; n++ {
 		kind := next()
-		own := rand.New(rand.NewPCG(seed, n)) // one fault must not change the random numbers of another
+		own := rand.New(rand.NewPCG(seed, n)) // no fault changes the random numbers of the next
 		wait := every/2 + time.Duration(rng.Int64N(int64(every)))
 		select {
 		case <-ctx.Done():
@@ -29,7 +29,7 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	}
 }
 
-// inflictAll injects the faults of the sequence, and returns when all are repaired.
+// inflictAll injects the faults of the sequence. It returns when every fault is repaired.
 func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	for n, kind := range cfg.Sequence {
 		own := rand.New(rand.NewPCG(cfg.Seed, uint64(n)+2))
@@ -40,8 +40,8 @@ func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	}
 }
 
-// do injects one fault and repairs it. It skips the fault when all its members have a fault
-// already.
+// do injects one fault and repairs it. It does nothing if every process that it could hit has a
+// fault already.
 func (f *fleet) do(kind Kind, rng *rand.Rand) {
 	switch kind {
 	case KillWorker:
@@ -74,7 +74,7 @@ func between(rng *rand.Rand, least, most int) time.Duration {
 	return time.Duration(least+rng.IntN(most-least+1)) * time.Millisecond
 }
 
-// free locks a random member without a fault; nil: there is none.
+// free returns a random member without a fault, locked, or nil if every member has one.
 func free(members []*member, rng *rand.Rand) *member {
 	for _, i := range rng.Perm(len(members)) {
 		if members[i].mu.TryLock() {
@@ -131,17 +131,18 @@ func (f *fleet) zero(kind Kind, rng *rand.Rand) {
 	all.Wait()
 }
 
-// patience is how long a process may take to end in order: longer than any drain in the settings.
+// patience is how long a process may take to shut down. It is longer than any drain in the
+// settings.
 const patience = 15 * time.Second
 
-// restart ends the process of the member in order, and starts the next. The caller holds mu.
+// restart shuts the process of the member down and starts the next one. The caller holds mu.
 func (m *member) restart(kind Kind, down time.Duration) {
 	at := time.Now()
 	m.back(kind, m.term(patience), at, down)
 }
 
-// back starts the next process of the member after a pause, and records the fault of the one
-// before. The caller holds mu.
+// back waits for down, starts the next process of the member, and records the fault that ended the
+// last one. The caller holds mu.
 func (m *member) back(kind Kind, act Act, at time.Time, down time.Duration) {
 	was := m.process.name
 	time.Sleep(down)

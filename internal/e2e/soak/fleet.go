@@ -20,18 +20,18 @@ import (
 // fleet is the processes of a run: the server, coordinators and workers.
 type fleet struct {
 	dir, url     string
-	release      func() // the address
+	release      func() // frees the server's address
 	server       *member
 	coordinators []*member
 	workers      []*member
 	log          *faultLog
-	people       map[string]approval.Key // who may answer for calls that ask
+	people       map[string]approval.Key // the approvers and their keys, by name
 }
 
-// member is a role in the fleet, in which one process follows another. A fault holds mu, so a
-// member has one fault at a time.
+// member is one place in the fleet, such as worker 2. Its processes follow one another. A fault
+// holds mu, so a member has one fault at a time.
 type member struct {
-	name string // in faults and in the name of its log
+	name string // names it in faults and log files
 	args func(process string) []string
 	env  []string
 	dir  string
@@ -50,7 +50,7 @@ type process struct {
 	exited    chan struct{}
 
 	mu       sync.Mutex
-	expected bool // the run has sent it a signal to end; guarded by mu
+	expected bool // the run ended it with a signal; guarded by mu
 }
 
 // Quick holds settings with leases and waits so short that every fault outlasts some of them.
@@ -62,7 +62,7 @@ var Quick = []string{
 // Defaults runs toolfleet with its own defaults: it keeps a settings file from being read.
 var Defaults = []string{"TOOLFLEET_CONFIG=none"}
 
-// newFleet builds the programs into dir and describes the fleet. Nothing is started.
+// newFleet builds the programs into dir and describes the fleet. It starts nothing.
 func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	if err := programs(dir, cfg.Programs); err != nil {
 		return nil, err
@@ -108,7 +108,8 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	return f, nil
 }
 
-// Build builds the programs of a fleet into dir, for [Config.Programs] of many runs.
+// Build builds the programs of a fleet into dir. Runs that name dir in [Config.Programs] need not
+// build them.
 func Build(dir string) error {
 	const module = "github.com/toolfleet/toolfleet/"
 	for name, pkg := range built {
@@ -122,7 +123,7 @@ func Build(dir string) error {
 // built holds the packages of a fleet's programs, by name.
 var built = map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"}
 
-// programs puts the programs into dir: links to those that are built already, else new ones.
+// programs puts the programs into dir: links to those in from, or new ones if from is empty.
 func programs(dir, from string) error {
 	if from == "" {
 		return Build(dir)
@@ -135,8 +136,8 @@ func programs(dir, from string) error {
 	return nil
 }
 
-// toolsFile returns a tools file for Tools. The timeouts are long enough for a busy machine: no
-// call may end by one.
+// toolsFile returns a tools file for Tools. Its timeouts are so long that no call times out, even
+// on a busy machine.
 func toolsFile(effect string) string {
 	body := `tools:
   - {name: echo, kind: read, timeout: 30s, input_schema: {type: object}, builtin: noop}
@@ -178,7 +179,7 @@ func (f *fleet) start() error {
 	return nil
 }
 
-// listening waits until the server can be connected to.
+// listening waits until the server accepts connections.
 func (f *fleet) listening(patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("tcp", f.url[len("nats://"):])
@@ -233,7 +234,7 @@ func (m *member) start() error {
 	return nil
 }
 
-// supervise waits for the end of a process, and starts another when the end was not expected.
+// supervise waits until a process ends, and starts the next one if the run did not end it.
 func (m *member) supervise(p *process) {
 	_ = p.cmd.Wait()
 	died := time.Now()
@@ -252,7 +253,7 @@ func (m *member) supervise(p *process) {
 	})
 }
 
-// again starts the next process of a member that had one. The caller holds mu.
+// again starts the next process of a member after one that ended by itself. The caller holds mu.
 func (m *member) again() {
 	if err := m.start(); err != nil {
 		m.log.add(Fault{Member: m.name, Process: m.name, Act: Died, At: time.Now(), Until: time.Now(), Status: err.Error()})
@@ -262,7 +263,7 @@ func (m *member) again() {
 // signal sends a signal to the process of the member.
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end sends the signal and reports whether the process ended within patience.
+// end sends the signal and waits. ended: the process ended within patience.
 func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 	p.mu.Lock()
 	p.expected = true

@@ -22,7 +22,7 @@ type History struct {
 	Decisions map[string][]Decision
 	// Lines counts the lines of the audit log about a call, by batch and index.
 	Lines map[string]map[int]int
-	// Lease is how long a claim holds, with the grace behind it.
+	// Lease is how long a claim is good without a renewal, with the grace added.
 	Lease time.Duration
 }
 
@@ -30,21 +30,21 @@ type History struct {
 type Batch struct {
 	ID, Session string
 	Calls       []Call
-	Digest      string // of the body as it was sent
+	Digest      string // of the submitted body
 	Sent, Acked time.Time
-	Abort       time.Time // when its abort was asked for; zero: never
+	Abort       time.Time // when the agent asked to abort it; zero: never
 
-	Stored  time.Time // of the reply, by the server
-	Replied time.Time // when the agent had it; zero: never
+	Stored  time.Time // when the server stored the reply
+	Replied time.Time // when the agent received the reply; zero: never
 	Reply   messages.Reply
-	Refused string // the class, when the batch as a whole was refused
-	// Copies holds the different bodies of its reply, by digest, from every place that shows them.
+	Refused string // the class of the refusal; "": not refused
+	// Copies holds the digests of all bodies that were seen as the reply of this batch.
 	Copies map[string]bool
-	// Claims holds the claims of its calls with an unknown outcome, by index.
+	// Claims holds the claims of each call with an unknown outcome, by index.
 	Claims map[int][]Claim
 }
 
-// Call is one call that was asked for.
+// Call is one tool call of a batch.
 type Call struct {
 	ID, Tool string
 	Input    Input
@@ -54,7 +54,7 @@ type Call struct {
 type Input struct {
 	MS   int  `json:"ms"`
 	Fail bool `json:"fail,omitempty"`
-	// Flaky runs fail in their first attempt, in a way that is worth another.
+	// Flaky runs fail in their first attempt with an error that is worth a retry.
 	Flaky bool `json:"flaky,omitempty"`
 }
 
@@ -64,21 +64,21 @@ type Claim struct {
 	At     time.Time
 }
 
-// Decision is a person's decision about a call that asks.
+// Decision is a person's decision about a call that needs an approval.
 type Decision struct {
 	By      string
-	At      time.Time // before it was sent
+	At      time.Time // just before the decision was sent
 	Verdict messages.Verdict
-	MS      int // of the arguments that it is about
-	// State is the state of the question that the sender got as the answer; "" when the decision
-	// was refused, or there was no answer.
+	MS      int // the MS argument that the person decided about
+	// State is how the question stood after this decision. It is "" if the decision was refused or
+	// got no answer.
 	State messages.DecisionState
 }
 
 // Act is what was done to a process.
 type Act string
 
-// The acts. The run does not cause the last two.
+// The acts. The run causes all but the last two.
 const (
 	Kill  Act = "kill"  // SIGKILL
 	Term  Act = "term"  // SIGTERM
@@ -90,12 +90,12 @@ const (
 // Fault is something that was done to a process of the fleet.
 type Fault struct {
 	Kind    Kind   // the fault that the act belongs to
-	Member  string // "server", or the place of a coordinator or worker
+	Member  string // "server", or the name of a coordinator or worker
 	Process string // the process that was hit: a member has one after another
 	Act     Act
 	At      time.Time
-	Until   time.Time // when the process continued, or the next one was started
-	// Born and Status are the start and the end of a process that died.
+	Until   time.Time // when the process continued, or its successor was started
+	// Born is when a process with the act Died was started. Status is its exit status.
 	Born   time.Time
 	Status string
 }
@@ -105,7 +105,7 @@ type Tool struct {
 	Kind    messages.Kind
 	OnCrash messages.OnCrash
 	Ledger  bool // its runs write to the ledger
-	Asks    bool // a person has to allow each call
+	Asks    bool // each call needs a person's approval
 }
 
 // Tools is what the workers of a run serve.

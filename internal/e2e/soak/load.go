@@ -22,18 +22,18 @@ import (
 type load struct {
 	client *client.Client
 	conn   *bus.Conn
-	depth  int // batches of a session that may wait at once
+	depth  int // how many batches of a session may be open at once
 	shape  Shape
 	calm   bool
 	think  time.Duration // the longest pause between two batches of a session
 	people map[string]approval.Key
 
 	mu      sync.Mutex
-	batches []*Batch          // guarded by mu, its fields too until the load has ended
-	arrived []time.Time       // of replies; guarded by mu
-	copies  map[string]copies // of replies seen on the reply subject, by batch; guarded by mu
-	// The answers that an acknowledged batch is unknown, and the batches that were submitted again;
-	// guarded by mu.
+	batches []*Batch          // guarded by mu, with their fields
+	arrived []time.Time       // when each reply arrived; guarded by mu
+	copies  map[string]copies // the bodies seen on the reply subject, by batch; guarded by mu
+	// unknowns counts the answers that an acknowledged batch is unknown, and resubmitted the
+	// batches that were submitted again. Both are guarded by mu.
 	unknowns, resubmitted int
 	decisions             map[string][]Decision // by call; guarded by mu
 }
@@ -87,7 +87,7 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		waiting.Go(func() {
 			defer func() { <-slots }()
 			l.await(ctx, b)
-			if again && !b.Replied.IsZero() { // like an agent that forgot its first submit
+			if again && !b.Replied.IsZero() { // like an agent that lost its memory
 				l.resubmit(ctx, b)
 			}
 		})
@@ -158,8 +158,8 @@ func (l *load) abort(ctx context.Context, b *Batch, after time.Duration) {
 	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Reason{By: "soak"})
 }
 
-// resubmit submits a batch again that has its reply. The fleet answers with the same reply and runs
-// nothing.
+// resubmit submits a batch again after its reply. The fleet has to answer with the same reply and
+// run nothing.
 func (l *load) resubmit(ctx context.Context, b *Batch) {
 	if l.publish(ctx, b.message()) {
 		l.mu.Lock()
@@ -253,14 +253,14 @@ func (l *load) claims(ctx context.Context, b *Batch, index int) []Claim {
 	return nil
 }
 
-// reread reads the stored reply of every batch.
+// reread reads the stored reply of every batch again.
 func (l *load) reread(ctx context.Context) error {
 	names := l.conn.Names()
 	for _, b := range l.batches {
 		key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
 		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key))
 		if errors.Is(err, bus.ErrNotFound) {
-			b.Replied = time.Time{} // the agent got a reply that is not stored any more
+			b.Replied = time.Time{} // the agent got a reply that has vanished from the store
 			continue
 		}
 		if err != nil {

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// A worker renews a claim at a third of its lease, and kills the tool one grace before the lease
-// ends. A machine that stalls for longer than the time between may lose a claim without another
-// fault.
+// stall is how long a pause of the whole machine may be before a claim can lapse. A worker renews
+// its claim after a third of the lease, and kills the tool one grace before the lease ends.
 const stall = lease - grace - lease/3 - 300*time.Millisecond
 
-// watchMachine records a fault when the machine stalls: when a timer, or a sync of a file on the
-// server's disk, takes much longer than milliseconds. Load from the fleet itself can cause this
-// too, so the report shows the count.
+// watchMachine records a fault when a timer, or a sync of a file on the server's disk, takes much
+// longer than milliseconds. The fleet's own load can cause such a stall, so the report shows how
+// many there were.
 func (f *fleet) watchMachine(ctx context.Context) {
 	file, err := os.Create(filepath.Join(f.dir, "probe"))
 	if err != nil {

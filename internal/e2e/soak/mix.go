@@ -45,7 +45,7 @@ var Kinds = []struct {
 // Mix is the weight of each kind of fault.
 type Mix map[Kind]int
 
-// DefaultMix is mostly kills.
+// DefaultMix returns the weights of a run that names none: most faults are kills.
 func DefaultMix() Mix {
 	return Mix{KillWorker: 6, KillCoordinator: 3, KillServer: 2, RestartServer: 1, PauseWorker: 2, PauseCoord: 1, Roll: 1, Zero: 1}
 }
@@ -88,7 +88,7 @@ func (m Mix) String() string {
 	return strings.Join(parts, ",")
 }
 
-// deck returns every kind as often as its weight.
+// deck returns a list with each kind as many times as its weight.
 func (m Mix) deck() []Kind {
 	var deck []Kind
 	for _, k := range Kinds {
@@ -99,8 +99,8 @@ func (m Mix) deck() []Kind {
 	return deck
 }
 
-// dealer returns a function that deals shuffled decks one after another. Each kind comes as often
-// as its weight, also in a short run.
+// dealer returns a function that deals shuffled decks one after another, so even a short run has
+// each kind about as often as its weight says.
 func (m Mix) dealer(rng *rand.Rand) func() Kind {
 	var left []Kind
 	return func() Kind {
@@ -132,7 +132,7 @@ func (l *faultLog) all() []Fault {
 	return slices.Clone(l.faults)
 }
 
-// times counts the faults with an act.
+// times counts the faults with the given act.
 func times(faults []Fault, act Act) int {
 	n := 0
 	for _, f := range faults {

@@ -9,7 +9,7 @@ import (
 // within a batch that of the provider message.
 func (c *checker) order() {
 	type progress struct {
-		write, any  int // the last place at which a write, and any call, had ended
+		write, any  int // the last ledger line at which a write, and any call, had ended
 		writer, who callKey
 	}
 	sessions := map[string]*progress{}
@@ -55,13 +55,13 @@ func (b *Batch) result(i int) *messages.Result {
 	return &b.Reply.Results[i]
 }
 
-// lastPlace returns the place in the ledger after which a call has ended, or -1 when the ledger
-// does not show it.
+// lastPlace returns the ledger line after which a call has ended, or -1 if the ledger does not show
+// it.
 //
-// For a write with a known outcome it is the end of the run that gave the result. For a write with
-// an unknown outcome it is the last start that a target would accept, because the run of a lost
-// worker may end at any time. A read may run again without an effect, so its first end counts, and
-// a read without a success has no such place: it may have been given up.
+// A write with a known outcome ends with the run that gave the result. A write with an unknown
+// outcome ends with its last start that a target would accept, because the run of a lost worker may
+// end at any time. A successful read ends with its first end, because a later run of it has no
+// effect. For a read without success the answer is -1: it may have been given up before it ran.
 func lastPlace(r *runs, result *messages.Result, write bool) int {
 	at := -1
 	if !write {

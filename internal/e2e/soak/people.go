@@ -17,11 +17,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// askFor is the lifetime of a question.
+// askFor is how long a person has to answer a question.
 const askFor = 6 * time.Second
 
-// policyFile returns the approvers with their keys, and a policy file that lists them and the tools
-// that ask.
+// policyFile returns the approvers with their keys, and a policy file that lists the approvers and
+// the tools that need an approval.
 func policyFile() (people map[string]approval.Key, file string, err error) {
 	people, file = map[string]approval.Key{}, "approvers:\n"
 	for _, name := range []string{"alice", "bob"} {
@@ -52,7 +52,7 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 		for _, p := range open {
 			if verdict, answers := fate(p.ID, name); answers && !seen[p.ID] {
 				wait := time.Duration(rng.Int64N(int64(2 * time.Second)))
-				if rng.IntN(8) == 0 { // together with its expiry
+				if rng.IntN(8) == 0 { // so that the answer and the expiry of the question meet
 					wait = time.Until(p.Expires) - 100*time.Millisecond + time.Duration(rng.IntN(200))*time.Millisecond
 				}
 				thinking.Go(func() {
@@ -65,12 +65,12 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	}
 }
 
-// fate returns the answer of a person to a question, if there is one. Some questions get no answer,
-// and some get two that differ.
+// fate returns how a person answers a question; answers is false if the person does not. Some
+// questions get no answer, and some get two different ones.
 func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	alice := name == "alice"
 	switch strings.IndexByte("0123456789abcdef", question[0]) {
-	case 0, 1: // it expires
+	case 0, 1: // nobody answers, so the question expires
 		return "", false
 	case 2, 3:
 		return messages.VerdictDeny, alice
@@ -92,8 +92,8 @@ func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	return messages.VerdictApprove, alice
 }
 
-// decide sends a decision until it gets an answer. It records the signed decision before the first
-// attempt.
+// decide sends a decision until the fleet answers. It records the signed decision before it sends
+// it for the first time.
 func (l *load) decide(ctx context.Context, name string, p messages.Pending, v messages.Verdict) {
 	var q messages.Approval
 	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {

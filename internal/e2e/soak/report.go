@@ -12,17 +12,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The targets of the fleet for what can be measured. A busy machine may miss them, so the report
-// shows them and does not count them as violations; see [Report.Slow].
+// The targets for recovery and drain. A busy machine may miss them, so a missed target is in the
+// report and is not a violation; see [Report.Slow].
 const (
 	recoveryTarget = 5 * time.Second
 	drainTarget    = 30 * time.Second
 	takeoverTarget = lease + 2*time.Second
-	// tolerance is the factor by which a target may be missed.
+	// tolerance: a measured time above tolerance times its target fails the run.
 	tolerance = 2
 )
 
-// The lease of the fleet's settings, and the grace behind it.
+// The lease in the fleet's settings, and the grace added to it.
 const (
 	lease = 2 * time.Second
 	grace = 500 * time.Millisecond
@@ -38,34 +38,35 @@ type Report struct {
 
 	Batches, Calls, Lines, Aborts int
 	Statuses                      map[messages.Status]int
-	// CutShort counts the once calls with a start and no end in the ledger, because of a kill or an
-	// abort. They have an unknown outcome, like calls that were hit right before or after the run.
+	// CutShort counts the calls with OnCrashOnce that have a start and no end in the ledger,
+	// because of a kill or an abort. Their outcome is unknown. So is the outcome of calls that were
+	// hit just before or after their run, which the ledger does not show.
 	CutShort int
 	// Retaken counts the idempotent calls that were started more than once, retries included. Shut
-	// counts the starts that the fence shuts out.
+	// counts the starts that a target refuses for their old fence.
 	Retaken, Shut int
-	// Unknowns counts the answers that an acknowledged batch is unknown, which were wrong.
+	// Unknowns counts the wrong answers that an acknowledged batch is unknown.
 	Unknowns int
 	// Jobs counts the jobs left in their queue when every batch had its reply.
 	Jobs int
-	// Answers counts the decisions of people by verdict, Taken the accepted ones, and Unanswered
-	// the questions that expired.
+	// Answers counts the decisions of people by verdict. Taken counts the accepted ones, and
+	// Unanswered the questions that expired.
 	Answers           map[messages.Verdict]int
 	Taken, Unanswered int
 	// Resubmitted counts the batches that were submitted again after their reply.
 	Resubmitted int
 
-	// Waits are the times from the acknowledgement of each batch to its stored reply, Fetches those
-	// from there until the agent had the reply.
+	// Waits holds the time from the acknowledgement of each batch to its stored reply. Fetches
+	// holds the time from there until the agent had the reply.
 	Waits, Fetches []time.Duration
-	Slowest        string // the batch whose reply was stored last, after its acknowledgement
+	Slowest        string // the batch that waited longest for its stored reply
 	Drain          time.Duration
 	Recovery       Measured // from the start of a new server to the first reply
-	Takeovers      Measured // from the kill of a worker to the start of its call on another
+	Takeovers      Measured // from the kill of a worker to the next start of a call that it ran
 }
 
-// Measured holds how long something took: all times, and those with no other fault meanwhile. Only
-// the latter are compared with a target.
+// Measured holds durations of one sort. All has every one; Calm has those during which no other
+// fault happened, and only these are compared with a target.
 type Measured struct{ All, Calm []time.Duration }
 
 func (m *Measured) add(took time.Duration, calm bool) {
@@ -179,7 +180,7 @@ func takeovers(h History) (took Measured) {
 	return took
 }
 
-// broken reports whether there was a fault of another process between two times.
+// broken reports whether another process than but had a fault between two times.
 func broken(faults []Fault, from, to time.Time, but string) bool {
 	return slices.ContainsFunc(faults, func(f Fault) bool {
 		return f.Process != but && f.At.Before(to) && f.Until.After(from)
@@ -215,7 +216,7 @@ func longest(took []time.Duration) time.Duration {
 // Passed reports whether no rule was broken and no target was missed by more than the tolerance.
 func (r *Report) Passed() bool { return len(r.Violations) == 0 && len(r.Slow()) == 0 }
 
-// shown is how many violations are printed.
+// shown is how many violations Print lists.
 const shown = 25
 
 // Print writes the report for people.
@@ -264,7 +265,7 @@ func (r *Report) Print(out io.Writer) {
 	}
 }
 
-// count returns how many members of each sort an act hit.
+// count lists how many servers, coordinators and workers an act hit.
 func count(faults []Fault, act Act) string {
 	sorts := map[string]int{}
 	for _, f := range faults {
@@ -293,7 +294,7 @@ func spread(took []time.Duration) string {
 		sorted[len(sorted)-1].Round(time.Millisecond), len(sorted))
 }
 
-// broke returns how often each rule was broken.
+// broke lists how many times each rule was broken.
 func broke(violations []Violation) string {
 	if len(violations) == 0 {
 		return "none"

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Restarts is the scenario in which the server restarts on the same data, in order and as after a
-// crash, while agents publish batches without a pause. There is no other fault, no abort and no
-// question to a person, so every batch must be completed. The fleet has its default settings.
+// Restarts is the scenario in which the server restarts on the same data, sometimes after a
+// shutdown and sometimes after a kill, while agents publish batches without a pause. There is no
+// other fault, no abort and no question to a person, so every batch must be completed. The fleet
+// has its default settings.
 //
 // An agent has one batch open at a time, so each batch reaches its coordinator by its own delivery.
 // After a restart the broker delivers the batch again, to the coordinator that is back first. Both
-// drive the batch, so their journal writes conflict about 40 times a second while the server goes
-// away again.
+// coordinators drive the batch, so their journal writes conflict about 40 times a second while the
+// server goes away again.
 func Restarts(seed uint64) Config {
 	return Config{
 		Seed: seed, Every: 2 * time.Second, Batches: 200, Sessions: 25, Depth: 1, Think: time.Nanosecond, Drain: time.Minute,
@@ -22,8 +23,8 @@ func Restarts(seed uint64) Config {
 	}
 }
 
-// pairs returns a batch of two reads and two writes in random order. A tool that writes to the
-// ledger is a process, which is expensive, so only one read in four uses one.
+// pairs returns a batch of two reads and two writes in random order. Only one read in four uses a
+// tool that writes to the ledger, because such a tool is a process, which is expensive.
 func pairs(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	reads, writes := []string{"echo"}, []string{"mark", "set"}

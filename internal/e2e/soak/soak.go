@@ -23,22 +23,22 @@ import (
 // Config holds the settings of a run. A zero field means its default, where it names one.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
-	Sequence     []Kind        // these faults in order, instead of Mix, Duration and Kills; the run ends after the last one
-	Batches      int           // the least number that is acknowledged before the load ends
+	Sequence     []Kind        // these faults in order, instead of Mix, Duration and Kills; the run ends after the last
+	Batches      int           // how many batches must be acknowledged before the load ends
 	Kills        int           // after Duration, faults continue until this many processes were killed, for two minutes at most
-	Seed         uint64        // of batches and faults; 0 is a seed like any other
+	Seed         uint64        // of the random batches and faults; 0 is a valid seed
 	Mix          Mix           // default DefaultMix
 	Every        time.Duration // mean time between two faults; default 2 s
 	Settings     []string      // of the fleet, as environment variables; default Quick
 	Shape        Shape         // of batches; default a mix of everything
-	Calm         bool          // no batch is aborted, and none submitted again when it has its reply
+	Calm         bool          // no batch is aborted, and none is submitted again after its reply
 	Sessions     int           // default 8
-	Depth        int           // batches of a session that may wait at once; default 3
+	Depth        int           // how many batches of a session may be open at once; default 3
 	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
 	Coordinators int           // default 2
 	Workers      int           // default 3
 	Programs     string        // a folder that [Build] has filled; default: the programs are built for the run
-	Dir          string        // for programs, data, logs and ledger: an empty folder; default a temporary one
+	Dir          string        // an empty folder for programs, data, logs and ledger; default a temporary one
 	Drain        time.Duration // how long the last batches may take; default 2 min
 	// Progress receives a status line about 60 times a run; nil: no status lines.
 	Progress func(line string)
@@ -79,8 +79,8 @@ func (c Config) withDefaults() Config {
 }
 
 // Run puts a fleet under load and faults, and returns a report with the broken rules. It keeps the
-// folder of the run, which the report names. An error means that there is no history to check. When
-// ctx ends, the run ends early and is still checked.
+// folder of the run, which the report names. It returns an error if it has no history to check. If
+// ctx ends, the run stops early and is still checked.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Dir == "" {
@@ -157,7 +157,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 			pause(ctx, 50*time.Millisecond)
 		}
 	} else {
-		reporting.Go(func() { // Duration starts when the fleet is up
+		reporting.Go(func() { // the clock of Duration starts when the fleet is up
 			defer stopBreaking()
 			pause(breaking, cfg.Duration)
 			for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
@@ -178,7 +178,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	return f.collect(whole, l, r)
 }
 
-// warm waits for the first reply, so that no fault hits a fleet that still starts.
+// warm waits for the first reply. Faults begin after it, so none hits a fleet that is starting.
 func (l *load) warm(ctx context.Context) error {
 	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if _, answered := l.progress(); answered > 0 {
@@ -205,7 +205,7 @@ func (l *load) reportProgress(ctx context.Context, f *fleet, cfg Config) {
 	}
 }
 
-// collect builds the history after the agents have ended, while the fleet is up.
+// collect builds the history. The agents have ended, and the fleet is still up.
 func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -232,7 +232,7 @@ func (f *fleet) collect(ctx context.Context, l *load, r *Report) (History, *Repo
 		return History{}, nil, err
 	}
 	r.Jobs = len(jobs)
-	f.stop() // so that nothing writes to the ledger any more
+	f.stop() // so that nothing writes to the ledger while it is read
 	h.Ledger, err = ledger.Read(f.ledger())
 	r.Unknowns, r.Resubmitted = l.unknowns, l.resubmitted
 	return h, r, err

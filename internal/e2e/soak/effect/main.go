@@ -1,8 +1,8 @@
-// Command effect is the tool of a soak run. Its effect is a line in the ledger, written at its
-// start. It is a small separate program, because every call starts it.
+// Command effect is the tool of a soak run. Its effect is a line in the ledger, which it writes
+// when it starts. It is a small separate program, because every call starts it.
 //
-//	effect TOOL <input.json     {"ms": how long it takes, "fail": whether it then says that it failed, "flaky":
-//	                            whether it does so in the first attempt}
+//	effect TOOL <input.json     {"ms": its duration, "fail": whether it then fails,
+//	                            "flaky": whether it fails in the first attempt}
 package main
 
 import (

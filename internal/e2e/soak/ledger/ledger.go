@@ -1,7 +1,7 @@
-// Package ledger is the world that the tools of a soak run change: a file to which every run of a
-// tool adds one line when it starts, which is its effect, and one when it ends. No part of the
-// fleet writes or reads it, so it shows what was done and not what the fleet believes was done.
-// Each line is one append, so the order of the lines is the order of the events.
+// Package ledger is the world that the tools of a soak run change. It is a file to which every run
+// of a tool adds one line when it starts, which is its effect, and one line when it ends. No part
+// of the fleet writes or reads it, so it shows what was done and not what the fleet believes was
+// done. Each line is one append, so the order of the lines is the order of the events.
 package ledger
 
 import (
@@ -14,7 +14,7 @@ import (
 // Point is the start or the end of a run.
 type Point string
 
-// A run that is killed leaves no end.
+// A killed run has a Start and no End.
 const (
 	Start Point = "start"
 	End   Point = "end"
@@ -28,14 +28,14 @@ type Entry struct {
 	Batch   string `json:"batch"`
 	Index   int    `json:"index"`
 	Key     string `json:"key"`
-	Fence   uint64 `json:"fence"` // 0: the call does not claim
+	Fence   uint64 `json:"fence"` // 0: a call that does not claim
 	Attempt int    `json:"attempt"`
 	Worker  string `json:"worker"`
-	MS      int    `json:"ms"` // as its input said
-	At      int64  `json:"at"` // nanoseconds since 1970, for durations; the order is that of the lines
+	MS      int    `json:"ms"` // how long the run takes, from its input
+	At      int64  `json:"at"` // in nanoseconds since 1970; only for durations
 }
 
-// Append adds a whole line, or nothing.
+// Append adds a whole line, or nothing if it fails.
 func Append(path string, e Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {

@@ -72,7 +72,7 @@ func run() int {
 	return 2
 }
 
-// once is one run, and the exit status that it is worth.
+// once does one run and returns the exit status for it.
 func once(ctx context.Context, cfg soak.Config) int {
 	keep := cfg.Dir != ""
 	report, err := soak.Run(ctx, cfg)
