@@ -96,6 +96,9 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		code = r.Err.Code
 	}
 	open := last.State == wire.Parked
+	if next.State == wire.Claimed && lapsed(chain) >= lapses-1 && isClaim(last) {
+		l.fail("call %s is claimed, and %d workers were lost while they ran it", key, lapsed(chain)+1)
+	}
 	switch {
 	case last.State == wire.Ended:
 		l.fail("call %s has ended, and %s follows", key, next.State)
@@ -118,6 +121,18 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		l.fleet.asked(key, *next.Approval)
 	}
 }
+
+// lapsed is how many claims of a call were taken over.
+func lapsed(chain []stored) (n int) {
+	for i := 1; i < len(chain); i++ {
+		if chain[i].record.State == wire.Claimed && isClaim(chain[i-1].record) {
+			n++
+		}
+	}
+	return n
+}
+
+func isClaim(r wire.CallRecord) bool { return r.State == wire.Claimed || r.State == wire.Renewed }
 
 // Slowest is the longest that it took from a grant to the job that follows it.
 func (f *Fleet) Slowest() time.Duration { return f.slowest }
@@ -183,6 +198,14 @@ func (l *ledger) mayStart(a *attempt) {
 // slack is what is given beyond what was promised, for messages that are lost and parties that die.
 const slack = 4 * time.Minute
 
+// prompt is how long something may take that somebody waits for, while nothing goes wrong.
+const prompt = 2 * time.Minute
+
+// quietSince reports whether nothing has gone wrong since well before a time.
+func (l *ledger) quietSince(at time.Time) bool {
+	return l.calm(at.Add(-prompt)) == l.fleet.Now.Sub(at.Add(-prompt))
+}
+
 // calm is how long nothing has gone wrong since a time.
 func (l *ledger) calm(since time.Time) time.Duration {
 	if l.fleet.disturbed.After(since) {
@@ -230,7 +253,7 @@ func (l *ledger) headsMove() {
 
 // rests is whether every open call of the stage that is on waits for people, and since when.
 func (l *ledger) rests(a *account) (since time.Time, rests bool) {
-	stage := -1
+	now, stage := l.fleet.Now, -1
 	for i, call := range a.sub.Plan.Calls {
 		if call.Refused != nil || a.ended[i] || stage >= 0 && call.Stage != stage {
 			continue
@@ -244,6 +267,8 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 		switch age := l.calm(s.at); {
 		case s.record.State == wire.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
 			l.fail("call %s was granted %v ago, and no job was published since", key, age)
+		case s.record.State == wire.Granted && l.quietSince(s.at) && now.Sub(s.at) > prompt && l.jobs[key].Before(s.at):
+			l.fail("call %s was granted %v ago, nothing went wrong, and no job was published since", key, now.Sub(s.at))
 		case s.record.State == wire.Parked && l.calm(s.record.Approval.Expires) > slack:
 			l.fail("the question about call %s has expired %v ago, and the call has not ended", key, l.fleet.Now.Sub(s.record.Approval.Expires))
 		}
@@ -266,7 +291,8 @@ func (l *ledger) isFree(a *account, since time.Time) {
 			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.name, now.Sub(d.born))
 		}
 	}
-	if aborted, was := l.aborts[a.sub.Key.Session]; was && aborted.After(since) && l.calm(aborted) > restAtMost+slack {
+	aborted, was := l.aborts[a.sub.Key.Session]
+	if was && aborted.After(since) && (l.calm(aborted) > restAtMost+slack || l.quietSince(since) && now.Sub(aborted) > prompt) {
 		l.fail("session %s was aborted %v ago, and %s still waits for people", a.sub.Key.Session, now.Sub(aborted), a.sub.Key)
 	}
 }

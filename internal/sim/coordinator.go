@@ -15,11 +15,12 @@ import (
 // coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
 type coordinator struct {
 	*process
-	live map[wire.BatchKey]*drive
+	fleet *Fleet
+	live  map[wire.BatchKey]*drive
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{process: f.start("c", f.startCoordinator), live: map[wire.BatchKey]*drive{}}
+	c := &coordinator{process: f.start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}}
 	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.name)
 	c.Subscribe(inbox)
@@ -420,6 +421,7 @@ func (d *drive) dispatch(want batch.Dispatch) {
 		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Stored.Add(BatchTTL + d.machine.Waits()),
 	}
+	d.coordinator.fleet.ledger.sends(d, want.Index)
 	d.tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
 }
 

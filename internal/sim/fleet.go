@@ -28,7 +28,7 @@ const (
 )
 
 var machineConfig = batch.Config{
-	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace, Waits: BatchTTL,
+	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace, Waits: BatchTTL, Poison: lapses,
 }
 
 // Shape is how large a fleet is and what it is given to do.
@@ -167,9 +167,18 @@ func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
 	p := f.start("a", nil)
 	p.spawn("submit", func(t *task) {
-		t.sleep(time.Duration(f.rng.IntN(3)) * time.Second)
+		within := 3 * time.Second
+		if f.rng.IntN(4) == 0 { // others are answered by then
+			within = 90 * time.Second
+		}
+		t.sleep(time.Duration(f.rng.Int64N(int64(within))))
 		final := names.Of(wire.VerbFinal, sub.Key)
+		late := f.rng.IntN(3) == 0
 		for again := true; again; again = f.rng.IntN(8) == 0 {
+			if late && f.Stream(repliesStream).Last(final) != nil { // only the reply is kept for so long
+				t.sleep(4 * BatchTTL)
+				late = false
+			}
 			subject := names.Of(wire.VerbBatch, sub.Key)
 			f.submissions[subject] = sub
 			_ = t.insist(func() error {

@@ -1,9 +1,12 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -13,23 +16,36 @@ import (
 // the fleet.
 type ledger struct {
 	*agreements
-	fleet   *Fleet
-	batches map[wire.BatchKey]*account
-	order   []*account                  // as accepted
-	aborted map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
-	lost    map[wire.CallKey]int        // deliveries of a job that were lost with their worker, at most
+	fleet    *Fleet
+	batches  map[wire.BatchKey]*account
+	order    []*account                  // as accepted
+	aborted  map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
+	lost     map[wire.CallKey]int        // deliveries of a job that were lost with their worker, at most
+	controls map[string][]control        // by session
+}
+
+// control is something that was said to a session.
+type control struct {
+	record wire.ControlRecord
+	at     time.Time
 }
 
 // account is what happened to one batch.
 type account struct {
-	sub   *Submission
-	reply *messages.Reply // the stored one
+	sub     *Submission
+	seq     uint64          // in the log, when it was first accepted
+	at      time.Time       // when that was
+	reply   *messages.Reply // the stored one
+	replied time.Time       // when it was stored
 	// By call:
 	runs    [][]*run
 	claimed []bool
 	ended   []bool // has, or had, a terminal record
 	durable []bool // which survives power loss
 	aborted bool   // by its id, before it was accepted: no call of it runs
+	// What was stored as the end of a call, by call: in its own journal, in a plan record, and among the results.
+	recorded, planned []*messages.Result
+	results           [][]messages.Result
 }
 
 // run is one run of a tool.
@@ -54,7 +70,7 @@ type violation string
 func (v violation) Error() string { return string(v) }
 
 func newLedger(f *Fleet) *ledger {
-	return &ledger{agreements: newAgreements(), fleet: f, batches: map[wire.BatchKey]*account{}, aborted: map[wire.BatchKey]time.Time{}, lost: map[wire.CallKey]int{}}
+	return &ledger{agreements: newAgreements(), fleet: f, batches: map[wire.BatchKey]*account{}, aborted: map[wire.BatchKey]time.Time{}, lost: map[wire.CallKey]int{}, controls: map[string][]control{}}
 }
 
 func (l *ledger) fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
@@ -65,7 +81,10 @@ func (l *ledger) stored(m *broker.Message) {
 	case *Submission:
 		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing
 			n := len(body.Plan.Calls)
-			a := &account{sub: body, runs: make([][]*run, n), ended: make([]bool, n), durable: make([]bool, n), claimed: make([]bool, n)}
+			a := &account{
+				sub: body, seq: m.Seq, at: m.Time, runs: make([][]*run, n), ended: make([]bool, n), durable: make([]bool, n), claimed: make([]bool, n),
+				recorded: make([]*messages.Result, n), planned: make([]*messages.Result, n), results: make([][]messages.Result, n),
+			}
 			if at, was := l.aborted[body.Key]; was && m.Time.Sub(at) <= BatchTTL {
 				a.aborted = true
 				l.fleet.tally["batches aborted before they came"]++
@@ -77,6 +96,8 @@ func (l *ledger) stored(m *broker.Message) {
 		l.published(wire.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
 	case wire.ControlRecord:
 		tenant, session, err := names.Session(m.Subject)
+		l.meansTheLog(session, body, m.Time)
+		l.controls[session] = append(l.controls[session], control{body, m.Time})
 		id, all := body.Batch()
 		if all && err == nil && body.UpTo > 0 {
 			l.aborts[session] = m.Time
@@ -89,19 +110,23 @@ func (l *ledger) stored(m *broker.Message) {
 		l.follows(a.sub.Key.Call(i), body, m.Seq)
 		a.claimed[i] = a.claimed[i] || body.State == wire.Claimed
 		if body.State == wire.Ended {
-			a.ended[i], a.durable[i] = true, true
+			a.ended[i], a.durable[i], a.recorded[i] = true, true, body.Result
 		}
 	case messages.Result:
 		a, i := l.call(m.Subject)
 		a.ended[i] = true
+		a.results[i] = append(a.results[i], body)
 	case wire.PlanRecord:
 		for _, r := range body.Results {
 			a := l.batch(m.Subject)
 			a.ended[r.Index], a.durable[r.Index] = true, true
+			if a.planned[r.Index] == nil {
+				a.planned[r.Index] = &r
+			}
 		}
 	case messages.Reply:
 		a := l.batch(m.Subject)
-		a.reply = &body
+		a.reply, a.replied = &body, m.Time
 		l.isWhole(a)
 		l.isOver(a)
 	}
@@ -242,6 +267,8 @@ func (l *ledger) inOrder(a *account, i int) {
 			l.fail("call %d of %s starts before call %d has ended", i, a.sub.Key, j)
 		case (!call.ConcurrencySafe || handedBack) && !a.durable[j]:
 			l.fail("call %d of %s starts on the result of call %d, which is not durable", i, a.sub.Key, j)
+		case j < i && call.Claims() && (!call.ConcurrencySafe || handedBack) && a.isUnknown(j):
+			l.fail("call %d of %s starts, and what became of call %d before it is unknown", i, a.sub.Key, j)
 		}
 	}
 	for _, other := range l.order {
@@ -336,6 +363,85 @@ func (l *ledger) isWhole(a *account) {
 	}
 	for i, result := range a.reply.Results {
 		l.isTrue(a, i, result)
+		l.isStored(a, i, result)
+		l.isWanted(a, i, result)
+	}
+}
+
+// isUnknown reports whether the end of a call is stored, and is that its outcome is unknown.
+func (a *account) isUnknown(i int) bool {
+	return a.recorded[i] != nil && a.recorded[i].Status == messages.StatusOutcomeUnknown
+}
+
+// isStored holds the result of a call to what is stored of its end: its own journal counts before a plan record, and that
+// before the results. What a power loss took back was stored all the same.
+func (l *ledger) isStored(a *account, i int, r messages.Result) {
+	stored := a.results[i]
+	if a.planned[i] != nil {
+		stored = []messages.Result{*a.planned[i]}
+	}
+	if a.recorded[i] != nil {
+		stored = []messages.Result{*a.recorded[i]}
+	}
+	if a.sub.Plan.Calls[i].Refused == nil && !slices.ContainsFunc(stored, func(s messages.Result) bool { return equal(s, r) }) {
+		l.fail("the result of call %d of %s (%s, attempt %d) is none that is stored: %+v", i, a.sub.Key, r.Status, r.Attempt, stored)
+	}
+}
+
+func equal(a, b messages.Result) bool {
+	a.WasConcurrent, b.WasConcurrent = false, false // the reply says it, from all results
+	return bytes.Equal(rawjson.MustMarshal(a), rawjson.MustMarshal(b))
+}
+
+// isWanted holds the result of a call that was not run to what was said: somebody has aborted or steered this batch, or an
+// earlier outcome is unknown.
+func (l *ledger) isWanted(a *account, i int, r messages.Result) {
+	if r.Err == nil {
+		return
+	}
+	unknown := slices.ContainsFunc(a.reply.Results[:i], func(r messages.Result) bool { return r.Status == messages.StatusOutcomeUnknown })
+	switch {
+	case r.Err.Code == messages.CodeAborted && !l.isSaid(a, never, control.aborts):
+		l.fail("call %d of %s is aborted, and nobody has said so", i, a.sub.Key)
+	case r.Err.Code == messages.CodeSkipped && !unknown && !l.isSaid(a, never, control.steers):
+		l.fail("call %d of %s is skipped, and nobody has said so", i, a.sub.Key)
+	}
+}
+
+// isSaid reports whether something was said to a batch before that.
+func (l *ledger) isSaid(a *account, by time.Time, what func(control, *account) bool) bool {
+	return slices.ContainsFunc(l.controls[a.sub.Key.Session], func(c control) bool { return c.at.Before(by) && what(c, a) })
+}
+
+func (c control) aborts(a *account) bool {
+	return c.record.Aborts(c.at, a.sub.Key.Batch, a.seq, a.at, BatchTTL)
+}
+
+func (c control) steers(a *account) bool { return c.record.When != "" && c.record.UpTo >= a.seq }
+
+func (c control) stops(a *account) bool {
+	return c.steers(a) && c.record.When == messages.SteerImmediate
+}
+
+// meansTheLog holds a control to the log: it means every batch that was there well before it came.
+func (l *ledger) meansTheLog(session string, record wire.ControlRecord, at time.Time) {
+	for _, a := range l.order {
+		if a.sub.Key.Session == session && a.reply == nil && at.Sub(a.at) > slack && record.UpTo < a.seq {
+			l.fail("%s was accepted %v ago, and what is said to its session means batches up to %d, not %d", a.sub.Key, at.Sub(a.at), record.UpTo, a.seq)
+		}
+	}
+}
+
+// sends is told of every job that a driver sends, and holds it to what the driver has read when it began.
+func (l *ledger) sends(d *drive, i int) {
+	a := l.batches[d.sub.Key]
+	switch {
+	case l.isSaid(a, d.born, control.aborts):
+		l.fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
+	case a.sub.Plan.Calls[i].Claims() && len(l.chain[d.sub.Key.Call(i)]) == 0 && l.isSaid(a, d.born, control.stops):
+		l.fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
+	case a.reply != nil && a.replied.Before(d.born) && a.durable[i]:
+		l.fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
 	}
 }
 

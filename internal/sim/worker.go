@@ -90,8 +90,10 @@ type answer struct {
 	err   error
 }
 
+// Fewer than the daemons have, so that it happens.
 const (
-	poison   = 3 // fewer than the daemons have, so that it happens
+	poison   = 3
+	lapses   = 2 // of claims
 	attempts = 3
 )
 

@@ -208,7 +208,11 @@ func (w *World) kill(p *process) {
 func (w *World) outage() {
 	w.logf("", "OUTAGE", "of the server")
 	w.tally["outages"]++
-	w.away = w.Now.Add(time.Duration(w.rng.IntN(2000)) * time.Millisecond)
+	most := 2 * time.Second
+	if w.rng.IntN(4) == 0 { // longer than a lease
+		most = 2 * Lease
+	}
+	w.away = w.Now.Add(time.Duration(w.rng.Int64N(int64(most))))
 	w.disturbed = w.Now
 	w.unready = w.away.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 	w.RestartBehind(func() bool { return w.rng.IntN(2) == 0 })
