@@ -85,7 +85,7 @@ func (s *Storm) between(w *World) {
 		case 1:
 			w.Restart()
 		default:
-			w.outage()
+			w.outage([]time.Duration{2 * time.Second, 2 * time.Second, 2 * time.Second, 2 * Lease}[s.rng.IntN(4)])
 		}
 	}
 	if s.hits(4 * s.power) {

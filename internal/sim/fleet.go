@@ -46,6 +46,8 @@ type Shape struct {
 	Prompt bool
 	// Reforms is how many times the policy changes in a run.
 	Reforms int
+	// Late agents send some batches when others are answered, and again when only the reply is kept.
+	Late bool
 }
 
 // Fleet is agents, coordinators and workers on one broker.
@@ -168,14 +170,14 @@ func (f *Fleet) startAgent(sub *Submission) {
 	p := f.start("a", nil)
 	p.spawn("submit", func(t *task) {
 		within := 3 * time.Second
-		if f.rng.IntN(4) == 0 { // others are answered by then
+		if f.shape.Late && f.rng.IntN(2) == 0 { // others are answered by then
 			within = 90 * time.Second
 		}
 		t.sleep(time.Duration(f.rng.Int64N(int64(within))))
 		final := names.Of(wire.VerbFinal, sub.Key)
-		late := f.rng.IntN(3) == 0
+		late := f.shape.Late
 		for again := true; again; again = f.rng.IntN(8) == 0 {
-			if late && f.Stream(repliesStream).Last(final) != nil { // only the reply is kept for so long
+			if late && f.Stream(repliesStream).Last(final) != nil {
 				t.sleep(4 * BatchTTL)
 				late = false
 			}

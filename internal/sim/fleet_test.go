@@ -89,7 +89,7 @@ func storm(seed uint64, verbose bool) (history string, tally map[string]int, err
 
 func randomShape(rng *rand.Rand) sim.Shape {
 	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
-	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute}
+	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
 	if rng.IntN(2) == 0 { // people are asked
 		tools = append(tools, "askread", "askread", "askonce", "askonce", "askagain", "askagain", "askboth", "sternask")
 		shape.AskFor = []time.Duration{20 * time.Second, 2 * time.Minute, 15 * time.Minute}[rng.IntN(3)]

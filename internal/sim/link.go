@@ -83,7 +83,7 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 		err = do()
 	}
 	if f == cutOff && !away {
-		t.outage()
+		t.outage(2 * time.Second)
 		err = bus.ErrUnknown
 		t.wait(t.Now.Add(50*time.Millisecond), nil)
 	}
@@ -110,7 +110,7 @@ func (t *task) tell(what, subject string, do func()) {
 		do()
 	case f == cutOff:
 		do()
-		t.outage()
+		t.outage(2 * time.Second)
 	case f == late, f == slow:
 		t.inFlight = append(t.inFlight, inFlight{t.Now.Add(t.faults.delay()), do})
 	}
@@ -149,7 +149,7 @@ func (t *task) pull(q *broker.Queue) (d *broker.Delivery) {
 		d = t.Pull(q)
 	}
 	if f == cutOff {
-		t.outage()
+		t.outage(2 * time.Second)
 	}
 	t.mayDie()
 	if f == ackLost || f == late || f == cutOff {

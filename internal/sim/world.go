@@ -204,14 +204,10 @@ func (w *World) kill(p *process) {
 	p.again()
 }
 
-// outage is a restart of the server that takes a while. It may have forgotten what it removed last.
-func (w *World) outage() {
+// outage is a restart of the server that takes a while, at most so long. It may have forgotten what it removed last.
+func (w *World) outage(most time.Duration) {
 	w.logf("", "OUTAGE", "of the server")
 	w.tally["outages"]++
-	most := 2 * time.Second
-	if w.rng.IntN(4) == 0 { // longer than a lease
-		most = 2 * Lease
-	}
 	w.away = w.Now.Add(time.Duration(w.rng.Int64N(int64(most))))
 	w.disturbed = w.Now
 	w.unready = w.away.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
