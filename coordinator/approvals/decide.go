@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -112,7 +111,7 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 		if refused != nil {
 			return q, "", refused
 		}
-		_, err = s.journal.Write(ctx, key, answered(entry.Record, q, state), entry.Seq)
+		_, err = s.journal.Write(ctx, key, approval.Answered(entry.Record, q, state, rand.Text()), entry.Seq)
 		var lost *journal.Lost
 		switch {
 		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // stored; a worker may have gone on
@@ -153,45 +152,7 @@ func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refus
 	return nil
 }
 
-// answered returns the record that follows a parked one: the question with its new decision, and a
-// result if the call is denied.
-func answered(parked wire.CallRecord, q messages.Approval, state messages.DecisionState) wire.CallRecord {
-	next := parked
-	next.Nonce, next.Approval, next.ArgsHash, next.Worker = rand.Text(), &q, q.ArgsHash, ""
-	if q.Original != nil {
-		next.Input = nil // it was made from the arguments before the edit
-	}
-	switch state {
-	case messages.DecisionGranted:
-		next.State = wire.Granted
-	case messages.DecisionDenied:
-		next.State, next.Result = wire.Ended, denied(parked, q)
-		next.Input, next.Approval = nil, approval.WithoutArguments(q)
-	}
-	return next
-}
-
-// denied returns the result of a call that a person has denied.
-func denied(parked wire.CallRecord, q messages.Approval) *messages.Result {
-	last := q.Decisions[len(q.Decisions)-1]
-	message := "Denied by " + last.By + "."
-	if reason := strings.TrimSpace(last.Reason); reason != "" {
-		message = "Denied by " + last.By + ": " + reason
-	}
-	r := &messages.Result{
-		V: messages.Version, Index: q.Index, CallID: q.CallID, Tool: q.Tool, Kind: q.Kind, Status: messages.StatusDenied,
-		Attempt: parked.Attempt, Outcome: messages.Failed(messages.CodeDeniedByUser, message), Permission: approval.Permission(q, "deny"),
-	}
-	r.Permission.By = []string{last.By}
-	if h := parked.Hooks; h != nil {
-		own := *h
-		own.Opinion, own.By, own.Reason, own.Context = "", "", "", nil
-		r.Hooks = &own
-	}
-	return r
-}
-
-// publishDecided updates the list of open questions, and publishes the change to watchers.
+// publishDecided updates the list of open questions, and publishes the change.
 func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messages.Approval, state messages.DecisionState) {
 	pending := q.Pending()
 	var err error

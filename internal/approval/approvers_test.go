@@ -74,7 +74,7 @@ func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ..
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return wire(d.t, a)
+	return onWire(d.t, a)
 }
 
 // take applies a decision that must be taken.
@@ -84,11 +84,11 @@ func (d desk) take(q messages.Approval, a messages.Decision, want messages.Decis
 	if refusal != nil || state != want {
 		d.t.Fatalf("%s by %s: got %q, %v; want %q", a.Verdict, a.By, state, refusal, want)
 	}
-	return wire(d.t, got)
+	return onWire(d.t, got)
 }
 
-// wire returns the value after an encoding and decoding.
-func wire[T any](t testing.TB, v T) (out T) {
+// onWire returns the value after an encoding and decoding.
+func onWire[T any](t testing.TB, v T) (out T) {
 	t.Helper()
 	if err := json.Unmarshal(rawjson.MustMarshal(v), &out); err != nil {
 		t.Fatal(err)
@@ -299,14 +299,14 @@ func TestEveryPartIsBound(t *testing.T) {
 		if _, state, refusal := d.Take(first, changed, asked); refusal == nil {
 			t.Errorf("decision with another %s: %s", name, state)
 		}
-		again := wire(t, granted)
+		again := onWire(t, granted)
 		again.Decisions[1] = changed
 		if d.Holds(again, asked) == nil {
 			t.Errorf("decision with another %s holds", name)
 		}
 	}
 	for name, changed := range changes(t, first.Decisions[0]) {
-		again := wire(t, granted)
+		again := onWire(t, granted)
 		again.Decisions[0] = changed
 		if d.Holds(again, asked) == nil {
 			t.Errorf("edit with another %s holds", name)
@@ -336,7 +336,7 @@ func changes[T any](t *testing.T, v T) map[string]T {
 	all := map[string]T{}
 	var walk func(name string, at func(*T) reflect.Value)
 	walk = func(name string, at func(*T) reflect.Value) {
-		original := wire(t, v)
+		original := onWire(t, v)
 		field := at(&original)
 		switch {
 		case field.Type() == reflect.TypeFor[json.RawMessage]():

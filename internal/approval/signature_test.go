@@ -122,7 +122,7 @@ func TestADecisionOfThePreviousVersion(t *testing.T) {
 	if refusal != nil || state != messages.DecisionGranted {
 		t.Fatalf("taken as %q, %v", state, refusal)
 	}
-	if err := people.Holds(wire(t, granted), asked); err != nil {
+	if err := people.Holds(onWire(t, granted), asked); err != nil {
 		t.Error(err)
 	}
 }
