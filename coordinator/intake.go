@@ -86,15 +86,21 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 // the batch if it is the head then.
 func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
-	switch {
-	case err != nil || !found:
-		if err != nil {
-			log.Warn("the batch goes back to the broker: the head of its session cannot be read", "err", err)
-		}
+	if err != nil {
+		log.Warn("the batch goes back to the broker: the head of its session cannot be read", "err", err)
 		logUnsettled(log, d.Nak(time.Second))
-	case head.Seq == a.Seq && !c.peers.Drive(a.Key):
+		return
+	}
+	seen := session.Cleared{Seq: a.Seq, Deliveries: d.Delivered}
+	if found {
+		seen.Head, seen.Elsewhere = head.Seq, c.peers.Drive(head.Key)
+	}
+	switch session.DecideCleared(seen) {
+	case session.Vanished:
+		logUnsettled(log, d.Nak(time.Second))
+	case session.Drive:
 		c.driveSession(ctx, a, d)
-	case session.RescuesHead(d.Delivered) && !c.peers.Drive(head.Key):
+	case session.Rescue:
 		logUnsettled(log, d.Nak(c.cfg.Poll))
 		log.Info("the head of the session has held up this batch for long; the head is driven now", "head", head.Key.Batch, "deliveries", d.Delivered)
 		c.driveSession(ctx, head, nil)
@@ -151,7 +157,7 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 		if err != nil || !replied {
 			return next, err == nil, err
 		}
-		if settled > 0 && (c.runs.of(next.Key) != nil || c.conn.Now(ctx).Sub(reply.Stored) < settled) {
+		if !session.RemovesHead(settled, c.runs.of(next.Key) != nil, c.conn.Now(ctx).Sub(reply.Stored)) {
 			return next, true, nil
 		}
 		if err := c.answerAgain(ctx, log, next, reply); err != nil {

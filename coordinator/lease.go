@@ -111,7 +111,7 @@ func (l *lease) release(ctx context.Context, finished bool, suspended time.Time)
 		let := wire.LetGo{}
 		switch {
 		case !suspended.IsZero():
-			let.AfterMS = pauseOf(suspended).Milliseconds()
+			let.AfterMS = session.PutOff(time.Now(), suspended).Milliseconds()
 		case l.delivery != nil:
 			let.AfterMS = 1 // the broker delivers it again
 		}
@@ -125,13 +125,7 @@ func (l *lease) release(ctx context.Context, finished bool, suspended time.Time)
 	case ctx.Err() != nil:
 		wait = 0
 	case !suspended.IsZero():
-		wait = pauseOf(suspended)
+		wait = session.PutOff(time.Now(), suspended)
 	}
 	logUnsettled(l.log, l.delivery.Nak(wait))
-}
-
-// pauseOf returns for how long the broker holds back the delivery of a batch that is suspended
-// until the given time.
-func pauseOf(suspended time.Time) time.Duration {
-	return min(max(time.Until(suspended), 100*time.Millisecond), session.MaxSuspend)
 }

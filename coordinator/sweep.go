@@ -111,7 +111,7 @@ func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now
 		return false, nil
 	}
 	next, found, err := c.nextHead(ctx, logfields.Batch(ctx, c.log, head.Key), head.Key, c.cfg.AckWait)
-	if err != nil || !found || next.Seq != head.Seq || now.Sub(head.Stored) < session.MaxSuspend+2*c.cfg.AckWait {
+	if err != nil || !found || next.Seq != head.Seq || !session.Unattended(now.Sub(head.Stored), c.cfg.AckWait) {
 		return false, err
 	}
 	waits, err := waitsForPeople(ctx, c.journal, head.Key)

@@ -43,10 +43,12 @@ const (
 	Clear
 	// Vanished: the batch has just left the log.
 	Vanished
+	// Rescue: drive the head, and let the batch wait.
+	Rescue
 )
 
 func (a Action) String() string {
-	return [...]string{"drive", "join", "answer", "wait", "clear", "vanished"}[a]
+	return [...]string{"drive", "join", "answer", "wait", "clear", "vanished", "rescue"}[a]
 }
 
 // Decide returns what to do about a delivered batch.
@@ -66,11 +68,46 @@ func Decide(o Observation) Action {
 	return Drive
 }
 
-// RescuesHead reports whether a delivery of a batch behind the head makes the coordinator drive the
-// head: the 8th does, and then each time that the count has doubled. The head may have no driver,
-// and the broker may never deliver it: after a restart the consumer can count a message as settled
-// that the stream still holds. Because such deliveries are rare, a head that waits long for a
-// person costs little.
-func RescuesHead(deliveries int) bool {
+// Cleared is what a coordinator knows of a batch that has waited for a while, once the heads before
+// it that have their reply are removed.
+type Cleared struct {
+	Seq        uint64 // of the batch in the log
+	Head       uint64 // of the oldest batch of its session; 0: the session has none
+	Elsewhere  bool   // another coordinator said lately that it drives that head
+	Deliveries int    // of the batch so far, this one included
+}
+
+// DecideCleared is what to do about such a batch: Drive, Rescue, Wait or Vanished.
+func DecideCleared(c Cleared) Action {
+	switch {
+	case c.Head == 0:
+		return Vanished
+	case c.Elsewhere:
+		return Wait
+	case c.Head == c.Seq:
+		return Drive
+	case rescuesHead(c.Deliveries):
+		return Rescue
+	}
+	return Wait
+}
+
+// rescuesHead reports whether a batch that was delivered so often has the head of its session
+// driven, which has no reply. The head may have no driver, and the broker may never deliver it
+// again: after a restart of the server a consumer can count a message as settled that the stream
+// still holds. It happens seldom and ever more seldom, so a head that waits for a person for long
+// costs little.
+func rescuesHead(deliveries int) bool {
 	return deliveries >= 8 && deliveries&(deliveries-1) == 0
 }
+
+// RemovesHead reports whether a head that has its reply is removed by who looks for the next head.
+// With settled, a driver that has just stored the reply is left time to remove the head itself.
+// Driven: this coordinator drives it. Age is that of the reply.
+func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
+	return settled == 0 || !driven && age >= settled
+}
+
+// Unattended reports whether a head of this age may have no driver, if none of its calls waits for
+// people: its driver would have been heard of, and its delivery made again.
+func Unattended(age, ackWait time.Duration) bool { return age >= MaxSuspend+2*ackWait }

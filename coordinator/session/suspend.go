@@ -45,7 +45,12 @@ func DecideSuspend(q Quiet) SuspendAction {
 	return Suspend
 }
 
-// Suspended is what a coordinator knows about a session whose head it wants to resume.
+// PutOff is for how long the delivery of a batch goes back that is suspended until a time.
+func PutOff(now, until time.Time) time.Duration {
+	return min(max(until.Sub(now), 100*time.Millisecond), MaxSuspend)
+}
+
+// Suspended is what a coordinator knows of a session whose head it wants to resume.
 type Suspended struct {
 	Head      uint64 // sequence of the oldest batch in the log; 0: the session has none
 	First     uint64 // the head when the coordinator began to resume it; 0: not known yet

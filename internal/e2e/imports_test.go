@@ -127,7 +127,8 @@ var rooms = []room{
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim/broker", may: []string{"internal/wire", "internal/bus"}},
-	{path: "internal/sim", may: plus(words, "internal/sim/broker", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "worker/attempt", "worker/call")},
+	{path: "internal/sim/world", may: []string{"internal/sim/broker", "internal/bus", "internal/rawjson"}},
+	{path: "internal/sim", may: plus(words, "internal/sim/broker", "internal/sim/world", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
 	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},

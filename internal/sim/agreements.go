@@ -47,7 +47,7 @@ func newAgreements() *agreements {
 // said is told what a person has signed.
 func (l *ledger) said(key wire.CallKey, d messages.Decision) {
 	hash := d.ArgsHash
-	l.fleet.logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
+	l.fleet.Logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
 	switch d.Verdict {
 	case messages.VerdictDeny:
 		return
@@ -64,10 +64,10 @@ func (l *ledger) said(key wire.CallKey, d messages.Decision) {
 // told is told what a person was answered. Of one question one decision at most is the last one, and it stands in the journal.
 func (l *ledger) told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
-		l.fleet.tally["decisions refused: "+string(answer.Error.Class)]++
+		l.fleet.Count("decisions refused: " + string(answer.Error.Class))
 		return
 	}
-	l.fleet.tally["decisions: "+string(answer.State)]++
+	l.fleet.Count("decisions: " + string(answer.State))
 	if answer.State == messages.DecisionWaiting {
 		return
 	}
@@ -117,7 +117,7 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	}
 	l.chain[key] = append(chain, stored{next, seq, now})
 	if next.State == wire.Parked { // for the first time, or since another person has to agree too
-		l.fleet.tally["questions"]++
+		l.fleet.Count("questions")
 		l.fleet.asked(key, *next.Approval)
 	}
 }
@@ -175,7 +175,7 @@ func (l *ledger) mayStart(a *attempt) {
 	if people == 0 {
 		return
 	}
-	l.fleet.tally["runs that were allowed"]++
+	l.fleet.Count("runs that were allowed")
 	if n := len(l.yes[words{a.key, a.argsHash, a.worker.policy.version}]); n < people {
 		l.fail("call %s runs with %s under policy %s, which %d people have agreed to", a.key, a.input, a.worker.policy.version, n)
 	}
@@ -195,6 +195,9 @@ func (l *ledger) mayStart(a *attempt) {
 	}
 }
 
+// restAtMost bounds how long nobody looks at a batch that rests.
+const restAtMost = 5 * time.Minute
+
 // slack is what is given beyond what was promised, for messages that are lost and parties that die.
 const slack = 4 * time.Minute
 
@@ -208,8 +211,8 @@ func (l *ledger) quietSince(at time.Time) bool {
 
 // calm is how long nothing has gone wrong since a time.
 func (l *ledger) calm(since time.Time) time.Duration {
-	if l.fleet.disturbed.After(since) {
-		since = l.fleet.disturbed
+	if l.fleet.Disturbed.After(since) {
+		since = l.fleet.Disturbed
 	}
 	return l.fleet.Now.Sub(since)
 }
@@ -287,8 +290,8 @@ func (l *ledger) isFree(a *account, since time.Time) {
 	now := l.fleet.Now
 	for _, c := range l.fleet.coordinators {
 		d := c.live[a.sub.Key]
-		if d != nil && l.alive(c.process) && l.calm(since) > slack && l.calm(d.born) > slack {
-			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.name, now.Sub(d.born))
+		if d != nil && l.alive(c.Process) && l.calm(since) > slack && l.calm(d.born) > slack {
+			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.Name, now.Sub(d.born))
 		}
 	}
 	aborted, was := l.aborts[a.sub.Key.Session]

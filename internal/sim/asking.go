@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -65,14 +66,14 @@ var (
 // asked has everybody think about a question. Who thinks does not need the fleet for it.
 func (f *Fleet) asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
-		f.people.spawn(name, func(t *task) { f.answer(t, name, key, q) })
+		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })
 	}
 }
 
 // answer is one person's: yes, no, something else, nothing, too late, or the same to two coordinators at once.
-func (f *Fleet) answer(t *task, name string, key wire.CallKey, q messages.Approval) {
-	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.rng.IntN(5)], 30*time.Second
-	switch r := f.rng.IntN(10); {
+func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.Approval) {
+	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.Rng.IntN(5)], 30*time.Second
+	switch r := f.Rng.IntN(10); {
 	case f.shape.Prompt:
 		verdict = messages.VerdictApprove
 	case r < 5:
@@ -83,27 +84,27 @@ func (f *Fleet) answer(t *task, name string, key wire.CallKey, q messages.Approv
 		wait = 2 * f.shape.AskFor
 	case r < 9: // together with the expiry
 		wait = time.Second
-		t.wait(q.Expires.Add(-wait/2), nil)
+		t.Wait(q.Expires.Add(-wait/2), nil)
 	}
-	t.sleep(time.Duration(f.rng.Int64N(int64(wait))))
+	t.Sleep(time.Duration(f.Rng.Int64N(int64(wait))))
 	d := approval.Answer(q, verdict, name)
 	d.Ticket, d.At = "T-1", t.Now
 	if verdict == messages.VerdictEdit {
-		d.Input = json.RawMessage(fmt.Sprintf(`{"edited":%q}`, t.nonce()))
+		d.Input = json.RawMessage(fmt.Sprintf(`{"edited":%q}`, t.Nonce()))
 	}
 	d, err := keys[name].Sign(d)
 	if err != nil {
 		panic(err)
 	}
 	f.ledger.said(key, d)
-	if f.rng.IntN(4) == 0 {
-		f.people.spawn(name+" again", func(t *task) { f.decide(t, key, q, d) })
+	if f.Rng.IntN(4) == 0 {
+		f.people.Spawn(name+" again", func(t *world.Task) { f.decide(t, key, q, d) })
 	}
 	f.decide(t, key, q, d)
 }
 
 // decide sends a decision until somebody answers.
-func (f *Fleet) decide(t *task, key wire.CallKey, q messages.Approval, d messages.Decision) {
+func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d messages.Decision) {
 	for range 5 {
 		answer, ok := f.request(t, decision{key, d})
 		if !ok || answer.(messages.DecisionAnswer).Error != nil && answer.(messages.DecisionAnswer).Error.Class == messages.ClassBusy {
@@ -115,35 +116,35 @@ func (f *Fleet) decide(t *task, key wire.CallKey, q messages.Approval, d message
 }
 
 // request asks one coordinator for something, over core messages. Without an answer nobody knows.
-func (f *Fleet) request(t *task, what any) (answer any, ok bool) {
-	inbox := "inbox." + t.nonce()
+func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
+	inbox := "inbox." + t.Nonce()
 	t.Subscribe(inbox)
 	defer t.Unsubscribe(inbox)
 	var doors []string
-	for _, p := range f.processes {
-		if _, open := f.Heard("doors." + p.name); open {
-			doors = append(doors, "doors."+p.name)
+	for _, p := range f.Processes {
+		if _, open := f.Heard("doors." + p.Name); open {
+			doors = append(doors, "doors."+p.Name)
 		}
 	}
 	if len(doors) > 0 {
-		door := doors[f.rng.IntN(len(doors))]
-		t.tell("request", door, func() { t.Publish(door, request{inbox, what}) })
+		door := doors[f.Rng.IntN(len(doors))]
+		t.Tell("request", door, func() { t.Publish(door, request{inbox, what}) })
 	}
-	t.wait(t.Now.Add(callTimeout), func() bool { n, _ := t.Heard(inbox); return n > 0 })
+	t.Wait(t.Now.Add(world.CallTimeout), func() bool { n, _ := t.Heard(inbox); return n > 0 })
 	return t.Hear(inbox)
 }
 
 // startReform changes the policy once, and starts the workers again, one after another.
 func (f *Fleet) startReform() {
-	p := f.start("r", nil)
-	p.spawn("reform", func(t *task) {
-		t.sleep(time.Duration(f.rng.Int64N(int64(f.shape.AskFor))))
-		f.policy = policies[1+f.rng.IntN(len(policies)-1)]
-		t.logf(t.name, "POLICY", "%s", f.policy.version)
-		f.tally["policies"]++
+	p := f.Start("r", nil)
+	p.Spawn("reform", func(t *world.Task) {
+		t.Sleep(time.Duration(f.Rng.Int64N(int64(f.shape.AskFor))))
+		f.policy = policies[1+f.Rng.IntN(len(policies)-1)]
+		t.Logf(t.Name, "POLICY", "%s", f.policy.version)
+		f.Count("policies")
 		for f.anyBehind() != nil {
 			f.anyBehind().drain()
-			t.sleep(time.Duration(1+f.rng.IntN(5000)) * time.Millisecond)
+			t.Sleep(time.Duration(1+f.Rng.IntN(5000)) * time.Millisecond)
 		}
 	})
 }
@@ -151,7 +152,7 @@ func (f *Fleet) startReform() {
 // anyBehind is a worker that has an old policy.
 func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
-		if w.policy != f.policy && !w.doomed && !w.drains && f.alive(w.process) {
+		if w.policy != f.policy && !w.Doomed && !w.drains && f.alive(w.Process) {
 			return w
 		}
 	}

@@ -3,7 +3,8 @@ package sim
 import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
-	truth "github.com/toolfleet/toolfleet/internal/journal"
+	records "github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -12,11 +13,11 @@ import (
 
 // close ends every open call and makes the reply, for a batch that no driver can bring to its end.
 func (d *drive) close() {
-	d.tally["closed batches"]++
+	d.Count("closed batches")
 	closing := &batch.Closing{Lease: machineConfig.QueueTimeout, Grace: Grace}
 	results := make([]messages.Result, len(d.sub.Plan.Calls))
 	for !d.closeOnce(closing, results) {
-		d.sleep(Poll)
+		d.Sleep(Poll)
 	}
 	d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: results}
 }
@@ -54,8 +55,8 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 			result = stored
 		}
 		record := e.Record
-		record.State, record.Nonce, record.Result = wire.Ended, d.nonce(), &result
-		if _, err := d.write(key, record, e.Seq, never); err == nil {
+		record.State, record.Nonce, record.Result = wire.Ended, d.Nonce(), &result
+		if _, err := d.write(key, record, e.Seq, world.Never); err == nil {
 			results[i] = result
 		} else {
 			all = false
@@ -66,7 +67,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 
 // withdrawAll takes the jobs of the batch out of the queue.
 func (d *drive) withdrawAll() error {
-	return d.ask("withdraw", d.sub.Key.String(), func() error {
+	return d.Ask("withdraw", d.sub.Key.String(), func() error {
 		for _, filter := range names.JobsOf(d.sub.Key) {
 			for _, m := range d.Stream(jobsStream).All(filter) {
 				d.Delete(jobsStream, m.Seq)
@@ -77,12 +78,12 @@ func (d *drive) withdrawAll() error {
 }
 
 // ends fills in the results that are stored, and gives the newest record of each call.
-func (d *drive) ends(results []messages.Result) (newest map[int]truth.CallEntry, err error) {
-	known, err := d.truth().Calls(anytime, d.sub.Key)
+func (d *drive) ends(results []messages.Result) (newest map[int]records.CallEntry, err error) {
+	known, err := truth(d.Task).Calls(anytime, d.sub.Key)
 	if err != nil {
 		return nil, err
 	}
-	plans, err := d.truth().Plans(anytime, d.sub.Key)
+	plans, err := truth(d.Task).Plans(anytime, d.sub.Key)
 	if err != nil {
 		return nil, err
 	}

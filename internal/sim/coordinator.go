@@ -6,38 +6,39 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
-	truth "github.com/toolfleet/toolfleet/internal/journal"
+	records "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
 type coordinator struct {
-	*process
+	*world.Process
 	fleet *Fleet
 	live  map[wire.BatchKey]*drive
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{process: f.start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}}
+	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}}
 	f.coordinators = append(f.coordinators, c)
-	inbox := names.Notify(c.name)
+	inbox := names.Notify(c.Name)
 	c.Subscribe(inbox)
-	c.bye = func() { c.Unsubscribe(inbox) }
+	c.Bye = func() { c.Unsubscribe(inbox) }
 	c.openDoors()
-	c.spawn("pull", func(t *task) {
+	c.Spawn("pull", func(t *world.Task) {
 		for {
-			t.wait(never, func() bool { return f.Waiting(f.log) })
-			if d := t.pull(f.log); d != nil {
-				c.spawn("drive", func(t *task) { c.intake(t, d) })
+			t.Wait(world.Never, func() bool { return f.Waiting(f.log) })
+			if d := t.Take(f.log); d != nil {
+				c.Spawn("drive", func(t *world.Task) { c.intake(t, d) })
 			}
 		}
 	})
-	c.spawn("sweep", c.sweep)
-	c.spawn("hear", func(t *task) {
+	c.Spawn("sweep", c.sweep)
+	c.Spawn("hear", func(t *world.Task) {
 		for {
-			t.wait(never, func() bool { n, _ := t.Heard(inbox); return n > 0 })
+			t.Wait(world.Never, func() bool { n, _ := t.Heard(inbox); return n > 0 })
 			if n, ok := t.Hear(inbox); ok {
 				c.notice(n.(notice))
 			}
@@ -59,28 +60,28 @@ func (c *coordinator) notice(n notice) {
 }
 
 // intake drives the heads of sessions, and lets anything else go.
-func (c *coordinator) intake(t *task, delivery *broker.Delivery) {
+func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {
 		live.delivery = delivery
 		return
 	}
-	_, replied, replyErr := t.truth().Reply(anytime, key)
-	head, _, headErr := t.truth().Head(anytime, key.Tenant, key.Session)
+	_, replied, replyErr := truth(t).Reply(anytime, key)
+	head, _, headErr := truth(t).Head(anytime, key.Tenant, key.Session)
 	if replyErr != nil || headErr != nil {
-		t.nak(delivery, time.Second)
+		t.Nak(delivery, time.Second)
 		return
 	}
 	seen := session.Observation{Seq: delivery.Seq, Head: head.Seq, Replied: replied, Deliveries: delivery.Count}
 	switch session.Decide(seen) {
 	case session.Answer:
-		t.tell("ack", delivery.Subject, func() { delivery.Ack() })
+		t.Tell("ack", delivery.Subject, func() { delivery.Ack() })
 	case session.Vanished:
-		t.nak(delivery, time.Second)
+		t.Nak(delivery, time.Second)
 	case session.Clear:
 		c.clearHead(t, delivery)
 	case session.Wait:
-		t.nak(delivery, Poll)
+		t.Nak(delivery, Poll)
 	case session.Drive:
 		c.driveLane(t, accepted(t, delivery.Message), delivery)
 	}
@@ -88,18 +89,22 @@ func (c *coordinator) intake(t *task, delivery *broker.Delivery) {
 
 // clearHead deals with a batch that waits behind the head of its session. It removes a head that has
 // its reply, and drives one that has no driver.
-func (c *coordinator) clearHead(t *task, delivery *broker.Delivery) {
+func (c *coordinator) clearHead(t *world.Task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
-	switch {
-	case err != nil || !found:
-		t.nak(delivery, time.Second)
-	case head.Seq == delivery.Seq:
+	seen := session.Cleared{Seq: delivery.Seq, Deliveries: delivery.Count}
+	if found {
+		seen.Head = head.Seq
+	}
+	switch action := session.DecideCleared(seen); {
+	case err != nil, action == session.Vanished:
+		t.Nak(delivery, time.Second)
+	case action == session.Drive:
 		c.driveLane(t, accepted(t, delivery.Message), delivery)
-	case session.RescuesHead(delivery.Count):
-		t.nak(delivery, Poll)
+	case action == session.Rescue:
+		t.Nak(delivery, Poll)
 		c.driveLane(t, head, nil)
 	default:
-		t.nak(delivery, Poll)
+		t.Nak(delivery, Poll)
 	}
 }
 
@@ -107,17 +112,17 @@ func (c *coordinator) clearHead(t *task, delivery *broker.Delivery) {
 const sweepEvery = 5 * time.Minute
 
 // sweep looks for heads that nobody drives: after each restart of the server, and now and then.
-func (c *coordinator) sweep(t *task) {
+func (c *coordinator) sweep(t *world.Task) {
 	for wait := AckWait; ; wait = sweepEvery {
 		last := t.Restarted
-		t.wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
+		t.Wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
 		if t.Restarted.After(last) { // what is in flight settles first
-			t.sleep(AckWait + time.Duration(t.rng.Int64N(int64(AckWait/2))))
+			t.Sleep(AckWait + time.Duration(t.Rng.Int64N(int64(AckWait/2))))
 		}
-		all, err := t.open(AckWait)
+		all, err := open(t, AckWait)
 		for err != nil {
-			t.sleep(AckWait)
-			all, err = t.open(AckWait)
+			t.Sleep(AckWait)
+			all, err = open(t, AckWait)
 		}
 		seen := map[string]bool{}
 		for _, a := range all {
@@ -130,8 +135,8 @@ func (c *coordinator) sweep(t *task) {
 }
 
 // open returns the batches in the log that are at least so old, the oldest first.
-func (t *task) open(age time.Duration) (all []truth.Accepted, err error) {
-	err = t.truth().EachOpen(anytime, "*", "*", func(a truth.Accepted) bool {
+func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) {
+	err = truth(t).EachOpen(anytime, "*", "*", func(a records.Accepted) bool {
 		if t.Now.Sub(a.Stored) >= age {
 			all = append(all, a)
 		}
@@ -141,8 +146,8 @@ func (t *task) open(age time.Duration) (all []truth.Accepted, err error) {
 }
 
 // accepted returns a message of the log as the journal does.
-func accepted(t *task, m *broker.Message) truth.Accepted {
-	a, err := t.truth().Accepted(asMsg(m))
+func accepted(t *world.Task, m *broker.Message) records.Accepted {
+	a, err := truth(t).Accepted(asMsg(m))
 	if err != nil {
 		panic(err)
 	}
@@ -150,24 +155,24 @@ func accepted(t *task, m *broker.Message) truth.Accepted {
 }
 
 // attend looks after one head that is not driven here.
-func (c *coordinator) attend(t *task, head truth.Accepted) {
+func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	next, _, err := c.settledHead(t, head.Key) // removes those that have their reply
 	for tries := 0; err != nil && tries < 3; tries++ {
-		t.sleep(AckWait)
+		t.Sleep(AckWait)
 		next, _, err = c.settledHead(t, head.Key)
 	}
-	if err != nil || next.Seq != head.Seq || !next.Stored.Equal(head.Stored) || t.Now.Sub(head.Stored) < restAtMost+2*AckWait {
+	if err != nil || next.Seq != head.Seq || !next.Stored.Equal(head.Stored) || !session.Unattended(t.Now.Sub(head.Stored), AckWait) {
 		return
 	}
 	if waits, err := c.waitsForPeople(t, head.Key); err == nil && !waits {
-		c.spawn("drive", func(t *task) { c.driveLane(t, head, nil) })
+		c.Spawn("drive", func(t *world.Task) { c.driveLane(t, head, nil) })
 	}
 }
 
 // driveLane drives a head, and then the next one, until there is none. It reports whether a drive was given up.
-func (c *coordinator) driveLane(t *task, accepted truth.Accepted, delivery *broker.Delivery) (givenUp bool) {
+func (c *coordinator) driveLane(t *world.Task, accepted records.Accepted, delivery *broker.Delivery) (givenUp bool) {
 	for {
-		sub := t.submitted(accepted)
+		sub := c.fleet.submissions[string(accepted.Body)]
 		if live := c.live[sub.Key]; live != nil {
 			live.nudged = true // it may be about to rest
 			if delivery != nil {
@@ -194,41 +199,41 @@ func (c *coordinator) driveLane(t *task, accepted truth.Accepted, delivery *brok
 }
 
 // letGo hands an unfinished batch back to the log.
-func (d *drive) letGo(t *task) {
+func (d *drive) letGo(t *world.Task) {
 	if d.delivery == nil {
 		return
 	}
 	wait := min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second)
 	if !d.resting.IsZero() {
-		wait = min(max(d.resting.Sub(t.Now), 100*time.Millisecond), restAtMost)
+		wait = session.PutOff(t.Now, d.resting)
 	}
-	t.nak(d.delivery, wait)
+	t.Nak(d.delivery, wait)
 }
 
 // settledHead is nextHead, where a head whose reply is new is left to its driver.
-func (c *coordinator) settledHead(t *task, key wire.BatchKey) (truth.Accepted, bool, error) {
+func (c *coordinator) settledHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
 // nextHead is the oldest batch of the session that has no reply yet.
-func (c *coordinator) nextHead(t *task, key wire.BatchKey) (truth.Accepted, bool, error) {
+func (c *coordinator) nextHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, 0)
 }
 
-func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duration) (truth.Accepted, bool, error) {
+func (c *coordinator) headAfter(t *world.Task, key wire.BatchKey, settled time.Duration) (records.Accepted, bool, error) {
 	for {
-		next, found, err := t.truth().Head(anytime, key.Tenant, key.Session)
+		next, found, err := truth(t).Head(anytime, key.Tenant, key.Session)
 		if err != nil || !found {
 			return next, false, err
 		}
-		reply, replied, err := t.truth().ReplyTo(anytime, next)
+		reply, replied, err := truth(t).ReplyTo(anytime, next)
 		if err != nil || !replied {
 			return next, true, err
 		}
-		if settled > 0 && (c.live[next.Key] != nil || t.Now.Sub(reply.Stored) < settled) {
+		if !session.RemovesHead(settled, c.live[next.Key] != nil, t.Now.Sub(reply.Stored)) {
 			return next, true, nil
 		}
-		if err := t.truth().Remove(anytime, next); err != nil {
+		if err := truth(t).Remove(anytime, next); err != nil {
 			return next, false, err
 		}
 	}
@@ -238,7 +243,7 @@ func (c *coordinator) headAfter(t *task, key wire.BatchKey, settled time.Duratio
 type drive struct {
 	journal
 	coordinator *coordinator
-	accepted    truth.Accepted
+	accepted    records.Accepted
 	sub         *Submission
 	machine     *batch.Machine
 	delivery    *broker.Delivery // of the batch, if it came by one
@@ -255,16 +260,16 @@ type drive struct {
 // run reports whether the batch has left the log.
 func (d *drive) run() bool {
 	defer func() { d.over = true }()
-	d.coordinator.spawn("alive", d.stayAlive)
+	d.coordinator.Spawn("alive", d.stayAlive)
 	if d.sub.Refused {
 		d.reply = &messages.Reply{Status: messages.ReplyRefused}
 		return d.finish()
 	}
 	config := machineConfig
-	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.nonce(), d.accepted.Stored.Add(BatchTTL)
+	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
 	d.machine = batch.New(d.sub.Plan, config)
 	late := d.delivery == nil || d.delivery.Count > 1
-	again, resumed := late || d.knew(d.accepted.Stored), false
+	again, resumed := late || d.Knew(d.accepted.Stored), false
 	if again {
 		var err error
 		if resumed, err = d.recall(); err != nil {
@@ -290,15 +295,15 @@ func (d *drive) run() bool {
 		}
 		wake, ok := d.machine.Wake()
 		if !ok {
-			wake = never
+			wake = world.Never
 		}
-		d.wait(wake, func() bool { return len(d.heard) > 0 || d.nudged })
+		d.Wait(wake, func() bool { return len(d.heard) > 0 || d.nudged })
 		switch {
 		case len(d.heard) > 0:
 			n := d.heard[0]
 			d.heard = d.heard[1:]
 			if n.job > 0 {
-				_ = d.ask("remove job", n.key.String(), func() error { d.Delete(jobsStream, n.job); return nil })
+				_ = d.Ask("remove job", n.key.String(), func() error { d.Delete(jobsStream, n.job); return nil })
 			}
 			d.step(n.said)
 		case d.nudged:
@@ -314,25 +319,25 @@ func (d *drive) run() bool {
 	return d.finish()
 }
 
-func (d *drive) stayAlive(t *task) {
+func (d *drive) stayAlive(t *world.Task) {
 	for {
-		t.wait(t.Now.Add(AckWait/3), func() bool { return d.over })
+		t.Wait(t.Now.Add(AckWait/3), func() bool { return d.over })
 		if d.over {
 			return
 		}
 		if held := d.delivery; held != nil {
-			t.tell("progress", held.Subject, held.InProgress)
+			t.Tell("progress", held.Subject, held.InProgress)
 		}
 	}
 }
 
 // recall tells the machine what the journal holds.
 func (d *drive) recall() (found bool, err error) {
-	plans, err := d.truth().Plans(anytime, d.sub.Key)
+	plans, err := truth(d.Task).Plans(anytime, d.sub.Key)
 	if err != nil {
 		return false, err
 	}
-	calls, err := d.truth().Calls(anytime, d.sub.Key)
+	calls, err := truth(d.Task).Calls(anytime, d.sub.Key)
 	if err != nil {
 		return false, err
 	}
@@ -348,11 +353,11 @@ func (d *drive) recall() (found bool, err error) {
 
 // controls returns the controls of the session that mean this batch.
 func (d *drive) controls() ([]batch.Event, error) {
-	all, err := d.truth().Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
+	all, err := truth(d.Task).Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
 	return recall.Controls(all, d.accepted, BatchTTL), err
 }
 
-func (d *drive) events(k truth.Known) []batch.Event {
+func (d *drive) events(k records.Known) []batch.Event {
 	return recall.Calls(k, recall.Batch{
 		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
 		IsOf: func(int, messages.Result) bool { return true },
@@ -365,8 +370,8 @@ func local(t time.Time) time.Time { return t }
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
 
 func (d *drive) step(e batch.Event) {
-	if d.broken = d.broken || d.faults.breaks(d.process); d.broken {
-		d.tally["broken drivers"]++
+	if d.broken = d.broken || d.Breaks(); d.broken {
+		d.Count("broken drivers")
 		return
 	}
 	wants := d.machine.Step(d.Now, e)
@@ -397,7 +402,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 		return d.storePlan(want)
 	case batch.Look:
 		said, _ := d.controls()
-		k, err := d.truth().Calls(anytime, d.sub.Key)
+		k, err := truth(d.Task).Calls(anytime, d.sub.Key)
 		if err != nil {
 			return said
 		}
@@ -406,7 +411,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 		return d.end(want)
 	case batch.Stop:
 		key := d.sub.Key.Call(want.Index)
-		d.tell("stop", key.String(), func() { d.stopCall(key) })
+		d.Tell("stop", key.String(), func() { d.coordinator.fleet.stopCall(key) })
 	case batch.Finish:
 		d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: want.Results}
 	}
@@ -418,16 +423,16 @@ func (d *drive) dispatch(want batch.Dispatch) {
 	subject := names.Lane(want.Exclusive, call.Pool, d.sub.Key.Call(want.Index))
 	job := wire.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
-		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.name,
+		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.Name,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Stored.Add(BatchTTL + d.machine.Waits()),
 	}
 	d.coordinator.fleet.ledger.sends(d, want.Index)
-	d.tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
+	d.Tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
 }
 
 func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
-	err := d.insist(func() error {
-		stored, err := d.truth().WritePlan(anytime, d.sub.Key, want.Record, want.Expect)
+	err := d.Insist(func() error {
+		stored, err := truth(d.Task).WritePlan(anytime, d.sub.Key, want.Record, want.Expect)
 		for _, p := range stored {
 			events = append(events, batch.Planned{Record: p.Record, Seq: p.Seq})
 		}
@@ -446,11 +451,11 @@ func (d *drive) end(want batch.End) []batch.Event {
 		}
 		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
 	}
-	record := wire.CallRecord{State: wire.Ended, Nonce: d.nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
+	record := wire.CallRecord{State: wire.Ended, Nonce: d.Nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
 	if q, _ := d.machine.Question(want.Index); q != nil {
 		record.ArgsHash, record.Approval = q.ArgsHash, q
 	}
-	seq, err := d.write(key, record, want.Expect, never)
+	seq, err := d.write(key, record, want.Expect, world.Never)
 	if lost, ok := err.(*lostTo); ok {
 		return []batch.Event{recorded(want.Index, lost.newest)}
 	}
@@ -462,21 +467,21 @@ func (d *drive) end(want batch.End) []batch.Event {
 
 // finish stores the reply and takes the batch out of the log, by its delivery or by its place.
 func (d *drive) finish() bool {
-	if d.insist(func() error {
-		_, err := d.truth().WriteReply(anytime, d.accepted, *d.reply)
+	if d.Insist(func() error {
+		_, err := truth(d.Task).WriteReply(anytime, d.accepted, *d.reply)
 		return err
 	}) != nil {
 		return false
 	}
-	_ = d.insist(func() error {
-		if held := d.delivery; held != nil && !d.knew(d.accepted.Stored) { // else its place may be another batch's now
+	_ = d.Insist(func() error {
+		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // else its place may be another batch's now
 			confirmed := false
-			err := d.ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
+			err := d.Ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
 			if err == nil && confirmed {
 				return nil
 			}
 		}
-		return d.truth().Remove(anytime, d.accepted)
+		return truth(d.Task).Remove(anytime, d.accepted)
 	})
 	return true
 }

@@ -17,7 +17,8 @@
 // The decisions are those of the real code: batch.Machine, attempt.Machine, session, recall, plan,
 // approval, and internal/journal, which runs on the model of the broker (see [store]). The files
 // here carry the decisions out: worker.go for a worker, coordinator.go, close.go and rest.go for a
-// coordinator. phases.go is package pipeline in short.
+// coordinator. phases.go is package pipeline in short. Package world has the clock, the processes
+// and what goes wrong; package broker is the model of the server.
 //
 // The ledger stands outside. It sees what really ran, and stops a history at the first broken rule:
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -52,16 +53,19 @@ type Shape struct {
 
 // Fleet is agents, coordinators and workers on one broker.
 type Fleet struct {
-	*World
+	*world.World
 	*ledger
 	log, jobs *broker.Queue
 	agents    int // that still wait for a reply
 	shape     Shape
 	policy    policy // of workers that start now
-	people    *process
+	people    *world.Process
 	// Everybody who ever was.
 	workers      []*worker
 	coordinators []*coordinator
+	decidedAt    map[string]time.Time // by the nonce of the record
+	// submissions holds every batch that an agent publishes, by the bytes that the log has of it.
+	submissions map[string]*Submission
 }
 
 // catalog is the tools of every fleet here: one for each promise that a tool can make.
@@ -86,10 +90,10 @@ var catalog = func() schemas.Catalog {
 }()
 
 // NewFleet is a fleet in which nothing has happened yet.
-func NewFleet(shape Shape, faults Faults, rng *rand.Rand) *Fleet {
-	w := &World{Broker: broker.NewBroker(epoch, broker.Streams(names, BatchTTL, 24*time.Hour)...), faults: faults, rng: rng, tally: map[string]int{}, decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
-	f := &Fleet{World: w, shape: shape, policy: policies[0]}
-	f.people = f.start("p", nil)
+func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
+	w := world.New(broker.NewBroker(world.Epoch, broker.Streams(names, BatchTTL, 24*time.Hour)...), faults, rng)
+	f := &Fleet{World: w, shape: shape, policy: policies[0], decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
+	f.people = f.Start("p", nil)
 	f.ledger = newLedger(f)
 	w.Stored = f.ledger.stored
 	queues := broker.Queues(names, AckWait, 0)
@@ -121,14 +125,14 @@ func (f *Fleet) handsBack(tool string) bool { return strings.HasPrefix(tool, "st
 func (f *Fleet) startSpeaker(key wire.BatchKey) {
 	control := []messages.Control{
 		{Abort: []byte(`"b0"`)}, {Abort: []byte("true")}, {When: messages.SteerBetweenGroups}, {When: messages.SteerImmediate},
-	}[f.rng.IntN(4)]
-	p := f.start("s", nil)
-	p.spawn("say", func(t *task) {
+	}[f.Rng.IntN(4)]
+	p := f.Start("s", nil)
+	p.Spawn("say", func(t *world.Task) {
 		within := 6 * time.Second
-		if f.rng.IntN(2) == 0 {
+		if f.Rng.IntN(2) == 0 {
 			within += f.shape.AskFor
 		}
-		t.sleep(time.Duration(f.rng.Int64N(int64(within))))
+		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
 		for ok := false; !ok; {
 			_, ok = f.request(t, speech{key, control})
 		}
@@ -136,10 +140,10 @@ func (f *Fleet) startSpeaker(key wire.BatchKey) {
 }
 
 // stopCall tells every worker that a call should stop.
-func (w *World) stopCall(key wire.CallKey) {
-	for _, p := range w.processes {
-		if p.told != nil {
-			p.told(key)
+func (f *Fleet) stopCall(key wire.CallKey) {
+	for _, w := range f.workers {
+		if f.Alive(w.Process) {
+			w.stop(key)
 		}
 	}
 }
@@ -167,24 +171,24 @@ func (f *Fleet) tool(name string) schemas.Tool {
 // forgotten that it did, and does it again.
 func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
-	p := f.start("a", nil)
-	p.spawn("submit", func(t *task) {
+	p := f.Start("a", nil)
+	p.Spawn("submit", func(t *world.Task) {
 		within := 3 * time.Second
-		if f.shape.Late && f.rng.IntN(2) == 0 { // others are answered by then
+		if f.shape.Late && f.Rng.IntN(2) == 0 { // others are answered by then
 			within = 90 * time.Second
 		}
-		t.sleep(time.Duration(f.rng.Int64N(int64(within))))
+		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
 		final := names.Of(wire.VerbFinal, sub.Key)
 		late := f.shape.Late
-		for again := true; again; again = f.rng.IntN(8) == 0 {
+		for again := true; again; again = f.Rng.IntN(8) == 0 {
 			if late && f.Stream(repliesStream).Last(final) != nil {
-				t.sleep(4 * BatchTTL)
+				t.Sleep(4 * BatchTTL)
 				late = false
 			}
 			subject := names.Of(wire.VerbBatch, sub.Key)
 			f.submissions[subject] = sub
-			_ = t.insist(func() error {
-				err := t.ask("submit", subject, func() error {
+			_ = t.Insist(func() error {
+				err := t.Ask("submit", subject, func() error {
 					_, err := f.Append(subject, broker.Packet{Body: sub, Data: []byte(subject)})
 					return err
 				})
@@ -193,7 +197,7 @@ func (f *Fleet) startAgent(sub *Submission) {
 				}
 				return err
 			})
-			t.wait(never, func() bool { return f.Stream(repliesStream).Last(final) != nil })
+			t.Wait(world.Never, func() bool { return f.Stream(repliesStream).Last(final) != nil })
 		}
 		f.agents--
 	})
@@ -201,7 +205,7 @@ func (f *Fleet) startAgent(sub *Submission) {
 
 // Run goes on until every batch is answered and nothing is left to do. The error says what rule was broken.
 func (f *Fleet) Run() (err error) {
-	defer f.close()
+	defer f.Close()
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
@@ -218,11 +222,11 @@ func (f *Fleet) Run() (err error) {
 		if steps > restless {
 			f.fail("%d steps, and the clock stands still", steps)
 		}
-		if !f.step() && f.unfinished() {
+		if !f.Step() && f.unfinished() {
 			f.fail("nobody waits for anything, and %d agents have no reply", f.agents)
 		}
 		f.ledger.look()
-		if f.Now.Sub(epoch) > patience {
+		if f.Now.Sub(world.Epoch) > patience {
 			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, f.log.Len(), f.jobs.Len())
 		}
 	}
@@ -239,9 +243,3 @@ const restless = 100_000
 
 // patience is longer than any fleet here may take, faults included.
 const patience = 12 * time.Hour
-
-// nonce is unique.
-func (t *task) nonce() string {
-	t.nonces++
-	return fmt.Sprint(t.name, "-", t.nonces)
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 )
 
 var (
@@ -52,7 +53,7 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		shape := randomShape(rng)
 		shape.Says, shape.Reforms, shape.Prompt, shape.AskFor = 0, 0, true, 15*time.Minute
-		f := sim.NewFleet(shape, sim.Calm{}, rng)
+		f := sim.NewFleet(shape, world.Calm{}, rng)
 		f.Record()
 		if err := f.Run(); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, f.History())
@@ -79,7 +80,7 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 
 func storm(seed uint64, verbose bool) (history string, tally map[string]int, err error) {
 	rng := rand.New(rand.NewPCG(seed, 3))
-	f := sim.NewFleet(randomShape(rng), sim.NewStorm(rng), rng)
+	f := sim.NewFleet(randomShape(rng), world.NewStorm(rng), rng)
 	if verbose {
 		f.Record()
 	}
@@ -119,15 +120,15 @@ var small = []sim.Shape{
 }
 
 // script runs a small fleet with what goes wrong given, in one order of parties. Every other order is of people who are asked.
-func script(order uint64, verbose bool, hits ...sim.Hit) (*sim.Fleet, error) {
-	f := sim.NewFleet(small[order%2], sim.Script(hits), rand.New(rand.NewPCG(order, 5)))
+func script(order uint64, verbose bool, hits ...world.Hit) (*sim.Fleet, error) {
+	f := sim.NewFleet(small[order%2], world.Script(hits), rand.New(rand.NewPCG(order, 5)))
 	if verbose {
 		f.Record()
 	}
 	return f, f.Run()
 }
 
-func try(t *testing.T, order uint64, hits ...sim.Hit) map[string]int {
+func try(t *testing.T, order uint64, hits ...world.Hit) map[string]int {
 	t.Helper()
 	f, err := script(order, false, hits...)
 	if err != nil {
@@ -146,7 +147,7 @@ func TestEveryCrashPoint(t *testing.T) {
 			t.Fatalf("nothing goes wrong, and yet: %v\n%s", err, f.History())
 		}
 		for command := 1; command <= f.Commands(); command++ {
-			for _, hit := range sim.Hits(command, 4) {
+			for _, hit := range world.Hits(command, 4) {
 				tally := try(t, order, hit)
 				tried++
 				if unsure := tally["results: outcome_unknown"]; unsure > 0 && hit.OfMessage() {
@@ -166,9 +167,9 @@ func TestPairsOfCrashPoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var all []sim.Hit
+		var all []world.Hit
 		for command := 1; command <= f.Commands()*3/2; command++ { // what goes wrong first makes it longer
-			all = append(all, sim.Hits(command, 4)...)
+			all = append(all, world.Hits(command, 4)...)
 		}
 		stride := 1
 		if *pairs > 0 {

@@ -10,8 +10,9 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
-	truth "github.com/toolfleet/toolfleet/internal/journal"
+	records "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -36,21 +37,21 @@ type Submission struct {
 }
 
 // truth is the real journal on this task's connection to the model of the broker.
-func (t *task) truth() *truth.Journal { return truth.In(store{t}, noObjects{}, clock{t}) }
+func truth(t *world.Task) *records.Journal { return records.In(store{t}, noObjects{}, clock{t}) }
 
 // store is a task's connection as the journal sees it. Each method is one command, so the process
 // may die before and after it, and the command or its answer may be lost.
-type store struct{ *task }
+type store struct{ *world.Task }
 
-var _ truth.Store = store{}
+var _ records.Store = store{}
 
 func (s store) Names() wire.Names             { return names }
 func (s store) MaxBody() int                  { return 1 << 19 }
-func (s store) Now(context.Context) time.Time { return s.task.Now }
+func (s store) Now(context.Context) time.Time { return s.Task.Now }
 
 func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, data []byte, last uint64) (seq uint64, err error) {
 	p := packed(subject, h, data)
-	err = s.askUntil(deadline(ctx), what(p), subject, func() (err error) {
+	err = s.AskUntil(deadline(ctx), what(p), subject, func() (err error) {
 		seq, err = s.Broker.CompareAndSet(subject, p, last)
 		return err
 	})
@@ -59,7 +60,7 @@ func (s store) CompareAndSet(ctx context.Context, subject string, h bus.Header, 
 
 func (s store) Append(ctx context.Context, subject string, h bus.Header, data []byte) (seq uint64, err error) {
 	p := packed(subject, h, data)
-	err = s.askUntil(deadline(ctx), what(p), subject, func() (err error) {
+	err = s.AskUntil(deadline(ctx), what(p), subject, func() (err error) {
 		seq, err = s.Broker.Append(subject, p)
 		return err
 	})
@@ -67,7 +68,7 @@ func (s store) Append(ctx context.Context, subject string, h bus.Header, data []
 }
 
 func (s store) Delete(ctx context.Context, stream string, seq uint64) error {
-	return s.askUntil(deadline(ctx), "delete", fmt.Sprint(stream, " ", seq), func() error {
+	return s.AskUntil(deadline(ctx), "delete", fmt.Sprint(stream, " ", seq), func() error {
 		s.Broker.Delete(stream, seq)
 		return nil
 	})
@@ -98,7 +99,7 @@ func (s store) NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg
 
 // one reads one message. The error is bus.ErrNotFound when there is none.
 func (s store) one(ctx context.Context, what, subject string, find func() *broker.Message) (msg bus.Msg, err error) {
-	err = s.readUntil(deadline(ctx), what, subject, func() error {
+	err = s.ReadUntil(deadline(ctx), what, subject, func() error {
 		m := find()
 		if m == nil {
 			return bus.ErrNotFound
@@ -122,7 +123,7 @@ func (s store) Glance(ctx context.Context, stream string, filters ...string) ([]
 }
 
 func (s store) many(ctx context.Context, what, filter string, find func() []*broker.Message) (msgs []bus.Msg, err error) {
-	err = s.readUntil(deadline(ctx), what, filter, func() error {
+	err = s.ReadUntil(deadline(ctx), what, filter, func() error {
 		for _, m := range find() {
 			msgs = append(msgs, asMsg(m))
 		}
@@ -208,12 +209,12 @@ func verbOf(subject string) wire.Verb {
 }
 
 // clock is the simulation's time for the journal's timeouts.
-type clock struct{ *task }
+type clock struct{ *world.Task }
 
-func (c clock) Now() time.Time { return c.task.Now }
+func (c clock) Now() time.Time { return c.Task.Now }
 
 func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return by(ctx, c.task.Now.Add(d)), func() {}
+	return by(ctx, c.Task.Now.Add(d)), func() {}
 }
 
 // bounded is a context with a deadline in simulated time. Nothing cancels it: a task that waits
@@ -231,28 +232,14 @@ func deadline(ctx context.Context) time.Time {
 	if at, ok := ctx.Deadline(); ok {
 		return at
 	}
-	return never
+	return world.Never
 }
 
 // anytime is the context of a request without a deadline of its own.
 var anytime = context.Background()
 
-// insist repeats what must happen before anything else can, until it does or never can.
-func (t *task) insist(try func() error) error {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := try()
-		if err == nil || bus.IsTerminal(err) {
-			return err
-		}
-		t.sleep(wait)
-	}
-}
-
-// submitted returns the submission that a batch in the log stands for.
-func (t *task) submitted(a truth.Accepted) *Submission { return t.submissions[string(a.Body)] }
-
 // journal is a task's journal in the shapes that the shells here use.
-type journal struct{ *task }
+type journal struct{ *world.Task }
 
 // entry is a stored record of a call.
 type entry struct {
@@ -268,8 +255,8 @@ func (l *lostTo) Error() string {
 }
 
 func (j journal) write(key wire.CallKey, record wire.CallRecord, last uint64, deadline time.Time) (uint64, error) {
-	seq, err := j.truth().Write(by(anytime, deadline), key, record, last)
-	var lost *truth.Lost
+	seq, err := truth(j.Task).Write(by(anytime, deadline), key, record, last)
+	var lost *records.Lost
 	if errors.As(err, &lost) {
 		return 0, &lostTo{entry{lost.Newest.Seq, lost.Newest.Record}}
 	}
@@ -277,18 +264,18 @@ func (j journal) write(key wire.CallKey, record wire.CallRecord, last uint64, de
 }
 
 func (j journal) newest(key wire.CallKey) (entry, error) {
-	newest, _, err := j.truth().Newest(anytime, key)
+	newest, _, err := truth(j.Task).Newest(anytime, key)
 	return entry{newest.Seq, newest.Record}, err
 }
 
 func (j journal) writeResult(key wire.CallKey, result messages.Result) (messages.Result, error) {
-	return j.truth().WriteResult(anytime, key, result)
+	return truth(j.Task).WriteResult(anytime, key, result)
 }
 
 func (j journal) result(key wire.CallKey) (messages.Result, bool, error) {
-	return j.truth().Result(anytime, key)
+	return truth(j.Task).Result(anytime, key)
 }
 
 func (j journal) handBack(key wire.CallKey) error {
-	return j.truth().WriteHandBack(anytime, key, wire.HandBack{})
+	return truth(j.Task).WriteHandBack(anytime, key, wire.HandBack{})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -50,7 +51,7 @@ type account struct {
 
 // run is one run of a tool.
 type run struct {
-	worker  *process
+	worker  *world.Process
 	attempt int
 	index   int
 	tool    string
@@ -87,7 +88,7 @@ func (l *ledger) stored(m *broker.Message) {
 			}
 			if at, was := l.aborted[body.Key]; was && m.Time.Sub(at) <= BatchTTL {
 				a.aborted = true
-				l.fleet.tally["batches aborted before they came"]++
+				l.fleet.Count("batches aborted before they came")
 			}
 			l.batches[body.Key] = a
 			l.order = append(l.order, a)
@@ -153,7 +154,7 @@ func (l *ledger) began(a *attempt) *run {
 	account := l.batches[a.key.BatchKey]
 	i := a.key.Index
 	if account == nil {
-		l.fail("call %s runs, and its batch was never accepted", a.key)
+		l.fail("call %s runs, and its batch was world.Never accepted", a.key)
 	}
 	if account.aborted {
 		l.fail("call %s runs, and its batch was aborted before it was accepted", a.key)
@@ -169,21 +170,21 @@ func (l *ledger) began(a *attempt) *run {
 		l.mayRepeat(a, before[len(before)-1])
 	}
 	r := &run{
-		worker: a.process, claimed: a.claims(), attempt: a.grant.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
-		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.rng.IntN(12) == 0,
+		worker: a.Process, claimed: a.claims(), attempt: a.grant.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
+		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.Rng.IntN(12) == 0,
 	}
-	r.again = r.fails && l.fleet.rng.IntN(2) == 0
-	l.fleet.tally["runs"]++
+	r.again = r.fails && l.fleet.Rng.IntN(2) == 0
+	l.fleet.Count("runs")
 	if account.ended[i] {
-		l.fleet.tally["runs after the end"]++
+		l.fleet.Count("runs after the end")
 	}
-	if l.fleet.disturbed.IsZero() && !a.claims() && len(before) >= attempts*l.fleet.shape.Coordinators {
+	if l.fleet.Disturbed.IsZero() && !a.claims() && len(before) >= attempts*l.fleet.shape.Coordinators {
 		l.fail("nothing goes wrong, and call %s is run for the %d. time; its tool has %d attempts", a.key, len(before)+1, attempts)
 	}
 	if len(before) > 0 && !(before[len(before)-1].done && before[len(before)-1].again) {
-		l.fleet.tally["runs again"]++
+		l.fleet.Count("runs again")
 	}
-	l.fleet.logf(a.name, "RUNS", "%s, for %v", a.key, r.takes)
+	l.fleet.Logf(a.Name, "RUNS", "%s, for %v", a.key, r.takes)
 	account.runs[i] = append(before, r)
 	return r
 }
@@ -194,7 +195,7 @@ func (l *ledger) isClaimed(a *attempt) {
 		return
 	}
 	for _, s := range l.chain[a.key] {
-		if s.seq == a.grant.Fence && s.record.State == wire.Claimed && s.record.Worker == a.name && s.record.Attempt == a.grant.Attempt {
+		if s.seq == a.grant.Fence && s.record.State == wire.Claimed && s.record.Worker == a.Name && s.record.Attempt == a.grant.Attempt {
 			return
 		}
 	}
@@ -203,7 +204,7 @@ func (l *ledger) isClaimed(a *attempt) {
 
 // takes is how long a run takes: mostly a moment, sometimes longer than a lease.
 func (l *ledger) takes(write bool) time.Duration {
-	rng := l.fleet.rng
+	rng := l.fleet.Rng
 	switch {
 	case rng.IntN(3) > 0:
 		return time.Duration(rng.IntN(50)) * time.Millisecond
@@ -222,8 +223,8 @@ func (l *ledger) over(a *attempt) {
 			until = m.Time.Add(Lease - Grace)
 		}
 	}
-	if a.claims() && a.Now.After(until) && a.slept.Before(until) {
-		l.fail("the run of call %s at %s went on for %v after the time its lease gave it", a.key, a.name, a.Now.Sub(until))
+	if a.claims() && a.Now.After(until) && a.Slept.Before(until) {
+		l.fail("the run of call %s at %s went on for %v after the time its lease gave it", a.key, a.Name, a.Now.Sub(until))
 	}
 }
 
@@ -284,10 +285,10 @@ func (l *ledger) inOrder(a *account, i int) {
 // mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or its lease and grace are over.
 func (l *ledger) mayRepeat(a *attempt, before *run) {
 	if before.done && before.again {
-		l.fleet.tally["retries of writes"]++
+		l.fleet.Count("retries of writes")
 		return // nothing was applied
 	}
-	l.fleet.tally["takeovers"]++
+	l.fleet.Count("takeovers")
 	if a.job.Kind == messages.KindWrite && l.fleet.tool(a.job.Tool).OnCrash != messages.OnCrashIdempotent {
 		l.fail("%s of call %s, which may run once, is started again", a.job.Tool, a.key)
 	}
@@ -300,17 +301,17 @@ func (l *ledger) mayRepeat(a *attempt, before *run) {
 			continue
 		}
 		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
-			l.fail("call %s is started again by %s; %s may run it for another %v", a.key, a.name, before.worker.name, over.Sub(a.Now))
+			l.fail("call %s is started again by %s; %s may run it for another %v", a.key, a.Name, before.worker.Name, over.Sub(a.Now))
 		}
 		newest = m.Time
 	}
-	if before.worker.slept.Before(newest.Add(Lease - Grace)) {
-		l.fail("call %s is started again by %s; %s, which was awake, still runs it", a.key, a.name, before.worker.name)
+	if before.worker.Slept.Before(newest.Add(Lease - Grace)) {
+		l.fail("call %s is started again by %s; %s, which was awake, still runs it", a.key, a.Name, before.worker.Name)
 	}
 }
 
-func (l *ledger) alive(p *process) bool {
-	for _, other := range l.fleet.processes {
+func (l *ledger) alive(p *world.Process) bool {
+	for _, other := range l.fleet.Processes {
 		if other == p {
 			return true
 		}
@@ -325,9 +326,9 @@ func (l *ledger) atTheEnd() {
 			l.fail("%s was accepted and has no reply", a.sub.Key)
 		}
 		l.isWhole(a) // still
-		l.fleet.tally["batches"]++
+		l.fleet.Count("batches")
 		for _, r := range a.reply.Results {
-			l.fleet.tally["results: "+string(r.Status)]++
+			l.fleet.Count("results: " + string(r.Status))
 		}
 	}
 }
@@ -343,14 +344,14 @@ func (l *ledger) isOver(a *account) {
 			l.fail("%s is answered, and its call %d has not ended", a.sub.Key, i)
 		}
 		for _, r := range a.runs[i] {
-			lapses := r.worker.slept
+			lapses := r.worker.Slept
 			for _, m := range l.fleet.Stream(callsStream).All(names.OfCall(wire.VerbCall, a.sub.Key.Call(i))) {
 				if record := m.Body.(wire.CallRecord); record.Attempt == r.attempt && (record.State == wire.Claimed || record.State == wire.Renewed) {
 					lapses = m.Time.Add(Lease)
 				}
 			}
 			if r.claimed && !r.done && !r.dead && l.alive(r.worker) && l.fleet.Now.Before(lapses) {
-				l.fail("%s is answered, and %s still runs its call %d", a.sub.Key, r.worker.name, i)
+				l.fail("%s is answered, and %s still runs its call %d", a.sub.Key, r.worker.Name, i)
 			}
 		}
 	}
@@ -401,9 +402,9 @@ func (l *ledger) isWanted(a *account, i int, r messages.Result) {
 	}
 	unknown := slices.ContainsFunc(a.reply.Results[:i], func(r messages.Result) bool { return r.Status == messages.StatusOutcomeUnknown })
 	switch {
-	case r.Err.Code == messages.CodeAborted && !l.isSaid(a, never, control.aborts):
+	case r.Err.Code == messages.CodeAborted && !l.isSaid(a, world.Never, control.aborts):
 		l.fail("call %d of %s is aborted, and nobody has said so", i, a.sub.Key)
-	case r.Err.Code == messages.CodeSkipped && !unknown && !l.isSaid(a, never, control.steers):
+	case r.Err.Code == messages.CodeSkipped && !unknown && !l.isSaid(a, world.Never, control.steers):
 		l.fail("call %d of %s is skipped, and nobody has said so", i, a.sub.Key)
 	}
 }
@@ -437,11 +438,11 @@ func (l *ledger) sends(d *drive, i int) {
 	a := l.batches[d.sub.Key]
 	switch {
 	case l.isSaid(a, d.born, control.aborts):
-		l.fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
+		l.fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.Name, i)
 	case a.sub.Plan.Calls[i].Claims() && len(l.chain[d.sub.Key.Call(i)]) == 0 && l.isSaid(a, d.born, control.stops):
-		l.fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
+		l.fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.Name, i)
 	case a.reply != nil && a.replied.Before(d.born) && a.durable[i]:
-		l.fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.name, i)
+		l.fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.sub.Key, d.Name, i)
 	}
 }
 
@@ -463,8 +464,8 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 	case r.Status == messages.StatusOK && !came:
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
-		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
-	case r.Err != nil && r.Err.Code == messages.CodeInternal && l.fleet.tally["broken drivers"] == 0:
+		l.fail("call %d of %s is reported as unknown, and was world.Never claimed", i, a.sub.Key)
+	case r.Err != nil && r.Err.Code == messages.CodeInternal && l.fleet.Tally()["broken drivers"] == 0:
 		l.fail("call %d of %s ended with an internal error, and no driver broke", i, a.sub.Key)
 	case call.Claims() && applied && r.Err != nil && r.Err.Code == messages.CodeInternal:
 		l.fail("call %d of %s is reported as not known to have run, and has run", i, a.sub.Key)

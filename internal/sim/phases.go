@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
@@ -16,7 +17,7 @@ import (
 // claim, the tool, and what a cancelled run comes to.
 
 // phases takes the call through its phases.
-func (a *attempt) phases(t *task, prior *wire.CallRecord) machine.Event {
+func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	if a.cause != nil {
 		return a.unstarted()
 	}
@@ -32,7 +33,7 @@ func (a *attempt) phases(t *task, prior *wire.CallRecord) machine.Event {
 		onCrash = messages.OnCrashIdempotent
 	}
 	a.post(machine.Wanted{Frozen: call.Frozen{Input: a.input, ArgsHash: a.argsHash, OnCrash: onCrash, Deadline: time.Minute}})
-	t.wait(never, func() bool { return a.answer != nil })
+	t.Wait(world.Never, func() bool { return a.answer != nil })
 	a.grant = a.answer.grant
 	if a.answer.err != nil {
 		return machine.Ended{Err: a.answer.err}
@@ -41,7 +42,7 @@ func (a *attempt) phases(t *task, prior *wire.CallRecord) machine.Event {
 		return a.unstarted()
 	}
 	a.run = a.worker.fleet.began(a)
-	t.wait(t.Now.Add(a.run.takes), func() bool { return a.cause != nil })
+	t.Wait(t.Now.Add(a.run.takes), func() bool { return a.cause != nil })
 	var stop *wire.Stop
 	switch stopped := errors.As(a.cause, &stop); {
 	case a.cause == nil:
@@ -95,7 +96,7 @@ func (a *attempt) repeatable() bool {
 func (a *attempt) freeze(prior *wire.CallRecord) {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
-		a.input = fmt.Appendf(nil, `{"made":%q}`, a.nonce())
+		a.input = fmt.Appendf(nil, `{"made":%q}`, a.Nonce())
 	case prior.Approval != nil && prior.Approval.Input != nil:
 		a.input = prior.Approval.Input
 	default:

@@ -8,15 +8,15 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	records "github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
 // What package coordinator does in suspend.go and resume.go, and coordinator/approvals with
 // decisions.
-
-// restAtMost bounds how long nobody looks at a batch that rests.
-const restAtMost = 5 * time.Minute
 
 // request is what comes to a coordinator's doors: a decision, or something to say to a session.
 type request struct {
@@ -36,25 +36,25 @@ type speech struct {
 
 // openDoors has the coordinator answer requests.
 func (c *coordinator) openDoors() {
-	door := "doors." + c.name
+	door := "doors." + c.Name
 	c.Subscribe(door)
-	bye := c.bye
-	c.bye = func() { bye(); c.Unsubscribe(door) }
-	c.spawn("doors", func(t *task) {
+	bye := c.Bye
+	c.Bye = func() { bye(); c.Unsubscribe(door) }
+	c.Spawn("doors", func(t *world.Task) {
 		for {
-			t.wait(never, func() bool { n, _ := t.Heard(door); return n > 0 })
+			t.Wait(world.Never, func() bool { n, _ := t.Heard(door); return n > 0 })
 			if m, ok := t.Hear(door); ok {
-				c.spawn("door", func(t *task) { c.serve(t, m.(request)) })
+				c.Spawn("door", func(t *world.Task) { c.serve(t, m.(request)) })
 			}
 		}
 	})
 }
 
-func (c *coordinator) serve(t *task, r request) {
-	answer := func(what any) { t.tell("answer", r.inbox, func() { t.Publish(r.inbox, what) }) }
+func (c *coordinator) serve(t *world.Task, r request) {
+	answer := func(what any) { t.Tell("answer", r.inbox, func() { t.Publish(r.inbox, what) }) }
 	switch asked := r.what.(type) {
 	case speech:
-		if _, err := t.truth().WriteControl(anytime, asked.key.Tenant, asked.key.Session, asked.Control); err != nil {
+		if _, err := truth(t).WriteControl(anytime, asked.key.Tenant, asked.key.Session, asked.Control); err != nil {
 			return
 		}
 		answer(messages.ControlAnswer{OK: true})
@@ -69,22 +69,25 @@ func (c *coordinator) serve(t *task, r request) {
 }
 
 // decide stores what a decision makes of the question that is open now.
-func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *messages.Refusal) {
+func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionState, *messages.Refusal) {
 	const tries = 10
 	busy := &messages.Refusal{Class: messages.ClassBusy}
 	for range tries {
-		newest, err := journal{t}.newest(asked.key)
+		entry, err := truth(t).Question(anytime, asked.key)
+		var none *records.NoQuestion
 		switch {
+		case errors.As(err, &none):
+			return "", &messages.Refusal{Class: messages.ClassNotPending}
 		case err != nil:
 			return "", busy
-		case newest.record.State != wire.Parked:
-			return "", &messages.Refusal{Class: messages.ClassNotPending}
 		}
-		q, state, refused := approvers.Take(*newest.record.Approval, asked.Decision, t.Now)
+		q, state, refused := approvers.Take(*entry.Record.Approval, asked.Decision, t.Now)
 		if refused != nil {
 			return "", refused
 		}
-		_, err = journal{t}.write(asked.key, answered(t, newest.record, q, state), newest.seq, never)
+		record := approval.Answered(entry.Record, q, state, t.Nonce())
+		c.fleet.decidedAt[record.Nonce] = t.Now
+		_, err = journal{t}.write(asked.key, record, entry.Seq, world.Never)
 		var lost *lostTo
 		switch {
 		case err == nil:
@@ -96,25 +99,8 @@ func (c *coordinator) decide(t *task, asked decision) (messages.DecisionState, *
 	return "", busy
 }
 
-// answered is the record that follows a parked one.
-func answered(t *task, parked wire.CallRecord, q messages.Approval, state messages.DecisionState) wire.CallRecord {
-	next := parked
-	next.Nonce, next.Approval, next.ArgsHash, next.Worker = t.nonce(), &q, q.ArgsHash, ""
-	t.decidedAt[next.Nonce] = t.Now
-	switch state {
-	case messages.DecisionGranted:
-		next.State = wire.Granted
-	case messages.DecisionDenied:
-		next.State, next.Result = wire.Ended, &messages.Result{
-			Index: q.Index, CallID: q.CallID, Tool: q.Tool, Attempt: parked.Attempt, Status: messages.StatusDenied,
-			Outcome: messages.Failed(messages.CodeDeniedByUser, "no"),
-		}
-	}
-	return next
-}
-
 // wake has the head of a session driven, where it is due (nil: it is).
-func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.BatchKey) (bool, error)) {
+func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		head, found, err := c.nextHead(t, lane)
@@ -132,13 +118,13 @@ func (c *coordinator) wake(t *task, lane wire.BatchKey, due func(*task, wire.Bat
 				return
 			}
 		}
-		t.sleep(wait)
+		t.Sleep(wait)
 	}
 }
 
 // waitsForPeople reports whether a batch may rest.
-func (c *coordinator) waitsForPeople(t *task, key wire.BatchKey) (bool, error) {
-	known, err := t.truth().Calls(anytime, key)
+func (c *coordinator) waitsForPeople(t *world.Task, key wire.BatchKey) (bool, error) {
+	known, err := truth(t).Calls(anytime, key)
 	return err == nil && recall.WaitsForPeople(known), err
 }
 
@@ -158,7 +144,7 @@ func (d *drive) rest() bool {
 		}
 		d.resting = until
 		delete(d.coordinator.live, d.sub.Key)
-		d.tally["rests"]++
+		d.Count("rests")
 		return true
 	}
 	return false
@@ -167,8 +153,8 @@ func (d *drive) rest() bool {
 // lookOnce is a look that no other follows for minutes.
 func (d *drive) lookOnce() {
 	var events []batch.Event
-	_ = d.insist(func() error {
-		known, err := d.truth().Calls(anytime, d.sub.Key)
+	_ = d.Insist(func() error {
+		known, err := truth(d.Task).Calls(anytime, d.sub.Key)
 		if err != nil {
 			return err
 		}

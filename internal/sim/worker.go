@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
@@ -17,7 +18,7 @@ import (
 // machine wants, as package lane does on the server. The phases are a model of package pipeline;
 // see phases.go.
 type worker struct {
-	*process
+	*world.Process
 	fleet  *Fleet
 	policy policy
 	inHand []*attempt
@@ -25,42 +26,44 @@ type worker struct {
 }
 
 func (f *Fleet) startWorker() {
-	w := &worker{process: f.start("w", f.startWorker), fleet: f, policy: f.policy}
+	w := &worker{Process: f.Start("w", f.startWorker), fleet: f, policy: f.policy}
 	f.workers = append(f.workers, w)
-	w.told = func(key wire.CallKey) {
-		for _, a := range w.inHand {
-			if a.key == key {
-				a.post(machine.Stopped{})
-			}
-		}
-	}
-	w.spawn("pull", func(t *task) {
+	w.Spawn("pull", func(t *world.Task) {
 		for {
-			t.wait(never, func() bool { return !w.drains && len(w.inHand) < Slots && f.Waiting(f.jobs) })
-			if d := t.pull(f.jobs); d != nil {
+			t.Wait(world.Never, func() bool { return !w.drains && len(w.inHand) < Slots && f.Waiting(f.jobs) })
+			if d := t.Take(f.jobs); d != nil {
 				w.take(d)
 			}
 		}
 	})
 }
 
+// stop hears that a call should stop.
+func (w *worker) stop(key wire.CallKey) {
+	for _, a := range w.inHand {
+		if a.key == key {
+			a.post(machine.Stopped{})
+		}
+	}
+}
+
 // drain lets the worker end as a signal does, when its drain time is over.
 func (w *worker) drain() {
-	w.tally["drains"]++
-	w.logf(w.name, "DRAINS", "%d calls", len(w.inHand))
+	w.Count("drains")
+	w.Logf(w.Name, "DRAINS", "%d calls", len(w.inHand))
 	w.drains = true
 	for _, a := range w.inHand {
 		a.post(machine.Draining{})
 	}
-	w.spawn("drain", func(t *task) {
-		t.wait(never, func() bool { return len(w.inHand) == 0 })
-		w.doomed = true
+	w.Spawn("drain", func(t *world.Task) {
+		t.Wait(world.Never, func() bool { return len(w.inHand) == 0 })
+		w.Doomed = true
 	})
 }
 
 // attempt is one job on its way through a worker.
 type attempt struct {
-	*task
+	*world.Task
 	worker   *worker
 	machine  *machine.Machine
 	job      wire.Job
@@ -111,14 +114,14 @@ func (w *worker) take(d *broker.Delivery) {
 	a := &attempt{worker: w, job: job, key: key, lost: d.Count - 1 + max(job.Attempt-(attempts-1), 0), mails: []mail{first}}
 	w.inHand = append(w.inHand, a)
 	w.fleet.lost[key] = max(w.fleet.lost[key], a.lost)
-	w.spawn("attempt", func(t *task) {
-		a.task = t
+	w.Spawn("attempt", func(t *world.Task) {
+		a.Task = t
 		a.machine = machine.New(machine.Config{
-			Worker: w.name, AckWait: AckWait, Lease: Lease, Grace: Grace, ApprovalTTL: w.fleet.shape.AskFor,
+			Worker: w.Name, AckWait: AckWait, Lease: Lease, Grace: Grace, ApprovalTTL: w.fleet.shape.AskFor,
 			LastWords: 5 * time.Second, Poison: poison, MaxPayload: 1 << 20, MaxInline: 256 << 10,
 		}, machine.Call{
 			Job: job, Key: key, Claims: job.Kind == messages.KindWrite, Attempts: attempts,
-			Backoff: func(int) time.Duration { return 500 * time.Millisecond }, Nonce: t.nonce(), Jitter: t.rng.Float64(),
+			Backoff: func(int) time.Duration { return 500 * time.Millisecond }, Nonce: t.Nonce(), Jitter: t.Rng.Float64(),
 		})
 		a.live()
 	})
@@ -131,9 +134,9 @@ func (a *attempt) live() {
 	for a.machine.State() != machine.Over {
 		wake := a.machine.Wake()
 		if wake.IsZero() {
-			wake = never
+			wake = world.Never
 		}
-		a.wait(wake, func() bool { return len(a.mails) > 0 })
+		a.Wait(wake, func() bool { return len(a.mails) > 0 })
 		event := machine.Event(machine.Tick{})
 		if len(a.mails) > 0 {
 			m := a.mails[0]
@@ -156,7 +159,7 @@ func (a *attempt) perform(effect machine.Effect) {
 		a.post(machine.Began{})
 	case machine.Run:
 		a.cause, a.cutAt = e.Cause, a.Now
-		a.worker.spawn("phases", func(t *task) { a.post(a.phases(t, e.Prior)) })
+		a.worker.Spawn("phases", func(t *world.Task) { a.post(a.phases(t, e.Prior)) })
 	case machine.Grant:
 		a.answer = &answer{grant: e.Grant}
 	case machine.Refuse:
@@ -169,19 +172,19 @@ func (a *attempt) perform(effect machine.Effect) {
 	case machine.Settle:
 		a.settle(e)
 	case machine.Extend:
-		a.tell("progress", a.delivery.Subject, a.delivery.InProgress)
+		a.Tell("progress", a.delivery.Subject, a.delivery.InProgress)
 	case machine.Notify:
 		said := word(e.Notice)
 		said.key = a.key
-		a.tell("notice", fmt.Sprintf("%s to %s", a.key, e.To), func() { a.Publish(names.Notify(e.To), said) })
+		a.Tell("notice", fmt.Sprintf("%s to %s", a.key, e.To), func() { a.Publish(names.Notify(e.To), said) })
 	case machine.Count:
 		if e.What == machine.LeaseMissed {
-			a.tally["leases lost"]++
+			a.Count("leases lost")
 		}
 	// A question that is not aborted ends by itself.
 	case machine.Abort, machine.Emit, machine.Report, machine.Log:
 	default:
-		a.worker.spawn("asks", func(t *task) { a.post(a.ask(journal{t}, effect)) })
+		a.worker.Spawn("asks", func(t *world.Task) { a.post(a.ask(journal{t}, effect)) })
 	}
 }
 
@@ -189,11 +192,11 @@ func (a *attempt) settle(s machine.Settle) {
 	d := a.delivery
 	switch s.How {
 	case machine.Ack:
-		a.tell("ack", d.Subject, func() { d.Ack() })
+		a.Tell("ack", d.Subject, func() { d.Ack() })
 	case machine.Term:
-		a.tell("term", d.Subject, d.Term)
+		a.Tell("term", d.Subject, d.Term)
 	case machine.Nak:
-		a.nak(d, s.After)
+		a.Nak(d, s.After)
 	}
 }
 
@@ -250,7 +253,7 @@ func (a *attempt) ask(j journal, question machine.Effect) machine.Event {
 func (a *attempt) write(j journal, w machine.Write) machine.Event {
 	nonce, until := w.Record.Nonce, w.Until
 	if until.IsZero() {
-		until = never
+		until = world.Never
 	}
 	seq, err := j.write(a.key, w.Record, w.Behind, until)
 	if lost, ok := err.(*lostTo); ok {

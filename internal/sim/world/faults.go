@@ -1,4 +1,4 @@
-package sim
+package world
 
 import (
 	"math/rand/v2"
@@ -10,9 +10,9 @@ import (
 // Calm is a world in which nothing goes wrong.
 type Calm struct{}
 
-func (Calm) before(*process) fault { return none }
+func (Calm) before(*Process) fault { return none }
 func (Calm) between(*World)        {}
-func (Calm) breaks(*process) bool  { return false }
+func (Calm) breaks(*Process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
@@ -40,7 +40,7 @@ func NewStorm(rng *rand.Rand) *Storm {
 
 func (s *Storm) hits(rate int) bool { return rate > 0 && s.rng.IntN(rate) == 0 }
 
-func (s *Storm) before(p *process) fault {
+func (s *Storm) before(p *Process) fault {
 	switch {
 	case p.commands > s.until:
 		return none
@@ -57,7 +57,7 @@ func (s *Storm) before(p *process) fault {
 }
 
 // mortal tells coordinators and workers from agents, whose life is not tried here.
-func (s *Storm) mortal(p *process) bool { return p.again != nil }
+func (s *Storm) mortal(p *Process) bool { return p.again != nil }
 
 // between hits whoever is not just about to do something, too.
 func (s *Storm) between(w *World) {
@@ -65,44 +65,44 @@ func (s *Storm) between(w *World) {
 		return
 	}
 	if s.hits(4 * s.crash) {
-		s.any(w, func(p *process) { p.doomed = true })
+		s.any(w, func(p *Process) { p.Doomed = true })
 	}
 	if s.hits(4 * s.pause) {
-		s.any(w, func(p *process) {
+		s.any(w, func(p *Process) {
 			p.paused = w.Now.Add(time.Duration(s.rng.IntN(40)) * time.Second)
-			p.slept, w.disturbed = p.paused, w.Now
-			w.logf(p.name, "PAUSES", "for %v", p.paused.Sub(w.Now))
-			w.tally["pauses"]++
+			p.Slept, w.Disturbed = p.paused, w.Now
+			w.Logf(p.Name, "PAUSES", "for %v", p.paused.Sub(w.Now))
+			w.Count("pauses")
 		})
 	}
 	if s.hits(4 * s.restart) {
-		w.logf("", "RESTART", "of the server")
-		w.disturbed = w.Now
-		w.tally["restarts"]++
+		w.Logf("", "RESTART", "of the server")
+		w.Disturbed = w.Now
+		w.Count("restarts")
 		switch s.rng.IntN(3) {
 		case 0:
 			w.Stop()
 		case 1:
 			w.Restart()
 		default:
-			w.outage([]time.Duration{2 * time.Second, 2 * time.Second, 2 * time.Second, 2 * Lease}[s.rng.IntN(4)])
+			w.outage([]time.Duration{2 * time.Second, 2 * time.Second, 2 * time.Second, 20 * time.Second}[s.rng.IntN(4)])
 		}
 	}
 	if s.hits(4 * s.power) {
-		w.logf("", "POWER", "is lost")
-		w.disturbed = w.Now
-		w.tally["power losses"]++
+		w.Logf("", "POWER", "is lost")
+		w.Disturbed = w.Now
+		w.Count("power losses")
 		w.PowerLoss(func(stored int) int { return s.rng.IntN(stored + 1) })
 	}
 }
 
-func (s *Storm) any(w *World, do func(*process)) {
-	if p := w.processes[s.rng.IntN(len(w.processes))]; s.mortal(p) {
+func (s *Storm) any(w *World, do func(*Process)) {
+	if p := w.Processes[s.rng.IntN(len(w.Processes))]; s.mortal(p) {
 		do(p)
 	}
 }
 
-func (s *Storm) breaks(p *process) bool { return p.commands <= s.until && s.hits(s.bug) }
+func (s *Storm) breaks(p *Process) bool { return p.commands <= s.until && s.hits(s.bug) }
 
 func (s *Storm) skip(w *World) bool { return w.commands <= s.until && s.hits(s.hurry) }
 
@@ -150,7 +150,7 @@ func Hits(command, parties int) []Hit {
 // Script is a world in which exactly this goes wrong.
 type Script []Hit
 
-func (s Script) before(p *process) fault {
+func (s Script) before(p *Process) fault {
 	for _, hit := range s {
 		if hit.Command != p.commands {
 			continue
@@ -166,10 +166,10 @@ func (s Script) before(p *process) fault {
 
 // meanwhile is what happens to others, right before the command.
 func (s Script) meanwhile(w *World, hit Hit) {
-	w.disturbed = w.Now
-	w.logf("", "!!", "%s %d", hit.What, hit.Whom)
-	var parties []*process
-	for _, p := range w.processes {
+	w.Disturbed = w.Now
+	w.Logf("", "!!", "%s %d", hit.What, hit.Whom)
+	var parties []*Process
+	for _, p := range w.Processes {
 		if p.again != nil {
 			parties = append(parties, p)
 		}
@@ -180,14 +180,14 @@ func (s Script) meanwhile(w *World, hit Hit) {
 	case "power loss":
 		w.PowerLoss(func(stored int) int { return stored })
 	case "dies meanwhile":
-		p.doomed = true
+		p.Doomed = true
 	case "pauses":
-		p.paused = w.Now.Add(Lease + 2*Grace + time.Second)
-		p.slept = p.paused
+		p.paused = w.Now.Add(15 * time.Second) // longer than a lease
+		p.Slept = p.paused
 	}
 }
 
 func (Script) between(*World)       {}
-func (Script) breaks(*process) bool { return false }
+func (Script) breaks(*Process) bool { return false }
 func (Script) skip(*World) bool     { return false }
 func (Script) delay() time.Duration { return 7 * time.Second }

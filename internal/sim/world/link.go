@@ -1,4 +1,4 @@
-package sim
+package world
 
 import (
 	"time"
@@ -12,7 +12,7 @@ type fault int
 
 const (
 	none      fault = iota
-	lost            // it never arrives
+	lost            // it Never arrives
 	ackLost         // it arrives; the answer does not
 	late            // it arrives when its sender has given up waiting
 	slow            // it takes its time
@@ -29,29 +29,29 @@ var faultNames = [...]string{
 // Faults decides what goes wrong.
 type Faults interface {
 	// before is asked before every command what becomes of it.
-	before(p *process) fault
+	before(p *Process) fault
 	// between is asked before anybody goes on: it may kill and pause processes, and restart the server.
 	between(w *World)
 	// breaks is asked at every step of a driver: a bug in it, or a damaged record, ends the driver's work on the batch.
-	breaks(p *process) bool
+	breaks(p *Process) bool
 	// skip moves the clock on although somebody could act: everybody is slow for a moment.
 	skip(w *World) bool
 	// delay is how long something takes that takes its time.
 	delay() time.Duration
 }
 
-// callTimeout is how long a party waits for the server's answer.
-const callTimeout = 5 * time.Second
+// CallTimeout is how long a party waits for the server's answer.
+const CallTimeout = 5 * time.Second
 
-// ask gives the server one command and waits for its answer. bus.ErrUnknown: none came.
-func (t *task) ask(what, subject string, do func() error) error {
-	return t.askUntil(never, what, subject, do)
+// Ask gives the server one command and waits for its answer. bus.ErrUnknown: none came.
+func (t *Task) Ask(what, subject string, do func() error) error {
+	return t.AskUntil(Never, what, subject, do)
 }
 
-// readUntil is askUntil for a command that changes nothing. A server that has restarted takes
+// ReadUntil is AskUntil for a command that changes nothing. A server that has restarted takes
 // writes before it reads.
-func (t *task) readUntil(deadline time.Time, what, subject string, do func() error) error {
-	return t.askUntil(deadline, what, subject, func() error {
+func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() error) error {
+	return t.AskUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {
 			return bus.ErrUnknown
 		}
@@ -59,11 +59,11 @@ func (t *task) readUntil(deadline time.Time, what, subject string, do func() err
 	})
 }
 
-// askUntil is ask with a time past which no answer is waited for.
-func (t *task) askUntil(deadline time.Time, what, subject string, do func() error) error {
-	t.wait(t.Now, nil)
+// AskUntil is Ask with a time past which no answer is waited for.
+func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() error) error {
+	t.Wait(t.Now, nil)
 	f := t.order(what, subject)
-	giveUp := t.Now.Add(callTimeout)
+	giveUp := t.Now.Add(CallTimeout)
 	if deadline.Before(giveUp) {
 		giveUp = deadline
 	}
@@ -79,31 +79,31 @@ func (t *task) askUntil(deadline time.Time, what, subject string, do func() erro
 		f = late
 		t.inFlight = append(t.inFlight, inFlight{arrives, func() { _ = do() }})
 	default:
-		t.wait(arrives, nil)
+		t.Wait(arrives, nil)
 		err = do()
 	}
 	if f == cutOff && !away {
 		t.outage(2 * time.Second)
 		err = bus.ErrUnknown
-		t.wait(t.Now.Add(50*time.Millisecond), nil)
+		t.Wait(t.Now.Add(50*time.Millisecond), nil)
 	}
 	t.mayDie()
 	switch {
 	case away: // which is known at once
-		t.wait(t.Now.Add(50*time.Millisecond), nil)
+		t.Wait(t.Now.Add(50*time.Millisecond), nil)
 	case f == lost || f == ackLost || f == late:
 		err = bus.ErrUnknown
-		t.wait(giveUp, nil)
+		t.Wait(giveUp, nil)
 	}
 	if err != nil {
-		t.logf(t.name, "  ->", "%v", err)
+		t.Logf(t.Name, "  ->", "%v", err)
 	}
 	return err
 }
 
-// tell gives the server one command and does not hear what became of it.
-func (t *task) tell(what, subject string, do func()) {
-	t.wait(t.Now, nil)
+// Tell gives the server one command and does not hear what became of it.
+func (t *Task) Tell(what, subject string, do func()) {
+	t.Wait(t.Now, nil)
 	switch f := t.order(what, subject); {
 	case t.Now.Before(t.away):
 	case f == none, f == ackLost, f == diesAfter:
@@ -118,16 +118,16 @@ func (t *task) tell(what, subject string, do func()) {
 }
 
 // order counts a command, and asks what goes wrong with it.
-func (t *task) order(what, subject string) fault {
+func (t *Task) order(what, subject string) fault {
 	t.commands++
-	f := t.faults.before(t.process)
-	t.logf(t.name, what, "%s  %s", subject, faultNames[f])
-	t.tally["commands"]++
+	f := t.faults.before(t.Process)
+	t.Logf(t.Name, what, "%s  %s", subject, faultNames[f])
+	t.Count("commands")
 	if f != none {
-		t.disturbed = t.Now
-		t.tally["faulty commands"]++
+		t.Disturbed = t.Now
+		t.Count("faulty commands")
 	}
-	t.doomed = t.doomed || f == dies || f == diesAfter
+	t.Doomed = t.Doomed || f == dies || f == diesAfter
 	if f == dies {
 		t.mayDie()
 	}
@@ -135,15 +135,15 @@ func (t *task) order(what, subject string) fault {
 }
 
 // mayDie does not return in a process that is about to die.
-func (t *task) mayDie() {
-	if t.doomed {
-		t.wait(never, nil)
+func (t *Task) mayDie() {
+	if t.Doomed {
+		t.Wait(Never, nil)
 	}
 }
 
-// pull takes a delivery. One that is lost on the way counts as delivered all the same.
-func (t *task) pull(q *broker.Queue) (d *broker.Delivery) {
-	t.wait(t.Now, nil)
+// Take takes a delivery. One that is lost on the way counts as delivered all the same.
+func (t *Task) Take(q *broker.Queue) (d *broker.Delivery) {
+	t.Wait(t.Now, nil)
 	f := t.order("pull", q.Stream)
 	if f != lost && !t.Now.Before(t.away) {
 		d = t.Pull(q)
@@ -156,14 +156,26 @@ func (t *task) pull(q *broker.Queue) (d *broker.Delivery) {
 		d = nil
 	}
 	if d == nil && t.Now.Before(t.away) {
-		t.wait(t.away, nil)
+		t.Wait(t.away, nil)
 	}
 	if d != nil {
-		t.logf(t.name, "  <-", "%s at %d, delivery %d", d.Subject, d.Seq, d.Count)
+		t.Logf(t.Name, "  <-", "%s at %d, delivery %d", d.Subject, d.Seq, d.Count)
 	}
 	return d
 }
 
-func (t *task) nak(d *broker.Delivery, delay time.Duration) {
-	t.tell("nak", d.Subject, func() { d.Nak(delay) })
+// Nak hands a delivery back.
+func (t *Task) Nak(d *broker.Delivery, delay time.Duration) {
+	t.Tell("nak", d.Subject, func() { d.Nak(delay) })
+}
+
+// Insist repeats what must happen before anything else can, until it does or never can.
+func (t *Task) Insist(try func() error) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := try()
+		if err == nil || bus.IsTerminal(err) {
+			return err
+		}
+		t.Sleep(wait)
+	}
 }

@@ -1,4 +1,8 @@
-package sim
+// Package world runs parties one at a time, on a clock that it moves itself, and has things go wrong between them and the
+// broker: messages are lost or late, processes die and sleep, the server restarts.
+//
+// A seed chooses who is next. The package knows nothing of batches and calls; package sim brings the parties.
+package world
 
 import (
 	"fmt"
@@ -9,7 +13,6 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
-	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // World is parties that act one at a time, and the clock. It chooses who is next.
@@ -18,41 +21,36 @@ import (
 // command they give to the server. Killing a process there is the crash between two commands.
 type World struct {
 	*broker.Broker
-	rng       *rand.Rand
+	Rng       *rand.Rand
 	faults    Faults
-	processes []*process
+	Processes []*Process
 	inFlight  []inFlight
 	commands  int // that were given so far
 	names     int // of processes that were given so far
 	nonces    int // that were given so far
 	history   *strings.Builder
-	tally     map[string]int       // how often what happened
-	decidedAt map[string]time.Time // by the nonce of the record
-	// submissions holds every batch that an agent publishes, by the bytes that the log has of it.
-	submissions map[string]*Submission
+	tally     map[string]int // how often what happened
 	// The server answers nothing before away, and no read before unready.
 	away, unready time.Time
-	disturbed     time.Time // when something last went wrong
+	Disturbed     time.Time // when something last went wrong
 }
 
-// process is what dies as a whole, with all that it knows.
-type process struct {
+// Process is what dies as a whole, with all that it knows.
+type Process struct {
 	*World
-	name   string
+	Name   string
 	born   time.Time
-	tasks  []*task
+	tasks  []*Task
 	paused time.Time // it does nothing before
-	slept  time.Time // until then it did not get to do what it was to do
-	doomed bool      // it dies before anybody does anything else
+	Slept  time.Time // until then it did not get to do what it was to do
+	Doomed bool      // it dies before anybody does anything else
 	again  func()    // starts another of its kind, under a new name
-	bye    func()    // what the others notice of its end
-	// told is what it does when it hears that a call should stop; nil: nothing.
-	told func(wire.CallKey)
+	Bye    func()    // what the others notice of its end
 }
 
-// task is one thing that a process does.
-type task struct {
-	*process
+// Task is one thing that a process does.
+type Task struct {
+	*Process
 	what  string
 	wake  time.Time   // it goes on at this time, at the latest
 	ready func() bool // or as soon as this holds; nil: not before
@@ -71,17 +69,23 @@ type inFlight struct {
 // killed unwinds a task whose process is gone.
 type killed struct{}
 
-func (w *World) start(kind string, again func()) *process {
+// New is a world of which nobody is part yet.
+func New(b *broker.Broker, faults Faults, rng *rand.Rand) *World {
+	return &World{Broker: b, faults: faults, Rng: rng, tally: map[string]int{}}
+}
+
+// Start begins a process. Again starts another of its kind, under a new name, when it dies; nil: it does not die.
+func (w *World) Start(kind string, again func()) *Process {
 	w.names++
-	p := &process{World: w, name: fmt.Sprint(kind, w.names), born: w.Now, again: again, bye: func() {}}
-	w.processes = append(w.processes, p)
-	w.logf(p.name, "starts", "")
+	p := &Process{World: w, Name: fmt.Sprint(kind, w.names), born: w.Now, again: again, Bye: func() {}}
+	w.Processes = append(w.Processes, p)
+	w.Logf(p.Name, "starts", "")
 	return p
 }
 
-// spawn adds a task to the process.
-func (p *process) spawn(what string, run func(*task)) {
-	t := &task{process: p, what: what}
+// Spawn adds a task to the process.
+func (p *Process) Spawn(what string, run func(*Task)) {
+	t := &Task{Process: p, what: what}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		defer func() {
 			t.done = true
@@ -95,8 +99,8 @@ func (p *process) spawn(what string, run func(*task)) {
 	p.tasks = append(p.tasks, t)
 }
 
-// wait lets others go on until the time has come or the condition holds (nil: none).
-func (t *task) wait(until time.Time, ready func() bool) {
+// Wait lets others go on until the time has come or the condition holds (nil: none).
+func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = until, ready
 	if !t.yield(struct{}{}) {
 		panic(killed{})
@@ -104,20 +108,21 @@ func (t *task) wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = time.Time{}, nil
 }
 
-func (t *task) sleep(d time.Duration) { t.wait(t.Now.Add(d), nil) }
+// Sleep lets others go on for a while.
+func (t *Task) Sleep(d time.Duration) { t.Wait(t.Now.Add(d), nil) }
 
-func (t *task) runnable() bool {
+func (t *Task) runnable() bool {
 	return !t.Now.Before(t.paused) && (t.ready != nil && t.ready() || !t.Now.Before(t.wake))
 }
 
-// never is a time that does not come.
-var never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
+// Never is a time that does not come.
+var Never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// step lets one task go on to its next command, or moves the clock to the next moment at which one can. It
+// Step lets one task go on to its next command, or moves the clock to the next moment at which one can. It
 // reports false when nobody waits for anything.
-func (w *World) step() bool {
-	for _, p := range slices.Clone(w.processes) {
-		if p.doomed {
+func (w *World) Step() bool {
+	for _, p := range slices.Clone(w.Processes) {
+		if p.Doomed {
 			w.kill(p)
 		}
 	}
@@ -125,8 +130,8 @@ func (w *World) step() bool {
 	if w.arrive() {
 		return true
 	}
-	var can []*task
-	for _, p := range w.processes {
+	var can []*Task
+	for _, p := range w.Processes {
 		for _, t := range p.tasks {
 			if t.runnable() {
 				can = append(can, t)
@@ -134,23 +139,23 @@ func (w *World) step() bool {
 		}
 	}
 	if len(can) == 0 || w.faults.skip(w) {
-		if next := w.next(); next.Before(never) {
+		if next := w.next(); next.Before(Never) {
 			step := next.Sub(w.Now)
 			if len(can) > 0 {
 				step = min(step, w.faults.delay())
 			}
 			w.Advance(step)
 			for _, t := range can {
-				t.slept = w.Now
+				t.Slept = w.Now
 			}
 			return true
 		}
 		return len(can) > 0
 	}
-	t := can[w.rng.IntN(len(can))]
+	t := can[w.Rng.IntN(len(can))]
 	t.next()
 	if t.done {
-		t.process.tasks = slices.DeleteFunc(t.process.tasks, func(other *task) bool { return other == t })
+		t.Process.tasks = slices.DeleteFunc(t.Process.tasks, func(other *Task) bool { return other == t })
 	}
 	return true
 }
@@ -171,13 +176,13 @@ func (w *World) arrive() (any bool) {
 
 // next is the first moment after now at which anything can happen by itself.
 func (w *World) next() time.Time {
-	next := never
+	next := Never
 	earlier := func(at time.Time) {
 		if at.After(w.Now) && at.Before(next) {
 			next = at
 		}
 	}
-	for _, p := range w.processes {
+	for _, p := range w.Processes {
 		earlier(p.paused)
 		for _, t := range p.tasks {
 			earlier(t.wake)
@@ -192,54 +197,70 @@ func (w *World) next() time.Time {
 }
 
 // kill ends a process between two commands, and starts another in its place.
-func (w *World) kill(p *process) {
-	w.disturbed = w.Now
-	w.logf(p.name, "DIES", "")
-	w.tally["kills"]++
-	w.processes = slices.DeleteFunc(w.processes, func(other *process) bool { return other == p })
+func (w *World) kill(p *Process) {
+	w.Disturbed = w.Now
+	w.Logf(p.Name, "DIES", "")
+	w.Count("kills")
+	w.Processes = slices.DeleteFunc(w.Processes, func(other *Process) bool { return other == p })
 	for _, t := range p.tasks {
 		t.stop()
 	}
-	p.bye()
+	p.Bye()
 	p.again()
 }
 
 // outage is a restart of the server that takes a while, at most so long. It may have forgotten what it removed last.
 func (w *World) outage(most time.Duration) {
-	w.logf("", "OUTAGE", "of the server")
-	w.tally["outages"]++
-	w.away = w.Now.Add(time.Duration(w.rng.Int64N(int64(most))))
-	w.disturbed = w.Now
-	w.unready = w.away.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
-	w.RestartBehind(func() bool { return w.rng.IntN(2) == 0 })
+	w.Logf("", "OUTAGE", "of the server")
+	w.Count("outages")
+	w.away = w.Now.Add(time.Duration(w.Rng.Int64N(int64(most))))
+	w.Disturbed = w.Now
+	w.unready = w.away.Add(time.Duration(w.Rng.IntN(3000)) * time.Millisecond)
+	w.RestartBehind(func() bool { return w.Rng.IntN(2) == 0 })
 }
 
-// knew reports whether a message was there when the process and the server last came up. How often it was delivered
+// Knew reports whether a message was there when the process and the server last came up. How often it was delivered
 // before may be forgotten.
-func (p *process) knew(stored time.Time) bool {
+func (p *Process) Knew(stored time.Time) bool {
 	return !stored.After(p.born) || !stored.After(p.Restarted)
 }
 
-// close ends everything.
-func (w *World) close() {
-	for _, p := range w.processes {
+// Close ends everything.
+func (w *World) Close() {
+	for _, p := range w.Processes {
 		for _, t := range p.tasks {
 			t.stop()
 		}
 	}
 }
 
-func (w *World) logf(who, what, format string, args ...any) {
+// Logf writes a line of the history down, if there is one.
+func (w *World) Logf(who, what, format string, args ...any) {
 	if w.history != nil {
-		fmt.Fprintf(w.history, "%6d %11.3fs  %-4s %-9s %s\n", w.commands, w.Now.Sub(epoch).Seconds(), who, what, fmt.Sprintf(format, args...))
+		fmt.Fprintf(w.history, "%6d %11.3fs  %-4s %-9s %s\n", w.commands, w.Now.Sub(Epoch).Seconds(), who, what, fmt.Sprintf(format, args...))
 	}
 }
 
-// epoch is when time begins.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+// Epoch is when time begins.
+var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Commands is how many commands were given.
 func (w *World) Commands() int { return w.commands }
+
+// Count counts what happened.
+func (w *World) Count(what string) { w.tally[what]++ }
+
+// Alive reports whether a process has not died.
+func (w *World) Alive(p *Process) bool { return slices.Contains(w.Processes, p) }
+
+// Breaks reports whether a step of a driver meets a bug.
+func (p *Process) Breaks() bool { return p.faults.breaks(p) }
+
+// Nonce is unique.
+func (t *Task) Nonce() string {
+	t.nonces++
+	return fmt.Sprint(t.Name, "-", t.nonces)
+}
 
 // Tally is how often what happened: faults, runs, results by status. It shows what a test has seen.
 func (w *World) Tally() map[string]int { return w.tally }
