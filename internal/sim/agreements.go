@@ -15,8 +15,7 @@ type agreements struct {
 	settled  map[askedAt]int           // how often somebody was told that a question has its answer by them
 	chain    map[wire.CallKey][]stored // every record of a call
 	jobs     map[wire.CallKey]time.Time
-	aborts   map[string]time.Time // of whole sessions, by session
-	slowest  time.Duration        // from a grant to its job
+	slowest  time.Duration // from a grant to its job
 	nextLook time.Time
 }
 
@@ -40,7 +39,7 @@ type stored struct {
 func newAgreements() *agreements {
 	return &agreements{
 		yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[wire.CallKey][]stored{},
-		jobs: map[wire.CallKey]time.Time{}, aborts: map[string]time.Time{},
+		jobs: map[wire.CallKey]time.Time{},
 	}
 }
 
@@ -96,6 +95,9 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		code = r.Err.Code
 	}
 	open := last.State == wire.Parked
+	if newest := claims(chain); next.State == wire.Claimed && next.Attempt != newest+1 {
+		l.fail("call %s is claimed as attempt %d, after attempt %d", key, next.Attempt, newest)
+	}
 	if next.State == wire.Claimed && lapsed(chain) >= lapses-1 && isClaim(last) {
 		l.fail("call %s is claimed, and %d workers were lost while they ran it", key, lapsed(chain)+1)
 	}
@@ -120,6 +122,16 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		l.fleet.Count("questions")
 		l.fleet.asked(key, *next.Approval)
 	}
+}
+
+// claims is the number of the newest claimed attempt; 0: there is none.
+func claims(chain []stored) (newest int) {
+	for _, s := range chain {
+		if s.record.State == wire.Claimed {
+			newest = max(newest, s.record.Attempt)
+		}
+	}
+	return newest
 }
 
 // lapsed is how many claims of a call were taken over.
@@ -294,8 +306,16 @@ func (l *ledger) isFree(a *account, since time.Time) {
 			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.Name, now.Sub(d.born))
 		}
 	}
-	aborted, was := l.aborts[a.sub.Key.Session]
-	if was && aborted.After(since) && (l.calm(aborted) > restAtMost+slack || l.quietSince(since) && now.Sub(aborted) > prompt) {
-		l.fail("session %s was aborted %v ago, and %s still waits for people", a.sub.Key.Session, now.Sub(aborted), a.sub.Key)
+	for _, c := range l.controls[a.sub.Key.Session] {
+		if !c.aborts(a) {
+			continue
+		}
+		both := since // both are stored
+		if c.at.After(both) {
+			both = c.at
+		}
+		if l.calm(both) > restAtMost+slack || l.quietSince(both) && now.Sub(both) > prompt {
+			l.fail("%s was aborted %v ago, and still waits for people", a.sub.Key, now.Sub(c.at))
+		}
 	}
 }

@@ -21,7 +21,7 @@ type policy struct {
 }
 
 // Policies is what the rules change to, one after another. All of them ask about the same tools.
-var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4"}}
+var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4", denies: "askagain"}}
 
 // asks is how many people have to allow a call of the tool.
 func asks(tool string) int {
@@ -138,7 +138,11 @@ func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 func (f *Fleet) startReform() {
 	p := f.Start("r", nil)
 	p.Spawn("reform", func(t *world.Task) {
-		t.Sleep(time.Duration(f.Rng.Int64N(int64(f.shape.AskFor))))
+		within := f.shape.AskFor
+		if f.Rng.IntN(2) == 0 { // while much is on
+			within = 20 * time.Second
+		}
+		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
 		f.policy = policies[1+f.Rng.IntN(len(policies)-1)]
 		t.Logf(t.Name, "POLICY", "%s", f.policy.version)
 		f.Count("policies")

@@ -66,7 +66,7 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 		live.delivery = delivery
 		return
 	}
-	_, replied, replyErr := truth(t).Reply(anytime, key)
+	_, replied, replyErr := truth(t).ReplyTo(anytime, accepted(t, delivery.Message))
 	head, _, headErr := truth(t).Head(anytime, key.Tenant, key.Session)
 	if replyErr != nil || headErr != nil {
 		t.Nak(delivery, time.Second)

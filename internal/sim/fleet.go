@@ -179,8 +179,11 @@ func (f *Fleet) startAgent(sub *Submission) {
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
 		final := names.Of(wire.VerbFinal, sub.Key)
-		late := f.shape.Late
-		for again := true; again; again = f.Rng.IntN(8) == 0 {
+		late, odds := f.shape.Late, 8
+		if late {
+			odds = 3
+		}
+		for again := true; again; again = f.Rng.IntN(odds) == 0 {
 			if late && f.Stream(repliesStream).Last(final) != nil {
 				t.Sleep(4 * BatchTTL)
 				late = false

@@ -90,11 +90,18 @@ func storm(seed uint64, verbose bool) (history string, tally map[string]int, err
 
 func randomShape(rng *rand.Rand) sim.Shape {
 	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
-	shape := sim.Shape{Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
+	reforms := max(0, rng.IntN(4)-1) % 3
+	shape := sim.Shape{Reforms: reforms, Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
 	if rng.IntN(2) == 0 { // people are asked
 		tools = append(tools, "askread", "askread", "askonce", "askonce", "askagain", "askagain", "askboth", "sternask")
 		shape.AskFor = []time.Duration{20 * time.Second, 2 * time.Minute, 15 * time.Minute}[rng.IntN(3)]
-		shape.Reforms = max(0, rng.IntN(4)-1) % 3
+	}
+	if rng.IntN(10) == 0 { // a busy log
+		shape.Late = true
+		for range 6 {
+			shape.Sessions = append(shape.Sessions, []string{tools[rng.IntN(len(tools))], ""})
+		}
+		return shape
 	}
 	for range 1 + rng.IntN(2) {
 		var session []string

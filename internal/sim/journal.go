@@ -23,6 +23,7 @@ var names = wire.Names{}
 var (
 	logStream     = names.Stream(bus.Batches)
 	callsStream   = names.Stream(bus.Calls)
+	resultsStream = names.Stream(bus.Results)
 	repliesStream = names.Stream(bus.Replies)
 	jobsStream    = names.Stream(bus.Jobs)
 )

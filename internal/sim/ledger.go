@@ -99,10 +99,7 @@ func (l *ledger) stored(m *broker.Message) {
 		tenant, session, err := names.Session(m.Subject)
 		l.meansTheLog(session, body, m.Time)
 		l.controls[session] = append(l.controls[session], control{body, m.Time})
-		id, all := body.Batch()
-		if all && err == nil && body.UpTo > 0 {
-			l.aborts[session] = m.Time
-		}
+		id, _ := body.Batch()
 		if id != "" && err == nil {
 			l.aborted[wire.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
 		}
@@ -115,9 +112,15 @@ func (l *ledger) stored(m *broker.Message) {
 		}
 	case messages.Result:
 		a, i := l.call(m.Subject)
+		l.isFirst(m)
 		a.ended[i] = true
 		a.results[i] = append(a.results[i], body)
+	case wire.HandBack:
+		l.isFirst(m)
 	case wire.PlanRecord:
+		if len(body.Calls) > 0 { // only the first record has them
+			l.isFirst(m)
+		}
 		for _, r := range body.Results {
 			a := l.batch(m.Subject)
 			a.ended[r.Index], a.durable[r.Index] = true, true
@@ -127,9 +130,21 @@ func (l *ledger) stored(m *broker.Message) {
 		}
 	case messages.Reply:
 		a := l.batch(m.Subject)
+		l.isFirst(m)
 		a.reply, a.replied = &body, m.Time
 		l.isWhole(a)
 		l.isOver(a)
+	}
+}
+
+// isFirst holds what is stored to its subject, which takes one message only.
+func (l *ledger) isFirst(m *broker.Message) {
+	stream := map[wire.Verb]string{wire.VerbResult: resultsStream, wire.VerbFinal: repliesStream}[verbOf(m.Subject)]
+	if stream == "" {
+		stream = callsStream
+	}
+	if len(l.fleet.Stream(stream).All(m.Subject)) > 1 {
+		l.fail("%s holds a message, and another is stored", m.Subject)
 	}
 }
 
@@ -172,6 +187,9 @@ func (l *ledger) began(a *attempt) *run {
 	r := &run{
 		worker: a.Process, claimed: a.claims(), attempt: a.grant.Attempt, index: i, tool: a.job.Tool, call: a.job.CallID,
 		started: a.Now, takes: l.takes(a.claims()), fails: l.fleet.Rng.IntN(12) == 0,
+	}
+	if n := len(before); n > 0 && before[n-1].again { // what has failed is likely to fail again
+		r.fails = l.fleet.Rng.IntN(2) == 0
 	}
 	r.again = r.fails && l.fleet.Rng.IntN(2) == 0
 	l.fleet.Count("runs")
