@@ -36,7 +36,7 @@ import (
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
-		w.batches = []*watched{{feed: newFeed(b), ended: true}}
+		w.batches = []*watched{{feed: newFeed(b), listed: true, ended: true}}
 		if err := w.run(ctx, c.key(s, b).Batch); err != nil {
 			yield(messages.Event{}, err)
 		}
@@ -70,17 +70,12 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 }
 
 const (
-	// readEvery is the least time between two rounds of requests.
-	readEvery = 100 * time.Millisecond
 	// After an answer the watcher rests this many times as long as the answer took, at most
 	// longestRest: a history that is dear to read is read less often.
 	restFactor  = 4
 	longestRest = 5 * time.Second
-	// patience is how long a round waits for batches that get no answer, before it goes on to the
-	// others.
-	patience = 2 * time.Second
-	// lookAfter is the longest time between two reads when nothing is heard: events may be lost.
-	lookAfter = 30 * time.Second
+	// maxRequests bounds the timeline requests in flight.
+	maxRequests = 16
 )
 
 // watcher yields the events of batches. It reads, in rounds, the timelines of the batches that had
@@ -94,44 +89,24 @@ type watcher struct {
 	mail    *mailbox[messages.Event]
 	losses  uint64 // the connection's loss counter at the last look
 
-	batches []*watched   // in the order of the log
+	batches []*watched   // in the order of the log; those that are not listed come last
 	list    *sessionList // nil: one batch is followed
 
 	next     time.Time      // no request before this time
-	retry    time.Duration  // backoff after the last request; 0: it did not fail
+	patience time.Duration  // how long the round waits for the next answer
+	retry    time.Duration  // the delay after the last timeline; 0: it did not fail
 	deserted time.Time      // since when no coordinator answers; zero: one does
-	requests sync.WaitGroup // timeline requests in flight
+	requests sync.WaitGroup // in flight
 }
 
-// watched is a batch whose reply was not shown yet.
+// watched is a batch whose reply was not shown yet, or is not listed yet.
 type watched struct {
 	*feed
-	schedule
-	covered int           // how many live events waited when the request in flight was sent
-	answer  chan timeline // of the request in flight; nil: there is none
-	slow    bool          // a round has waited for the answer in vain
-	ended   bool          // it may be shown to its end: it is followed, or the list has its reply
-}
-
-// timeline is the answer to a timeline request.
-type timeline struct {
-	events []messages.Event
-	err    error
-	took   time.Duration
-}
-
-// schedule says when something is read: at once after a hint, then at intervals that grow from 1 s
-// to lookAfter.
-type schedule struct {
-	due  time.Time
-	wait time.Duration
-}
-
-func (s *schedule) hint() { *s = schedule{} }
-
-func (s *schedule) read() {
-	s.wait = min(max(2*s.wait, time.Second), lookAfter)
-	s.due = time.Now().Add(s.wait)
+	source[messages.Timeline]
+	covered int  // how many live events waited when the request in flight was sent
+	listed  bool // it is followed, or the list had it
+	ended   bool // it may be shown to its end: it is followed, or the list has its reply
+	lists   int  // how many lists had been requested when it was first seen
 }
 
 func newWatcher(c *Client, s messages.SessionID, yield func(messages.Event, error) bool) *watcher {
@@ -200,12 +175,15 @@ func (w *watcher) takeLive(ctx context.Context) {
 			b.slow = false
 			b.hint()
 		}
-		w.list.hint()
+		if w.list != nil {
+			w.list.slow, w.list.retry = false, 0
+			w.list.hint()
+		}
 	}
 	for _, e := range events {
 		b := w.find(e.Batch)
 		if b == nil { // it begins, or the event is late: the list tells
-			b = &watched{feed: newFeed(e.Batch)}
+			b = &watched{feed: newFeed(e.Batch), lists: w.list.requested}
 			w.batches = append(w.batches, b)
 			w.list.hint()
 		}
@@ -249,115 +227,95 @@ func (w *watcher) round(ctx context.Context) error {
 	if w.stopped || time.Now().Before(w.next) {
 		return nil
 	}
-	if w.list.isDue() {
-		w.next = time.Now().Add(readEvery)
+	w.patience = patience
+	if w.list != nil {
 		if err := w.readList(ctx); err != nil {
-			return w.failed(ctx, err)
-		}
-	}
-	deadline := time.Now().Add(patience)
-	for _, b := range slices.Clone(w.batches) {
-		// Batches that have ended before come with the next page.
-		if w.stopped || w.list != nil && w.list.more && !b.ended {
-			continue
-		}
-		if b.answer == nil {
-			if time.Now().Before(b.due) {
-				continue
-			}
-			w.request(ctx, b)
-		}
-		answer, ok := b.await(ctx, deadline)
-		if !ok {
-			deadline = time.Now()
-			continue
-		}
-		// After an error the batches that come later wait too.
-		if err := w.answered(ctx, b, answer); err != nil || w.retry > 0 {
 			return err
 		}
 	}
+	for _, b := range slices.Clone(w.batches) {
+		w.takeLive(ctx)
+		if w.stopped || w.waits(b) {
+			continue
+		}
+		if b.isDue() && w.mayRead(b) {
+			b.covered = len(b.arrived)
+			b.read(w, func() (messages.Timeline, error) { return w.client.Timeline(ctx, w.session, b.id) })
+		}
+		// After an error the batches that come later wait too.
+		if answer, ok := b.await(ctx, w); ok {
+			if more, err := w.answered(ctx, b, answer); err != nil || !more {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
-// request requests the timeline of a batch.
-func (w *watcher) request(ctx context.Context, b *watched) {
-	w.next = time.Now().Add(readEvery)
-	b.read()
-	answer := make(chan timeline, 1)
-	b.answer, b.covered = answer, len(b.arrived)
-	w.requests.Go(func() {
-		began := time.Now()
-		t, err := w.client.Timeline(ctx, w.session, b.id)
-		answer <- timeline{t.Events, err, time.Since(began)}
-		w.mail.signal()
-	})
+// waits reports whether a batch of which nothing was shown waits for the list: it is not known yet
+// which batches come before it.
+func (w *watcher) waits(b *watched) bool {
+	return w.list != nil && !b.begun() && !b.ended && (!b.listed || w.list.more || w.list.awaited)
 }
 
-// await waits for the timeline of a batch until the deadline. It does not wait for a batch for
-// which it waited in vain before.
-func (b *watched) await(ctx context.Context, deadline time.Time) (timeline, bool) {
-	if b.slow {
-		deadline = time.Time{}
+// mayRead reports whether the timeline of a batch may be requested: few requests are in flight, and
+// a batch that got no answer lets the others go first.
+func (w *watcher) mayRead(b *watched) bool {
+	inFlight := 0
+	for _, other := range w.batches {
+		switch {
+		case other.inFlight():
+			inFlight++
+		case b.slow && !other.slow && other.isDue() && !w.waits(other):
+			return false
+		}
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	select {
-	case answer := <-b.answer:
-		return answer, true
-	default:
-	}
-	select {
-	case answer := <-b.answer:
-		return answer, true
-	case <-ctx.Done():
-		b.slow = true
-		return timeline{}, false
-	}
+	return inFlight < maxRequests
 }
 
-// answered shows what is new in a timeline.
-func (w *watcher) answered(ctx context.Context, b *watched, answer timeline) error {
-	b.answer = nil
+// answered shows what is new in a timeline. more reports whether the next one may be read.
+func (w *watcher) answered(ctx context.Context, b *watched, a answer[messages.Timeline]) (more bool, err error) {
 	switch {
-	case w.list != nil && errors.Is(answer.err, ErrUnknown):
+	case w.list != nil && errors.Is(a.err, ErrUnknown):
 		w.remove(b)
-		return nil
-	case errors.Is(answer.err, context.DeadlineExceeded) && ctx.Err() == nil: // this batch alone gets no answer
-		b.slow = true
+		return true, nil
+	case errors.Is(a.err, context.DeadlineExceeded) && ctx.Err() == nil: // this batch alone gets no answer
 		b.hint()
-		return nil
-	case answer.err != nil:
+		return true, nil
+	case a.err != nil:
 		b.hint()
-		return w.failed(ctx, answer.err)
+		w.retry = later(w.retry)
+		w.next = time.Now().Add(w.retry)
+		return false, w.final(ctx, a.err)
 	}
-	w.retry, w.deserted, b.slow = 0, time.Time{}, false
-	if next := time.Now().Add(min(restFactor*answer.took, longestRest)); next.After(w.next) {
+	w.retry, w.deserted = 0, time.Time{}
+	if next := time.Now().Add(min(restFactor*a.took, longestRest)); next.After(w.next) {
 		w.next = next
 	}
-	if !b.ended && hasReply(answer.events) {
-		// A batch that was submitted again has the reply of an earlier one: the list tells. It has
-		// each reply once.
+	events := a.value.Events
+	over := len(events) > 0 && events[len(events)-1].Type == messages.EventReply
+	if over && !b.ended {
+		// The list tells when the batch has ended, and it has each reply once. A batch that was
+		// submitted again has the reply of an earlier one, unless it was seen without a reply.
 		w.list.hint()
-		return nil
+		if !b.begun() {
+			w.list.awaited = true
+			return true, nil
+		}
 	}
-	if w.show(ctx, b, b.timeline(answer.events, b.covered)) && hasReply(answer.events) {
+	if w.show(ctx, b, b.timeline(events, b.covered)) && over && b.ended {
 		w.remove(b)
 	}
-	return nil
-}
-
-func hasReply(events []messages.Event) bool {
-	return len(events) > 0 && events[len(events)-1].Type == messages.EventReply
+	return true, nil
 }
 
 func (w *watcher) remove(b *watched) {
 	w.batches = slices.DeleteFunc(w.batches, func(other *watched) bool { return other == b })
 }
 
-// failed delays the next request by 100 ms to 5 s after an error that may pass, and returns any
-// other.
-func (w *watcher) failed(ctx context.Context, err error) error {
+// final returns an error of a request that ends the watcher, or nil when the next request may
+// succeed.
+func (w *watcher) final(ctx context.Context, err error) error {
 	var refusal *messages.Refusal
 	noFleet := errors.Is(err, ErrNoFleet)
 	if !noFleet {
@@ -377,8 +335,6 @@ func (w *watcher) failed(ctx context.Context, err error) error {
 	case noFleet && !w.batches[0].begun() && time.Since(w.deserted) > comingBack:
 		return err
 	}
-	w.retry = min(max(2*w.retry, 100*time.Millisecond), 5*time.Second)
-	w.next = time.Now().Add(w.retry)
 	return nil
 }
 
@@ -386,14 +342,11 @@ func (w *watcher) failed(ctx context.Context, err error) error {
 func (w *watcher) nextRound() time.Time {
 	next := time.Now().Add(lookAfter)
 	if w.list != nil {
-		next = w.list.due
+		next = w.list.next()
 	}
 	for _, b := range w.batches {
-		switch {
-		case len(b.answer) > 0:
-			next = w.next
-		case b.answer == nil && b.due.Before(next):
-			next = b.due
+		if at := b.next(); at.Before(next) && !w.waits(b) && (b.answer != nil || w.mayRead(b)) {
+			next = at
 		}
 	}
 	if next.Before(w.next) {

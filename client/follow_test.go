@@ -39,6 +39,7 @@ type stage struct {
 	told     []string           // guarded by mu
 
 	answering func()        // called once an answer is made; guarded by mu
+	listing   func() any    // answers in place of the list, nil: not at all; guarded by mu
 	slow      time.Duration // how long a timeline takes
 }
 
@@ -92,6 +93,9 @@ func newStage(t *testing.T, srv *devserver.Server) *stage {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.listing != nil {
+			return s.listing()
+		}
 		answer := s.batches
 		answer.Batches = slices.DeleteFunc(slices.Clone(answer.Batches), func(b messages.ListedBatch) bool {
 			return get.After != nil && !b.Open() && b.Place <= *get.After
@@ -600,6 +604,157 @@ func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
 			}
 			s.lists(0, open("b"))
 			time.Sleep(10 * time.Second)
+			if diff := cmp.Diff(wholeNames[:1], s.all()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	})
+}
+
+// The list of a session is refused, or its request is never answered, just when another batch
+// begins. The batch that is known is shown on, to its end; the other one is shown once the list
+// tells where it comes.
+func TestWatchBesideAListThatFails(t *testing.T) {
+	for name, answer := range map[string]any{
+		"refused":      map[string]any{"error": messages.Refusal{Class: messages.ClassBusy, Message: "later"}},
+		"not answered": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				door(t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", "c")), 1<<19, func(bus.Msg) any {
+					return messages.Timeline{V: 1, Session: "s", Batch: "c", Status: "running", Events: []messages.Event{asks("of c")}}
+				})
+				s.past("running", whole[:1]...)
+				s.lists(0, open("b"))
+				s.watch(func() {
+					s.until(1)
+					s.mu.Lock()
+					s.listing = func() any { return answer }
+					s.mu.Unlock()
+					other := wire.KeyOf("_", "s", "c")
+					if err := s.conn.Publish(s.conn.Names().Of(wire.VerbEvent, other), nil, []byte(`{"batch":"c","type":"start"}`)); err != nil {
+						t.Fatal(err)
+					}
+					for i, e := range whole[1:] {
+						time.Sleep(7 * time.Second)
+						began := time.Now()
+						s.happens(e)
+						s.until(i + 2)
+						if took := time.Since(began); took > 3*time.Second {
+							t.Errorf("%s told after %v", e.Type, took)
+						}
+					}
+					s.lists(7, ended("b", 7), open("c"))
+					s.mu.Lock()
+					s.listing = nil
+					s.mu.Unlock()
+					s.until(len(whole) + 1)
+					time.Sleep(time.Minute)
+				})
+				if diff := cmp.Diff(append(slices.Clone(wholeNames), "awaiting_approval 0 #0 of c"), s.all()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// Two batches wait in the log. The first one begins and ends unseen, and then the second one begins:
+// it is shown after the first, which waits for the list.
+func TestWatchShowsAFastBatchFirst(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		s.past("completed", whole...)
+		door(t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", "c")), 1<<19, func(bus.Msg) any {
+			return messages.Timeline{V: 1, Session: "s", Batch: "c", Status: "running", Events: []messages.Event{asks("of c")}}
+		})
+		s.lists(0, open("b"), open("c"))
+		s.answering = func() { s.batches.Batches, s.batches.Place = []messages.ListedBatch{ended("b", 7), open("c")}, 7 }
+		s.watch(func() { s.until(len(whole) + 1) })
+		if diff := cmp.Diff(append(slices.Clone(wholeNames), "awaiting_approval 0 #0 of c"), s.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A page has batches whose timelines take long. They are shown in the order of the log, but for
+// those that take so long that the others do not wait for them.
+func TestWatchShowsAPageInOrder(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		took func(i int) time.Duration // how long the timeline of a batch takes
+	}{
+		{name: "all are slow", took: func(int) time.Duration { return 500 * time.Millisecond }},
+		{name: "one is slow", took: func(i int) time.Duration {
+			if i == 3 {
+				return 5 * time.Second
+			}
+			return time.Duration(i%3) * 10 * time.Millisecond
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				s := newStage(t, srv)
+				var list []messages.ListedBatch
+				var want, late []string
+				for i := range 60 {
+					id := messages.BatchID(fmt.Sprintf("b%02d", i))
+					list = append(list, ended(id, uint64(i+1)))
+					if name := "start 0 #0 " + string(id); test.took(i) > 2*time.Second {
+						late = append(late, name)
+					} else {
+						want = append(want, name)
+					}
+					events := slices.Clone(whole)
+					events[0].Batch = id
+					door(t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", id)), 1<<19, func(bus.Msg) any {
+						time.Sleep(test.took(i))
+						return messages.Timeline{V: 1, Session: "s", Batch: id, Status: "completed", Events: events}
+					})
+				}
+				s.lists(100, list...)
+				var got []string
+				for e, err := range s.c.Watch(t.Context(), "s", client.Since(time.Unix(0, 0))) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if e.Type == messages.EventStart {
+						got = append(got, fmt.Sprintf("start 0 #0 %s", e.Batch))
+					}
+					if len(got) == len(list) {
+						break
+					}
+				}
+				if diff := cmp.Diff(append(want, late...), got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// However many batches get no answer, few requests are in flight, and the others have their turn.
+func TestWatchSendsFewRequestsAtATime(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := newStage(t, srv)
+		requests := make(chan struct{}, 1000)
+		var list []messages.ListedBatch
+		for i := range 63 {
+			list = append(list, open(hung(i)))
+			door(t, s.conn, s.conn.Names().Of(wire.VerbGet, wire.KeyOf("_", "s", hung(i))), 1<<19, func(bus.Msg) any {
+				requests <- struct{}{}
+				return nil
+			})
+		}
+		s.past("running", whole[:1]...)
+		s.lists(100, append(list, open("b"))...)
+		s.watch(func() {
+			time.Sleep(9 * time.Second) // a request lives for 10 s
+			if n := len(requests); n > 20 {
+				t.Errorf("%d requests are in flight", n)
+			}
+			time.Sleep(time.Minute)
 			if diff := cmp.Diff(wholeNames[:1], s.all()); diff != "" {
 				t.Error(diff)
 			}

@@ -13,25 +13,20 @@ import (
 // so reading it after a place misses no batch: those that ended before that place were shown, or
 // ended before the watch began.
 type sessionList struct {
-	schedule
+	source[messages.BatchList]
 	since time.Time // show what ended since then too; zero: only what ends from now on
 	began time.Time // when the watch began, by our clock
 	place uint64
 	known bool // place is set
 	more  bool // the last page was not the last one of the list
+	// awaited says that a batch has a reply and waits for the list, which says whether it is new.
+	awaited   bool
+	requested int           // how many pages were requested
+	retry     time.Duration // the delay after the last page; 0: it did not fail
 }
 
 // errBehind says that a page of a list holds nothing and promises more.
 var errBehind = errors.New("the server that answered is behind")
-
-// hint schedules a read; nil is the list of a single batch, which is never read.
-func (l *sessionList) hint() {
-	if l != nil {
-		l.schedule.hint()
-	}
-}
-
-func (l *sessionList) isDue() bool { return l != nil && !time.Now().Before(l.due) }
 
 // get returns the request for the next page.
 func (l *sessionList) get() messages.Get {
@@ -41,10 +36,20 @@ func (l *sessionList) get() messages.Get {
 	return messages.Get{Batches: true, Since: l.since}
 }
 
-// readList reads a page of the list and takes over its batches and their order.
+// readList reads a page of the list when it is due, and takes over its batches and their order. The
+// batches that were begun go on when there is no answer, or an error that may pass.
 func (w *watcher) readList(ctx context.Context) error {
 	l := w.list
-	list, err := w.client.batches(ctx, w.session, l.get())
+	if l.isDue() {
+		get := l.get()
+		l.requested++
+		l.read(w, func() (messages.BatchList, error) { return w.client.batches(ctx, w.session, get) })
+	}
+	answer, ok := l.await(ctx, w)
+	if !ok {
+		return nil
+	}
+	list, err := answer.value, answer.err
 	if err == nil && list.More && (list.Place == 0 || l.known && list.Place == l.place) {
 		err = errBehind
 	}
@@ -52,11 +57,13 @@ func (w *watcher) readList(ctx context.Context) error {
 		if l.since.IsZero() { // a batch may end before the next try
 			l.since = l.began
 		}
-		return err
+		l.retry = later(l.retry)
+		l.due = time.Now().Add(l.retry)
+		return w.final(ctx, err)
 	}
-	w.retry, w.deserted = 0, time.Time{}
-	l.place, l.known, l.more = list.Place, true, list.More
-	if l.read(); l.more {
+	l.place, l.known, l.more, l.retry = list.Place, true, list.More, 0
+	l.awaited = l.awaited && l.isDue() // hinted at after this page was requested
+	if l.more {
 		l.hint()
 	}
 	w.order(list)
@@ -65,7 +72,7 @@ func (w *watcher) readList(ctx context.Context) error {
 
 // order brings the batches into the order of the log, and adds those that the list brings. Batches
 // of earlier pages whose timeline could not be read yet come first. It drops those of which only a
-// live event was seen and that are over: such an event was late.
+// live event was seen, before the list was requested, and that are over: such an event was late.
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {
@@ -73,6 +80,7 @@ func (w *watcher) order(list messages.BatchList) {
 		if b == nil {
 			b = &watched{feed: newFeed(entry.Batch)}
 		}
+		b.listed = true
 		if !entry.Open() && !b.ended {
 			b.ended = true
 			b.hint()
@@ -84,7 +92,7 @@ func (w *watcher) order(list messages.BatchList) {
 		case slices.Contains(listed, b):
 		case b.ended:
 			earlier = append(earlier, b)
-		case b.begun() || list.More:
+		case b.begun() || list.More || b.lists == w.list.requested:
 			others = append(others, b)
 		}
 	}
