@@ -5,12 +5,9 @@
 //	reply, err := c.Run(ctx, messages.Batch{
 //		ID: "turn-7", Session: "conversation-1", Provider: messages.Anthropic, Message: message,
 //	})
-//	if len(reply.Results) > 0 {
-//		history = append(history, message, reply.Reinjection)
-//	}
+//	history = reply.Extend(append(history, message))
 //
-// Without results the model has made no calls, and its turn is over. In the OpenAI dialects
-// Reinjection is a list, whose elements are appended one by one.
+// When [messages.Reply.Done] says so, the model has made no calls, and its turn is over.
 //
 // The id of a batch is its idempotency key: whatever happens to the connection or to the program,
 // the same batch may be run again and its calls are not run twice.

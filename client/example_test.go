@@ -24,15 +24,17 @@ func Example() {
 	}
 	defer c.Close()
 
+	history := []json.RawMessage{json.RawMessage(`{"role":"user","content":"How many are there?"}`)}
 	message := json.RawMessage(`{"role":"assistant","content":[{"type":"tool_use","id":"toolu_1","name":"look_up","input":{}}]}`)
 	reply, err := c.Run(ctx, messages.Batch{ID: "turn-1", Session: "conversation-1", Provider: messages.Anthropic, Message: message})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(reply.Status)
-	fmt.Println(string(reply.Reinjection))
+	history = reply.Extend(append(history, message))
+	fmt.Println(reply.Status, reply.Done(), len(history))
+	fmt.Println(string(history[2]))
 	// Output:
-	// completed
+	// completed false 3
 	// {"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":[{"type":"text","text":"12 items"}]}]}
 }
 

@@ -172,6 +172,24 @@ type Reply struct {
 	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
 }
 
+// Done reports whether the model's turn is over: it made no calls, and nothing was said to it
+// meanwhile. There is then nothing to append.
+func (r Reply) Done() bool { return len(r.Results) == 0 && len(list(r.Steering)) == 0 }
+
+// Extend returns the conversation with what the agent appends to it: the reinjection, one by one
+// where it is a list, and then the steering messages. Append the model's own message before it.
+func (r Reply) Extend(history []json.RawMessage) []json.RawMessage {
+	return append(append(history, list(r.Reinjection)...), list(r.Steering)...)
+}
+
+// list returns the elements of a JSON list, none of null, or any other value as the only element.
+func list(raw json.RawMessage) (elements []json.RawMessage) {
+	if len(raw) == 0 || json.Unmarshal(raw, &elements) == nil {
+		return elements
+	}
+	return []json.RawMessage{raw}
+}
+
 // Control is a request to abort or steer a running session or batch.
 type Control struct {
 	V     int             `json:"v"`

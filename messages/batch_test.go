@@ -132,3 +132,24 @@ func TestErrorText(t *testing.T) {
 		}
 	}
 }
+
+// A reply without calls ends the turn, unless it takes a message to the model along.
+func TestReplyDone(t *testing.T) {
+	for _, test := range []struct {
+		reply messages.Reply
+		done  bool
+		adds  int
+	}{
+		{messages.Reply{}, true, 0},
+		{messages.Reply{Reinjection: json.RawMessage("null"), Steering: json.RawMessage("null")}, true, 0},
+		{messages.Reply{Reinjection: json.RawMessage("null"), Steering: json.RawMessage(`["wait"]`)}, false, 1},
+		{messages.Reply{Reinjection: json.RawMessage(`{"role":"user"}`), Results: make([]messages.Result, 1)}, false, 1},
+	} {
+		if got := test.reply.Done(); got != test.done {
+			t.Errorf("%+v: done is %v", test.reply, got)
+		}
+		if got := len(test.reply.Extend(nil)); got != test.adds {
+			t.Errorf("%+v: appends %d messages, want %d", test.reply, got, test.adds)
+		}
+	}
+}

@@ -35,10 +35,10 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		if len(reply.Results) == 0 { // no calls: the model is done
+		if reply.Done() { // no calls
 			break
 		}
-		history = append(history, reply.Reinjection)
+		history = reply.Extend(history)
 	}
 	show(history)
 }
