@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/fleet"
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/clientconn"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -161,5 +165,40 @@ func TestWatchApprovalsWithoutAFleet(t *testing.T) {
 		if !errors.Is(err, client.ErrNoFleet) {
 			t.Errorf("got %v, %v; want %v", p, err, client.ErrNoFleet)
 		}
+	}
+}
+
+// A signer signs only a question that is what its id and its hash say, and only with a key of a
+// user.
+func TestSignerRefuses(t *testing.T) {
+	if _, err := client.NewSigner("alice", []byte("SU nothing")); err == nil || strings.Contains(err.Error(), "nothing") {
+		t.Errorf("a signer without a key: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "alice.nk")
+	key, err := approval.NewKey()
+	if err == nil {
+		err = key.Write(file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice, err := client.NewSigner("alice", seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := question
+	q.ArgsHash = messages.Digest(q.Input)
+	q.ID = approval.ID(q)
+	d, err := alice.Sign(q, messages.Decision{Verdict: messages.VerdictDeny, Reason: "too much", Tool: "another"})
+	if err != nil || d.Approval != q.ID || d.Tool != q.Tool || d.By != "alice" || d.Key != key.Public() || d.Reason != "too much" || d.Sig == "" {
+		t.Errorf("signed %+v, %v", d, err)
+	}
+	q.Input = json.RawMessage(`{"cents":1}`)
+	if d, err := alice.Sign(q, messages.Decision{Verdict: messages.VerdictApprove}); err == nil {
+		t.Errorf("signed %+v about other arguments", d)
 	}
 }

@@ -18,7 +18,7 @@
 //	a session     Watch, Batches                          its batches as they run, and a list of them
 //	              AbortSession, Steer                     end them; say something to the model
 //	people        Approvals, Approval, WatchApprovals     calls that wait for a person
-//	              Decide                                  allow or deny one
+//	              Signer.Sign, Decide                     allow or deny one
 package client
 
 import (

@@ -204,9 +204,9 @@ func ExampleClient_Steer() {
 	// Output: [{"role":"user","content":"Use the other account."}]
 }
 
-// A person allows a call. A decision repeats the question that it answers, and is signed.
+// A person allows a call. The decision is bound to the question, and signed.
 func ExampleClient_Decide() {
-	options, alice, stop := startFleet()
+	options, keyFile, stop := startFleet()
 	defer stop()
 	ctx := context.Background()
 	c, err := client.Connect(ctx, options)
@@ -214,6 +214,10 @@ func ExampleClient_Decide() {
 		log.Fatal(err)
 	}
 	defer c.Close()
+	alice, err := client.ReadSigner("alice", keyFile)
+	if err != nil {
+		log.Fatal(err)
+	}
 	// An agent runs a batch with a call that needs a person.
 	if err := c.Submit(ctx, batch("turn-1", "refund")); err != nil {
 		log.Fatal(err)
@@ -228,11 +232,7 @@ func ExampleClient_Decide() {
 			log.Fatal(err)
 		}
 		fmt.Println(q.Line)
-		decision, err := alice.Sign(messages.Decision{ // sets Key, Nonce and Sig: see docs/approvals.md
-			V: messages.Version, Approval: q.ID, Tenant: q.Tenant, Session: q.Session, Batch: q.Batch, Index: q.Index,
-			CallID: q.CallID, Tool: q.Tool, ArgsHash: q.ArgsHash, ToolDigest: q.ToolDigest, Policy: q.Policy, Expires: q.Expires.UTC(),
-			Verdict: messages.VerdictApprove, By: "alice", At: time.Now().UTC(),
-		})
+		decision, err := alice.Sign(q, messages.Decision{Verdict: messages.VerdictApprove})
 		if err != nil {
 			log.Fatal(err)
 		}

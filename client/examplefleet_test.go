@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/toolfleet/toolfleet/client"
@@ -21,8 +23,9 @@ import (
 )
 
 // A fleet in this process, for the examples. It serves look_up (a read), note (a write), refund (a
-// write that alice has to allow) and wait (a read that does not end by itself).
-func startFleet() (options fleet.Options, alice approval.Key, stop func()) {
+// write that alice has to allow; keyFile holds her key) and wait (a read that does not end by
+// itself).
+func startFleet() (options fleet.Options, keyFile string, stop func()) {
 	srv, err := devserver.Start(devserver.Options{Listen: "127.0.0.1:0"})
 	check(err)
 	options = fleet.Options{URL: srv.URL()}
@@ -45,8 +48,12 @@ func startFleet() (options fleet.Options, alice approval.Key, stop func()) {
 		return tool.Output{}, context.Cause(ctx)
 	})
 
-	alice, err = approval.NewKey()
+	alice, err := approval.NewKey()
 	check(err)
+	dir, err := os.MkdirTemp("", "")
+	check(err)
+	keyFile = filepath.Join(dir, "alice.nk")
+	check(alice.Write(keyFile))
 	approvers, err := approval.NewApprovers([]messages.Approver{{Name: "alice", Key: alice.Public()}})
 	check(err)
 	policy, err := schemas.ParsePolicy("policy.yaml", []byte("ask: [refund]\n"))
@@ -71,7 +78,8 @@ func startFleet() (options fleet.Options, alice approval.Key, stop func()) {
 		_, err = agent.Run(ctx, ready)
 	}
 	check(err)
-	return options, alice, func() {
+	return options, keyFile, func() {
+		check(os.RemoveAll(dir))
 		cancel()
 		running.Wait()
 		conn.Close()

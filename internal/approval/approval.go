@@ -61,8 +61,8 @@ func hash(input []byte) (string, error) {
 	return messages.Digest(canonical), err
 }
 
-// intact reports whether a question matches its id, and its arguments their hashes.
-func intact(q messages.Approval) bool {
+// Intact reports whether a question matches its id, and its arguments match their hashes.
+func Intact(q messages.Approval) bool {
 	return q.ID == ID(q) && fits(q.Input, q.ArgsHash) && (q.Original == nil || fits(q.Original.Input, q.Original.ArgsHash))
 }
 

@@ -112,7 +112,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 		return r
 	}
 	switch {
-	case !intact(q):
+	case !Intact(q):
 		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
 	case decided(q):
 		return refuse(messages.ClassNotPending, "The question has its answer already.")
@@ -150,7 +150,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 // and enough people who are approvers now must have signed for these very arguments, in time to
 // start the call. The error is a [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
-	if !intact(q) {
+	if !Intact(q) {
 		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
 	}
 	for i, d := range q.Decisions {

@@ -50,10 +50,19 @@ func ReadKey(path string) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("read the key: %w", err)
 	}
-	// The error of the nkeys package is left out, so that no error text can quote a seed.
+	key, err := ParseKey(seed)
+	if err != nil {
+		return Key{}, fmt.Errorf("%s holds no seed of a user's key (SU...)", path)
+	}
+	return key, nil
+}
+
+// ParseKey reads a key from its seed (SU...), which white space may surround.
+func ParseKey(seed []byte) (Key, error) {
+	// The errors of the key's own package are left out: none of them may quote a seed.
 	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
 	if err != nil || nkeys.CompatibleKeyPair(pair, nkeys.PrefixByteUser) != nil {
-		return Key{}, fmt.Errorf("%s holds no seed of a user's key (SU...)", path)
+		return Key{}, errors.New("this is no seed of a user's key (SU...)")
 	}
 	return keyOf(pair)
 }

@@ -108,7 +108,7 @@ var rooms = []room{
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus/...", "internal/journal", "coordinator/session")},
 	{path: "internal/clientconn", may: []string{"internal/bus"}},
-	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/clientconn", "internal/tracing"}},
+	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/approval", "internal/clientconn", "internal/tracing"}},
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/tracing"}},
