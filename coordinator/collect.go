@@ -20,25 +20,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// onNotice tells the machine what a worker's notice says. If the notice has the result, the driver
-// need not read it from the journal.
+// onNotice tells the machine what a worker's notice says.
 func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
-	if n.Index < 0 || n.Index >= len(d.in.Calls) {
+	event := recall.Notice(n, d.recalled(ctx))
+	switch e := event.(type) {
+	case nil:
 		return
-	}
-	switch {
-	case n.Result != nil && d.isOf(n.Index, *n.Result):
-		d.step(ctx, batch.Ended{Index: n.Index, Result: *n.Result})
-	case n.Record != nil && n.Record.Result == nil:
-		d.step(ctx, d.recorded(ctx, n.Index, *n.Record, n.Seq))
-	case n.Hand != nil:
-		d.step(ctx, batch.HandedBack{Index: n.Index})
-	case n.LetGo != nil:
+	case batch.Recorded:
+		d.noteRan(e.Index, e.Record)
+	case batch.LetGo:
 		d.removeJob(ctx, n)
-		d.step(ctx, batch.LetGo{Index: n.Index, After: time.Duration(n.LetGo.AfterMS) * time.Millisecond, Attempt: n.LetGo.Attempt})
-	case n.Running:
-		d.step(ctx, batch.Running{Index: n.Index})
 	}
+	d.step(ctx, event)
 }
 
 // removeJob deletes the job of a failed attempt from the queue. The worker has left it there, and
@@ -97,16 +90,21 @@ func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event
 	for _, err := range known.Unread {
 		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
 	}
-	events := recall.Calls(known, recall.Batch{
-		Calls: len(d.in.Calls), Claims: d.machine.Claims, IsOf: d.isOf,
-		Local: func(t time.Time) time.Time { return d.conn.Local(ctx, t) },
-	})
+	events := recall.Calls(known, d.recalled(ctx))
 	for _, ev := range events {
 		if e, is := ev.(batch.Recorded); is {
 			d.noteRan(e.Index, e.Record)
 		}
 	}
 	return events
+}
+
+// recalled is the batch as package recall sees it.
+func (d *batchRun) recalled(ctx context.Context) recall.Batch {
+	return recall.Batch{
+		Calls: len(d.in.Calls), Claims: d.machine.Claims, IsOf: d.isOf,
+		Local: func(t time.Time) time.Time { return d.conn.Local(ctx, t) },
+	}
 }
 
 // noteRan keeps what a record says about the run of a call, for its audit line.

@@ -74,6 +74,25 @@ func Calls(known journal.Known, b Batch) []batch.Event {
 	return events
 }
 
+// Notice returns what a worker says about a call as an event; nil when it says nothing that counts.
+// A result in it is what the worker stored, so it saves a read.
+func Notice(n wire.Notice, b Batch) batch.Event {
+	switch {
+	case n.Index < 0 || n.Index >= b.Calls:
+	case n.Result != nil && b.IsOf(n.Index, *n.Result):
+		return batch.Ended{Index: n.Index, Result: *n.Result}
+	case n.Record != nil && n.Record.Result == nil:
+		return Recorded(n.Index, *n.Record, n.Seq, b.Local)
+	case n.Hand != nil:
+		return batch.HandedBack{Index: n.Index}
+	case n.LetGo != nil:
+		return batch.LetGo{Index: n.Index, After: time.Duration(n.LetGo.AfterMS) * time.Millisecond, Attempt: n.LetGo.Attempt}
+	case n.Running:
+		return batch.Running{Index: n.Index}
+	}
+	return nil
+}
+
 // Recorded returns the record of a call as an event.
 func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Time) time.Time) batch.Recorded {
 	event := batch.Recorded{Index: index, Record: record, Seq: seq}

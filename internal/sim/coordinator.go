@@ -40,22 +40,18 @@ func (f *Fleet) startCoordinator() {
 		for {
 			t.Wait(world.Never, func() bool { n, _ := t.Heard(inbox); return n > 0 })
 			if n, ok := t.Hear(inbox); ok {
-				c.notice(n.(notice))
+				c.notice(n.(wire.Notice))
 			}
 		}
 	})
 }
 
-// notice is a worker's word about a call.
-type notice struct {
-	key  wire.CallKey
-	said batch.Event
-	job  uint64 // that the coordinator is to take out of the queue; 0: none
-}
-
-func (c *coordinator) notice(n notice) {
-	if d := c.live[n.key.BatchKey]; d != nil {
-		d.heard = append(d.heard, n)
+// notice passes a worker's notice on to the driver of its batch.
+func (c *coordinator) notice(n wire.Notice) {
+	for key, d := range c.live {
+		if key.String() == n.Batch {
+			d.heard = append(d.heard, n)
+		}
 	}
 }
 
@@ -247,11 +243,12 @@ type drive struct {
 	sub         *Submission
 	machine     *batch.Machine
 	delivery    *broker.Delivery // of the batch, if it came by one
-	heard       []notice
+	heard       []wire.Notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply
 	over        bool      // the drive has ended
 	nudged      bool      // it is to look into the journal
+	late        bool      // another coordinator may have driven the batch before, or drives it now
 	sure        bool      // what was said since the newest record that we know was asked for
 	resting     time.Time // set: the batch only waits for people, until then at most
 	born        time.Time
@@ -284,7 +281,7 @@ func (d *drive) run() bool {
 	for _, e := range said {
 		d.machine.Step(d.Now, e)
 	}
-	d.sure = late
+	d.late, d.sure = late, late
 	d.step(batch.Begin{Resumed: resumed, Late: late, Again: again})
 	for d.reply == nil && !d.broken {
 		if d.rest() {
@@ -302,10 +299,12 @@ func (d *drive) run() bool {
 		case len(d.heard) > 0:
 			n := d.heard[0]
 			d.heard = d.heard[1:]
-			if n.job > 0 {
-				_ = d.Ask("remove job", n.key.String(), func() error { d.Delete(jobsStream, n.job); return nil })
+			if n.LetGo != nil && n.LetGo.Job > 0 {
+				_ = d.Ask("remove job", n.Batch, func() error { d.Delete(jobsStream, n.LetGo.Job); return nil })
 			}
-			d.step(n.said)
+			if event := recall.Notice(n, d.recalled()); event != nil {
+				d.step(event)
+			}
 		case d.nudged:
 			d.nudged = false
 			d.look()
@@ -357,11 +356,14 @@ func (d *drive) controls() ([]batch.Event, error) {
 	return recall.Controls(all, d.accepted, BatchTTL), err
 }
 
-func (d *drive) events(k records.Known) []batch.Event {
-	return recall.Calls(k, recall.Batch{
+func (d *drive) events(k records.Known) []batch.Event { return recall.Calls(k, d.recalled()) }
+
+// recalled is the batch as package recall sees it.
+func (d *drive) recalled() recall.Batch {
+	return recall.Batch{
 		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
 		IsOf: func(int, messages.Result) bool { return true },
-	})
+	}
 }
 
 // local returns a time of the server by the clock of the processes, which is the same here.
@@ -445,6 +447,9 @@ func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
 func (d *drive) end(want batch.End) []batch.Event {
 	key := d.sub.Key.Call(want.Index)
 	if !d.claims(want.Index) {
+		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(key) {
+			return []batch.Event{batch.Late{}}
+		}
 		stored, err := d.writeResult(key, want.Result)
 		if err != nil {
 			return nil
@@ -463,6 +468,21 @@ func (d *drive) end(want batch.End) []batch.Event {
 		return nil
 	}
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
+}
+
+// publishedElsewhere reports, once in a drive, that another coordinator has published the job of a call.
+func (d *drive) publishedElsewhere(key wire.CallKey) bool {
+	if d.late {
+		return false
+	}
+	pool := d.machine.Plan().Calls[key.Index].Pool
+	_ = d.Ask("jobs of", key.String(), func() error {
+		for _, m := range d.Stream(jobsStream).LastOfEach(names.Lane(false, pool, key), names.Lane(true, pool, key)) {
+			d.late = d.late || m.Body.(wire.Job).Notify != d.Name
+		}
+		return nil
+	})
+	return d.late
 }
 
 // finish stores the reply and takes the batch out of the log, by its delivery or by its place.

@@ -134,6 +134,9 @@ func (l *ledger) stored(m *broker.Message) {
 		a.reply, a.replied = &body, m.Time
 		l.isWhole(a)
 		l.isOver(a)
+		for i, result := range body.Results { // a person may answer later what nobody asks any more
+			l.isStored(a, i, result)
+		}
 	}
 }
 
@@ -382,7 +385,6 @@ func (l *ledger) isWhole(a *account) {
 	}
 	for i, result := range a.reply.Results {
 		l.isTrue(a, i, result)
-		l.isStored(a, i, result)
 		l.isWanted(a, i, result)
 	}
 }
@@ -393,10 +395,14 @@ func (a *account) isUnknown(i int) bool {
 }
 
 // isStored holds the result of a call to what is stored of its end: its own journal counts before a plan record, and that
-// before the results. What a power loss took back was stored all the same.
+// before the results. What a power loss took back was stored all the same. A driver need not know of a plan record that
+// another has stored beside it.
 func (l *ledger) isStored(a *account, i int, r messages.Result) {
 	stored := a.results[i]
 	if a.planned[i] != nil {
+		stored = append(slices.Clone(stored), *a.planned[i])
+	}
+	if a.planned[i] != nil && l.fleet.shape.Coordinators == 1 {
 		stored = []messages.Result{*a.planned[i]}
 	}
 	if a.recorded[i] != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -174,9 +173,7 @@ func (a *attempt) perform(effect machine.Effect) {
 	case machine.Extend:
 		a.Tell("progress", a.delivery.Subject, a.delivery.InProgress)
 	case machine.Notify:
-		said := word(e.Notice)
-		said.key = a.key
-		a.Tell("notice", fmt.Sprintf("%s to %s", a.key, e.To), func() { a.Publish(names.Notify(e.To), said) })
+		a.Tell("notice", fmt.Sprintf("%s to %s", a.key, e.To), func() { a.Publish(names.Notify(e.To), e.Notice) })
 	case machine.Count:
 		if e.What == machine.LeaseMissed {
 			a.Count("leases lost")
@@ -198,22 +195,6 @@ func (a *attempt) settle(s machine.Settle) {
 	case machine.Nak:
 		a.Nak(d, s.After)
 	}
-}
-
-// word is what a coordinator makes of a notice.
-func word(n wire.Notice) notice {
-	switch {
-	case n.Result != nil:
-		return notice{said: batch.Ended{Index: n.Index, Result: *n.Result}}
-	case n.Record != nil:
-		return notice{said: recorded(n.Index, entry{n.Seq, *n.Record})}
-	case n.Hand != nil:
-		return notice{said: batch.HandedBack{Index: n.Index}}
-	case n.LetGo != nil:
-		after := time.Duration(n.LetGo.AfterMS) * time.Millisecond
-		return notice{said: batch.LetGo{Index: n.Index, After: after, Attempt: n.LetGo.Attempt}, job: n.LetGo.Job}
-	}
-	return notice{said: batch.Running{Index: n.Index}}
 }
 
 // ask carries out what the machine asks of the journal.
