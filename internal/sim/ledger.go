@@ -395,20 +395,24 @@ func (a *account) isUnknown(i int) bool {
 }
 
 // isStored holds the result of a call to what is stored of its end: its own journal counts before a plan record, and that
-// before the results. What a power loss took back was stored all the same. A driver need not know of a plan record that
-// another has stored beside it.
+// before the results. What a power loss took back was stored all the same. Where several drive a batch, one may know the
+// result of a read that was taken back, and another have stored the next one in a record: both are true.
 func (l *ledger) isStored(a *account, i int, r messages.Result) {
+	call, alone := a.sub.Plan.Calls[i], l.fleet.shape.Coordinators == 1
 	stored := a.results[i]
-	if a.planned[i] != nil {
-		stored = append(slices.Clone(stored), *a.planned[i])
+	for _, s := range []struct {
+		result *messages.Result
+		counts bool
+	}{{a.planned[i], alone}, {a.recorded[i], alone || call.Claims()}} {
+		switch {
+		case s.result == nil:
+		case s.counts:
+			stored = []messages.Result{*s.result}
+		default:
+			stored = append(slices.Clone(stored), *s.result)
+		}
 	}
-	if a.planned[i] != nil && l.fleet.shape.Coordinators == 1 {
-		stored = []messages.Result{*a.planned[i]}
-	}
-	if a.recorded[i] != nil {
-		stored = []messages.Result{*a.recorded[i]}
-	}
-	if a.sub.Plan.Calls[i].Refused == nil && !slices.ContainsFunc(stored, func(s messages.Result) bool { return equal(s, r) }) {
+	if call.Refused == nil && !slices.ContainsFunc(stored, func(s messages.Result) bool { return equal(s, r) }) {
 		l.fail("the result of call %d of %s (%s, attempt %d) is none that is stored: %+v", i, a.sub.Key, r.Status, r.Attempt, stored)
 	}
 }
