@@ -16,8 +16,8 @@ func withCall(ctx context.Context, call tool.Call) context.Context {
 }
 
 // CallOf returns the call that a tool runs for: its session and batch, the attempt, the idempotency
-// key, the fence. ctx is the context that the tool was given, or one made from it; with any other,
-// such as that of a unit test, the call is empty.
+// key, the fence. ctx is the context that the tool was given, or one made from it; with any other
+// the call is empty. A test calls the tool by [Tool.Try].
 func CallOf(ctx context.Context) tool.Call {
 	call, _ := ctx.Value(callKey{}).(tool.Call)
 	if call.Progress == nil {
@@ -33,13 +33,19 @@ func Progress(ctx context.Context, fraction float64, text string) {
 }
 
 // Errorf returns an error with a code for programs, in snake_case, such as "not_found". The model
-// reads code and text. An error without a code has tool_error.
+// reads code and text. An error without a code has tool_error. The verb %w wraps an error, as in
+// [fmt.Errorf]; the mark of [TryAgain] stays.
 func Errorf(code messages.Code, format string, args ...any) error {
-	return &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}
+	err := fmt.Errorf(format, args...)
+	read := messages.Error{Code: code, Message: err.Error()}
+	if own := (*messages.Error)(nil); errors.As(err, &own) {
+		read.Retryable = own.Retryable
+	}
+	return &toolError{read, err}
 }
 
 // TryAgain marks an error: a later run of the same call may succeed. [Retry] says whether and when
-// there is one. TryAgain(nil) is nil.
+// there is one. The result wraps err. TryAgain(nil) is nil.
 func TryAgain(err error) error {
 	if err == nil {
 		return nil
@@ -49,5 +55,15 @@ func TryAgain(err error) error {
 		marked = *own
 	}
 	marked.Retryable = true
-	return &marked
+	return &toolError{marked, err}
 }
+
+// toolError is an error of a tool: what the model reads of it, and what it wraps.
+type toolError struct {
+	read  messages.Error
+	cause error
+}
+
+func (e *toolError) Error() string { return e.read.Error() }
+
+func (e *toolError) Unwrap() []error { return []error{&e.read, e.cause} }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/fleet"
 	"github.com/toolfleet/toolfleet/worker"
+	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 type shoutIn struct {
@@ -73,12 +74,12 @@ func ExampleNew() {
 		}
 		return found, nil
 	}
-	tool := worker.New("fetch", "Fetches web pages.", worker.Read, fetch,
+	t := worker.New("fetch", "Fetches web pages.", worker.Read, fetch,
 		worker.Timeout(20*time.Second),
 		worker.Retry(4, time.Second, 10*time.Second),
 		worker.Require("size(input.urls) <= 10", "At most ten pages at once."))
 
-	definition, err := tool.Definition()
+	definition, err := t.Definition()
 	fmt.Println(definition.Timeout(), definition.Retry.Attempts, err)
 	fmt.Println(fetch(context.Background(), pages{URLs: []string{"a.example"}}))
 	_, err = fetch(context.Background(), pages{URLs: []string{"busy.example"}})
@@ -114,9 +115,51 @@ func ExampleCheckable() {
 		}
 		return &receipt{id}, true, nil
 	}
-	tool := worker.New("pay", "Pays somebody.", worker.Write, pay, worker.Checkable(wasPaid),
+	t := worker.New("pay", "Pays somebody.", worker.Write, pay, worker.Checkable(wasPaid),
 		worker.Risk("high")) // a person is asked
-	definition, err := tool.Definition()
+	definition, err := t.Definition()
 	fmt.Println(definition.OnCrash, definition.Risk, err)
 	// Output: checkable high <nil>
+}
+
+// A test of a tool needs no fleet. The second attempt comes after a lost one: the tool is asked
+// whether that one was applied, and it was.
+func ExampleTool_Try() {
+	paid := map[string]string{}
+	pay := worker.New("pay", "Pays somebody.", worker.Write,
+		func(ctx context.Context, in payment) (receipt, error) {
+			if in.To == "" {
+				return receipt{}, worker.Errorf("nobody", "there is nobody to pay")
+			}
+			call := worker.CallOf(ctx)
+			paid[call.IdempotencyKey] = in.To
+			fmt.Println("paid by attempt", call.Attempt)
+			return receipt{"r-1"}, nil
+		},
+		worker.Checkable(func(ctx context.Context, in payment) (*receipt, bool, error) {
+			_, found := paid[worker.CallOf(ctx).IdempotencyKey]
+			return &receipt{"r-1"}, found, nil
+		}))
+	for _, call := range []tool.Call{
+		{Input: []byte(`{"to":"Ann","amount":5}`)},
+		{Input: []byte(`{"to":"Ann","amount":5}`), Attempt: 2},
+		{Input: []byte(`{"to":"","amount":5}`)},
+		{Input: []byte(`{"to":"Ann"}`)},
+	} {
+		result, err := pay.Try(context.Background(), call)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if result.Err != nil {
+			fmt.Println(result.Status, result.Err.Code)
+		} else {
+			fmt.Println(result.Status, string(result.Output))
+		}
+	}
+	// Output:
+	// paid by attempt 1
+	// ok {"id":"r-1"}
+	// ok {"id":"r-1"}
+	// error nobody
+	// validation_error invalid_arguments
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -159,14 +160,19 @@ func TestErrors(t *testing.T) {
 		{TryAgain(errors.New("busy")), messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}},
 		{TryAgain(missing), messages.Error{Code: "not_found", Message: "there is no x", Retryable: true}},
 		{TryAgain(fmt.Errorf("look: %w", missing)), messages.Error{Code: "not_found", Message: "there is no x", Retryable: true}},
+		{Errorf("lost", "read: %w", io.EOF), messages.Error{Code: "lost", Message: "read: EOF"}},
+		{Errorf("lost", "read: %w", TryAgain(io.EOF)), messages.Error{Code: "lost", Message: "read: tool_error: EOF", Retryable: true}},
 	} {
 		var got *messages.Error
 		if !errors.As(tt.err, &got) || *got != tt.want {
 			t.Errorf("got %+v, want %+v", tt.err, tt.want)
 		}
 	}
-	if missing.(*messages.Error).Retryable || TryAgain(nil) != nil {
+	if own := (*messages.Error)(nil); !errors.As(missing, &own) || own.Retryable || TryAgain(nil) != nil {
 		t.Error("TryAgain changes an error, or makes one of nil")
+	}
+	if err := TryAgain(fmt.Errorf("look: %w", Errorf("lost", "read: %w", io.EOF))); !errors.Is(err, io.EOF) {
+		t.Errorf("%v does not wrap its cause", err)
 	}
 	_, err := runs(t, `{}`, func(context.Context, struct{}) (string, error) { return "dropped", missing })
 	if err != missing {
@@ -312,5 +318,35 @@ func TestMainWithoutServing(t *testing.T) {
 		if status != tt.status || !strings.Contains(out.String(), tt.out) || !strings.Contains(errs.String(), tt.errors) {
 			t.Errorf("%v: status %d, out %s, errors %s, want status %d, %q, %q", tt.args, status, &out, &errs, tt.status, tt.out, tt.errors)
 		}
+	}
+}
+
+func TestTry(t *testing.T) {
+	var fences []uint64
+	steps := func(ctx context.Context, _ struct{}) (string, error) {
+		fences = append(fences, CallOf(ctx).Fence)
+		Progress(ctx, 0.5, "half")
+		return strings.Repeat("x", 20), nil
+	}
+	var reports []messages.Progress
+	calls := tool.Call{Attempt: 3, Progress: func(p messages.Progress) { reports = append(reports, p) }}
+	for kind, fence := range map[messages.Kind]uint64{Write: 3, Read: 0} {
+		fences, reports = nil, nil
+		result, err := New("t", "", kind, steps, Risk("critical"), MaxOutput(10)).Try(t.Context(), calls)
+		if err != nil || result.Status != messages.StatusOK || result.Attempt != 3 || result.Truncated == nil {
+			t.Errorf("%s: got %+v, %v", kind, result, err)
+		}
+		if len(fences) != 1 || fences[0] != fence || len(reports) != 1 {
+			t.Errorf("%s: got the fences %v and the reports %v", kind, fences, reports)
+		}
+	}
+	if _, err := New("t", "", "", steps).Try(t.Context(), calls); err == nil {
+		t.Error("a tool without a kind runs")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	cancel(stop)
+	if _, err := New("t", "", Read, steps).Try(ctx, calls); !errors.Is(err, stop) {
+		t.Errorf("got %v, want the context's", err)
 	}
 }

@@ -134,7 +134,7 @@ var rooms = []room{
 	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	// The API of Go programs that bring tools.
-	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "worker/hook", "worker/tool/...")},
+	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "internal/wire", "worker/call", "worker/hook", "worker/pipeline", "worker/tool/...")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e/...", may: []string{"..."}},

@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/call"
+	"github.com/toolfleet/toolfleet/worker/pipeline"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Try runs the tool once without a fleet, for tests, as a worker does: it checks the input, bounds
+// the time and the output, and turns an error or a panic into what the model reads. Nobody is
+// asked, whatever the tool's [Risk].
+//
+//	result, err := refund.Try(ctx, tool.Call{Input: []byte(`{"order":"A-1001"}`)})
+//
+// The call may have ids, an Attempt (default 1), a Fence (by default a write has the number of its
+// attempt) and a Progress; Tool and IdempotencyKey are filled in. The key is the same for every
+// attempt with the same ids and input. A [Checkable] tool with an Attempt above 1 is asked first
+// whether the one before, which counts as lost, was applied; it runs only if not.
+//
+// The error is that of a Tool that was made wrongly, or the cause of ctx.
+func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {
+	definition, err := t.Definition()
+	if err != nil {
+		return messages.Result{}, err
+	}
+	definition.Risk = messages.TierLow
+	var registry tool.Registry
+	if err := registry.Add(definition, t.runner); err != nil {
+		return messages.Result{}, err
+	}
+	p, err := pipeline.New(pipeline.Config{Registry: &registry})
+	if err != nil {
+		return messages.Result{}, err
+	}
+	if c.Input == nil {
+		c.Input = json.RawMessage("{}")
+	}
+	grant := call.Grant{Attempt: max(c.Attempt, 1), Fence: c.Fence}
+	grant.Probe = grant.Attempt > 1 && definition.OnCrash == messages.OnCrashCheckable
+	if definition.Kind == Write {
+		grant.Fence = cmp.Or(c.Fence, uint64(grant.Attempt))
+	}
+	job := wire.Job{
+		Tenant: c.Tenant, Session: c.Session, Batch: c.Batch, Index: c.Index, CallID: c.ID,
+		Tool: definition.Name, Kind: definition.Kind, Input: c.Input,
+	}
+	result, err := p.Run(ctx, job, nil,
+		func(context.Context, call.Frozen) (call.Grant, error) { return grant, nil },
+		func(e messages.Event) {
+			if e.Progress != nil && c.Progress != nil {
+				c.Progress(*e.Progress)
+			}
+		})
+	result.Attempt, result.Trail = grant.Attempt, nil
+	return result, err
+}
