@@ -10,12 +10,15 @@ import (
 // Tier says how much is at stake in a call, and so what must happen before it may run.
 type Tier string
 
-// The tiers and their gates. Low: none. Medium: a line in the audit log before the call runs. High:
-// one person agrees. Critical: two people agree, and one of them names a ticket.
+// The tiers and their gates.
 const (
-	TierLow      Tier = "low"
-	TierMedium   Tier = "medium"
-	TierHigh     Tier = "high"
+	// TierLow has no gate.
+	TierLow Tier = "low"
+	// TierMedium: a line is in the audit log before the call runs.
+	TierMedium Tier = "medium"
+	// TierHigh: one person agrees.
+	TierHigh Tier = "high"
+	// TierCritical: two people agree, and one of them names a ticket.
 	TierCritical Tier = "critical"
 )
 
@@ -88,11 +91,14 @@ type Arguments struct {
 // Verdict is a person's answer to a question.
 type Verdict string
 
-// The verdicts. An edit approves the call with other arguments than those in the question.
+// The verdicts.
 const (
+	// VerdictApprove agrees that the call runs as the question has it.
 	VerdictApprove Verdict = "approve"
-	VerdictDeny    Verdict = "deny"
-	VerdictEdit    Verdict = "edit"
+	// VerdictDeny ends the call; the model reads the reason.
+	VerdictDeny Verdict = "deny"
+	// VerdictEdit agrees that the call runs with the arguments of the decision instead.
+	VerdictEdit Verdict = "edit"
 )
 
 // Decision is a person's signed answer to one question. It repeats everything that it is bound to,
@@ -148,11 +154,14 @@ func (d Decision) Signed() ([]byte, error) {
 // DecisionState is the state of a question after a decision.
 type DecisionState string
 
-// Granted: the call runs. Waiting: another person has to agree too. Denied: it never runs.
+// The states of a question that was decided about.
 const (
+	// DecisionGranted: the call runs.
 	DecisionGranted DecisionState = "granted"
+	// DecisionWaiting: another person has to agree too.
 	DecisionWaiting DecisionState = "waiting"
-	DecisionDenied  DecisionState = "denied"
+	// DecisionDenied: the call never runs.
+	DecisionDenied DecisionState = "denied"
 )
 
 // DecisionAnswer answers a decision: it was stored durably, or it was refused with Error.

@@ -22,14 +22,19 @@ type Batch struct {
 	V int `json:"v"`
 	// ID is the idempotency key for as long as replies are kept. The same id with the same body
 	// gets the stored reply and runs nothing; the same id with another body is refused.
-	ID       BatchID         `json:"id"`
-	Session  SessionID       `json:"session"`
+	ID BatchID `json:"id"`
+	// Session is the conversation. Its batches run one after another, in the order in which they
+	// were stored.
+	Session SessionID `json:"session"`
+	// Provider names the dialect of Message, which is the model's message as it came.
 	Provider Provider        `json:"provider"`
 	Message  json.RawMessage `json:"message"`
 	// TimeoutMS bounds the batch's active time. 0: the batch sets no bound.
-	TimeoutMS int64             `json:"timeout_ms,omitempty"`
-	Round     int               `json:"round,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"`
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Round counts the batches of one request of the user, for metrics, traces and the audit log;
+	// 0: the agent does not count. Labels are the agent's own, and never interpreted.
+	Round  int               `json:"round,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Encode returns the batch as it is published.
@@ -144,12 +149,14 @@ func readMember(name string, raw json.RawMessage, into any) error {
 // ReplyStatus says how a batch ended.
 type ReplyStatus string
 
-// Completed: every call has a result. Aborted: every call has a result, some of them aborted.
-// Refused: nothing ran.
+// How a batch ends.
 const (
+	// ReplyCompleted: every call has a result.
 	ReplyCompleted ReplyStatus = "completed"
-	ReplyAborted   ReplyStatus = "aborted"
-	ReplyRefused   ReplyStatus = "refused"
+	// ReplyAborted: every call has a result, some of them aborted.
+	ReplyAborted ReplyStatus = "aborted"
+	// ReplyRefused: nothing ran, and the reply's Error says why.
+	ReplyRefused ReplyStatus = "refused"
 )
 
 // Reply answers a batch, exactly once. It is stored before it is published, in the same bytes.
@@ -165,7 +172,9 @@ type Reply struct {
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
-	Results  []Result        `json:"results"`
+	Results []Result `json:"results"`
+	// Error says why the batch was refused. Steering is a list of what was said to the session
+	// meanwhile, for the agent to append after Reinjection; [Reply.Extend] does.
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
 	Hooks    *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
@@ -206,12 +215,14 @@ type Control struct {
 // real result.
 type SteerWhen string
 
-// After the batch: all of it runs. Between groups: the running calls end, and later stages are
-// skipped. Immediate: every call that is not yet handed to a worker is skipped.
+// The calls that a steering message skips.
 const (
-	SteerAfterBatch    SteerWhen = "after_batch"
+	// SteerAfterBatch skips none: all of the batch runs.
+	SteerAfterBatch SteerWhen = "after_batch"
+	// SteerBetweenGroups lets the running calls end, and skips later stages.
 	SteerBetweenGroups SteerWhen = "between_groups"
-	SteerImmediate     SteerWhen = "immediate"
+	// SteerImmediate skips every call that is not yet handed to a worker.
+	SteerImmediate SteerWhen = "immediate"
 )
 
 // Batch returns the id of the batch that an abort names. all is true when the abort is for all

@@ -19,15 +19,22 @@ type EventType string
 // before anything runs. Running, progress and end events are live. Result events come in call
 // order, then the reply.
 const (
-	EventStart    EventType = "start"
-	EventRunning  EventType = "running"
+	// EventStart says that the call is part of the batch, and of which stage.
+	EventStart EventType = "start"
+	// EventRunning says that an attempt of the call has begun.
+	EventRunning EventType = "running"
+	// EventProgress is a report of the running tool.
 	EventProgress EventType = "progress"
-	EventEnd      EventType = "end"
-	EventResult   EventType = "result"
-	EventReply    EventType = "reply"
-	// EventAwaiting says that the call waits for a person. EventHook is about a hook.
+	// EventEnd says that the call has ended, at the moment when it has.
+	EventEnd EventType = "end"
+	// EventResult says the same in call order, once all calls have ended.
+	EventResult EventType = "result"
+	// EventReply says that the reply is stored. It is the last event of a batch.
+	EventReply EventType = "reply"
+	// EventAwaiting says that the call waits for a person.
 	EventAwaiting EventType = "awaiting_approval"
-	EventHook     EventType = "hook"
+	// EventHook is about a hook of the call.
+	EventHook EventType = "hook"
 	// EventWaiting says, at intervals and only to a run request that asked for progress, that the
 	// batch is still open; it is not meant for people. The Go client also emits it when no
 	// coordinator answers run requests any more.
@@ -44,12 +51,12 @@ type Event struct {
 	CallID  CallID    `json:"call_id,omitempty"`
 	Tool    string    `json:"tool,omitempty"`
 	Kind    Kind      `json:"kind,omitempty"`
-	Attempt int       `json:"attempt"`
+	Attempt int       `json:"attempt"` // from 1; 0: the call has not run
 	// Counter grows with every event about one call from one process.
 	Counter  int       `json:"counter"`
-	Time     time.Time `json:"time"`
-	Worker   string    `json:"worker,omitempty"`
-	Progress *Progress `json:"progress,omitempty"`
+	Time     time.Time `json:"time"`               // the sender's wall clock
+	Worker   string    `json:"worker,omitempty"`   // that runs the call
+	Progress *Progress `json:"progress,omitempty"` // in a progress event
 	// Result is set in end and result events. It leaves out the output.
 	Result *Result     `json:"result,omitempty"`
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
@@ -63,7 +70,7 @@ type Event struct {
 // Progress is how far a running tool is, in its own words.
 type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1; 0: not known
-	Text     string  `json:"text,omitempty"`
+	Text     string  `json:"text,omitempty"`     // a few words
 }
 
 // Timeline is the durable part of a batch's history, as events: a watcher that was away reads it to

@@ -37,12 +37,18 @@ type Provider string
 
 // The dialects. Each has one codec, in coordinator/provider.
 const (
-	Anthropic       Provider = "anthropic"
-	OpenAIChat      Provider = "openai-chat"
+	// Anthropic is the Messages API of Claude.
+	Anthropic Provider = "anthropic"
+	// OpenAIChat is Chat Completions, which many other services speak too.
+	OpenAIChat Provider = "openai-chat"
+	// OpenAIResponses is the Responses API.
 	OpenAIResponses Provider = "openai-responses"
-	Bedrock         Provider = "bedrock"
-	Gemini          Provider = "gemini"
-	Canonical       Provider = "canonical"
+	// Bedrock is the Converse API of Amazon Bedrock.
+	Bedrock Provider = "bedrock"
+	// Gemini is generateContent of the Gemini API.
+	Gemini Provider = "gemini"
+	// Canonical is toolfleet's own plain form.
+	Canonical Provider = "canonical"
 )
 
 // Providers lists every dialect in the order in which help and errors name them.
@@ -52,23 +58,27 @@ var Providers = []Provider{Anthropic, OpenAIChat, OpenAIResponses, Bedrock, Gemi
 // allowed after a crash.
 type Kind string
 
-// By default a read or a compute may run beside others, and a write runs alone in its session. The
-// tool's definition can say otherwise.
+// The kinds. The definition of a tool can say otherwise than its kind about what may run together.
 const (
-	KindRead    Kind = "read"
-	KindWrite   Kind = "write"
+	// KindRead looks and changes nothing: it may run beside others, and again.
+	KindRead Kind = "read"
+	// KindWrite changes something: it runs alone in its session, and again only by [OnCrash].
+	KindWrite Kind = "write"
+	// KindCompute needs nothing but its arguments, and runs as a read does.
 	KindCompute Kind = "compute"
 )
 
 // OnCrash says what may be done with a write whose worker was lost while it ran.
 type OnCrash string
 
-// Idempotent: run it again with the same key. Checkable: ask the probe, then decide. Once: never
-// run it again, and say that the outcome is unknown.
+// What is done with a write whose worker was lost.
 const (
+	// OnCrashIdempotent runs it again with the same idempotency key.
 	OnCrashIdempotent OnCrash = "idempotent"
-	OnCrashCheckable  OnCrash = "checkable"
-	OnCrashOnce       OnCrash = "once"
+	// OnCrashCheckable asks the tool's probe, and runs it again only if it was not applied.
+	OnCrashCheckable OnCrash = "checkable"
+	// OnCrashOnce never runs it again, and says that the outcome is unknown.
+	OnCrashOnce OnCrash = "once"
 )
 
 // Status says how a call ended. The list is closed: everything finer is the error's [Code].
@@ -76,18 +86,30 @@ type Status string
 
 // The statuses of a result.
 const (
-	StatusOK              Status = "ok"
+	// StatusOK: the tool ran and gave an output.
+	StatusOK Status = "ok"
+	// StatusValidationError: the arguments break the tool's schema.
 	StatusValidationError Status = "validation_error"
-	StatusSemanticError   Status = "semantic_error"
-	StatusHookError       Status = "hook_error"
-	StatusDenied          Status = "denied"
-	StatusError           Status = "error"
-	StatusTimeout         Status = "timeout"
-	StatusAborted         Status = "aborted"
-	StatusSkipped         Status = "skipped"
-	StatusExpired         Status = "expired"
-	StatusUnknownTool     Status = "unknown_tool"
-	StatusOutcomeUnknown  Status = "outcome_unknown"
+	// StatusSemanticError: a rule or check of the tool refused the arguments.
+	StatusSemanticError Status = "semantic_error"
+	// StatusHookError: a hook that has to allow the call could not run.
+	StatusHookError Status = "hook_error"
+	// StatusDenied: a rule, a hook or a person denied the call.
+	StatusDenied Status = "denied"
+	// StatusError: the tool failed, or its worker was lost.
+	StatusError Status = "error"
+	// StatusTimeout: the tool did not end in time.
+	StatusTimeout Status = "timeout"
+	// StatusAborted: the agent or an operator stopped the call.
+	StatusAborted Status = "aborted"
+	// StatusSkipped: the call was not run because of an earlier one or of a steering message.
+	StatusSkipped Status = "skipped"
+	// StatusExpired: the batch outlived its time, no worker took the call, or no person answered.
+	StatusExpired Status = "expired"
+	// StatusUnknownTool: no worker has announced such a tool.
+	StatusUnknownTool Status = "unknown_tool"
+	// StatusOutcomeUnknown: a write may or may not have happened.
+	StatusOutcomeUnknown Status = "outcome_unknown"
 )
 
 // Code is the machine-readable reason of an error, for the model and for programs. Tools may add
@@ -159,12 +181,14 @@ func ErrorType(status Status, err *Error) string {
 
 // Error is why a call failed, in words the model can act on.
 type Error struct {
-	Code      Code   `json:"code"`
-	Message   string `json:"message"`
-	Retryable bool   `json:"retryable"`
-	Details   any    `json:"details,omitempty"`
+	Code    Code   `json:"code"`
+	Message string `json:"message"` // what went wrong, for the model
+	// Retryable says that the same call may succeed later.
+	Retryable bool `json:"retryable"`
+	Details   any  `json:"details,omitempty"` // any JSON value that the tool adds
 }
 
+// Error returns code and message.
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 // ToolCall is one request by the model, decoded from the provider's message. Exactly one of Input
@@ -210,9 +234,9 @@ func (c ToolCall) Tool() string {
 // makes it once, and later stages change nothing in it but WasConcurrent and Ref.
 type Result struct {
 	V      int    `json:"v"`
-	Index  int    `json:"index"`
-	CallID CallID `json:"call_id"`
-	Tool   string `json:"tool"`
+	Index  int    `json:"index"`          // of the call in its batch, from 0
+	CallID CallID `json:"call_id"`        // the provider's id of the call
+	Tool   string `json:"tool"`           // the name that the model called
 	Kind   Kind   `json:"kind,omitempty"` // empty for an unknown tool
 	Status Status `json:"status"`
 	Outcome
@@ -222,8 +246,8 @@ type Result struct {
 	Attempt int `json:"attempt"`
 	// WasConcurrent: the run overlapped another call of the batch.
 	WasConcurrent bool      `json:"was_concurrent"`
-	Started       time.Time `json:"started,omitzero"` // the worker's wall clock
-	Worker        string    `json:"worker,omitempty"`
+	Started       time.Time `json:"started,omitzero"`    // the worker's wall clock
+	Worker        string    `json:"worker,omitempty"`    // that ran the call; empty: none did
 	Truncated     *Cut      `json:"truncated,omitempty"` // set when the output was cut
 	Ref           *Ref      `json:"ref,omitempty"`       // the outcome is in the object store
 	// Permission is the decision of phase four; nil for a call that did not get that far.
@@ -248,11 +272,13 @@ type Ref struct {
 // Refusal says why a whole batch was not run, or why another request was refused. It is an error,
 // and the "error" of a refused Reply.
 type Refusal struct {
-	Class        Class  `json:"class"`
-	Message      string `json:"message"`
-	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
+	Class   Class  `json:"class"`
+	Message string `json:"message"` // what is wrong, for people
+	// RetryAfterMS is when to ask again, where that may help; 0: not known.
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 }
 
+// Error returns class and message.
 func (r *Refusal) Error() string { return string(r.Class) + ": " + r.Message }
 
 // Class is the kind of a refusal.
