@@ -94,7 +94,7 @@ func TestApprovalsOfADoor(t *testing.T) {
 		return messages.DecisionAnswer{OK: true, State: messages.DecisionGranted}
 	})
 
-	other, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.WithTenant("other"))
+	other, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.Tenant("other"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,14 +43,14 @@ type Option func(*settings)
 
 type settings = clientconn.Settings
 
-// WithTenant names the tenant that the client acts for: a token in the subjects of the fleet. The
+// Tenant names the tenant that the client acts for: a token in the subjects of the fleet. The
 // default, and "", is the only tenant of a fleet that has one.
-func WithTenant(tenant string) Option { return func(s *settings) { s.Tenant = tenant } }
+func Tenant(tenant string) Option { return func(s *settings) { s.Tenant = tenant } }
 
-// WithTracer makes the spans of the batches that are sent with t. Without it, the provider of the
+// Tracer makes the spans of the batches that are sent with t. Without it, the provider of the
 // span in a call's context makes them, so a program with OpenTelemetry needs no option. The trace
 // context is passed on to the fleet in any case.
-func WithTracer(t trace.Tracer) Option { return func(s *settings) { s.Tracer = t } }
+func Tracer(t trace.Tracer) Option { return func(s *settings) { s.Tracer = t } }
 
 // Client submits batches. Safe for concurrent use.
 type Client struct {
@@ -58,7 +58,7 @@ type Client struct {
 	names  wire.Names
 	tenant string
 	owned  bool
-	tracer trace.Tracer // nil: see WithTracer
+	tracer trace.Tracer // nil: see Tracer
 }
 
 // Errors of the methods. Other errors are a *[messages.Refusal], which says in its class why the

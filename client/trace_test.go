@@ -100,7 +100,7 @@ func TestATracerOfOurOwn(t *testing.T) {
 	_, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)
 	provider, spans := recorded()
-	c, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.WithTracer(provider.Tracer("toolfleet")))
+	c, err := client.Connect(ctx, fleet.Options{}, clientconn.Over(conn), client.Tracer(provider.Tracer("toolfleet")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestNewRefuses(t *testing.T) {
 		"no function":       {New[transfer, string]("x", "", Read, nil), "tool x: it has no function to run"},
 		"a read on a crash": {New("x", "", Read, book, Idempotent()), "tool x: Idempotent and Checkable are for writes; a read may always be run again"},
 		"both":              {New("x", "", Write, book, Idempotent(), Checkable(func(context.Context, transfer) (*receipt, bool, error) { return nil, false, nil })), "tool x: Idempotent and Checkable: want one of them"},
-		"no probe":          {New("x", "", Write, book, Checkable[transfer, receipt](nil)), "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once"},
+		"no probe":          {New("x", "", Write, book, Checkable[transfer, receipt](nil)), "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once"},
 		"another's probe": {New("x", "", Write, book, Checkable(func(context.Context, other) (*receipt, bool, error) { return nil, false, nil })),
 			"tool x: Checkable has a func(context.Context, worker.other) (*worker.receipt, bool, error); want a func(context.Context, worker.transfer) (*worker.receipt, bool, error)"},
 		"another's check": {New("x", "", Write, book, Check(func(context.Context, other) error { return nil })),

@@ -140,7 +140,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 		return reply, "", err
 	}
 	defer conn.Close()
-	c := command.ClientOver(conn, cfg.Tenant, client.WithTracer(sending))
+	c := command.ClientOver(conn, cfg.Tenant, client.Tracer(sending))
 	reply, err = c.Run(a.Ctx, batch, client.Encoded(body), client.OnEvent(d.Take))
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
@@ -166,7 +166,7 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.B
 	group.Go(func() error { return prompter.Run(running, command.ClientOver(f.conn, f.cfg.Tenant), f.cfg.Tenant) })
 	select {
 	case <-open:
-		c := command.ClientOver(f.conn, f.cfg.Tenant, client.WithTracer(sending))
+		c := command.ClientOver(f.conn, f.cfg.Tenant, client.Tracer(sending))
 		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(prompter.Take))
 	case <-running.Done():
 		err = running.Err()

@@ -53,7 +53,7 @@ func (f *fleet) gated(promise schemas.Tool) *gate {
 			return tool.Output{}, ctx.Err()
 		}
 	}
-	runner := tool.Checkable(run, func(context.Context, tool.Call) (tool.Probed, error) {
+	runner := tool.NewProber(run, func(context.Context, tool.Call) (tool.Probed, error) {
 		g.probes.Add(1)
 		return tool.Probed{Applied: g.applied.Load()}, nil
 	})

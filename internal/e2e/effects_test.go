@@ -52,7 +52,7 @@ func (f *fleet) kept(promise schemas.Tool, do func(ctx context.Context, n int) (
 		*list = append(*list, seen(c))
 		return len(*list)
 	}
-	runner := tool.Checkable(func(ctx context.Context, c tool.Call) (tool.Output, error) {
+	runner := tool.NewProber(func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		return l.do(ctx, note(&l.runs, c))
 	}, func(ctx context.Context, c tool.Call) (tool.Probed, error) {
 		applied, err := l.probe(ctx, note(&l.probes, c))

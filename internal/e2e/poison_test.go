@@ -42,7 +42,7 @@ func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	probe := func(context.Context, tool.Call) (tool.Probed, error) {
 		return tool.Probed{}, fmt.Errorf("no connection")
 	}
-	if err := tools.Add(promise, tool.Checkable(run, probe)); err != nil {
+	if err := tools.Add(promise, tool.NewProber(run, probe)); err != nil {
 		f.t.Fatal(err)
 	}
 	cfg := worker.Config{Logger: f.log, Drain: time.Millisecond}

@@ -75,7 +75,7 @@ func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Roo
 		if err != nil {
 			return fmt.Errorf("tool %s: check: %w", entry.Name, err)
 		}
-		runner = tool.Checkable(runner.Run, probe)
+		runner = tool.NewProber(runner.Run, probe)
 	}
 	return reg.Add(promiseOf(entry), runner)
 }

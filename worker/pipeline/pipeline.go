@@ -91,7 +91,7 @@ type callRun struct {
 	*Pipeline
 	job    wire.Job
 	prior  *wire.CallRecord // the record that the job takes over from; nil: none
-	tool   tool.Tool
+	tool   tool.Registered
 	input  json.RawMessage // as the hooks left it; it does not change after the freeze
 	frozen call.Frozen
 	grant  call.Grant

@@ -53,7 +53,7 @@ func TestGoTools(t *testing.T) {
 			return tool.Text(tooltest.BadText), nil
 		}),
 		Checkable: func(_ *testing.T, dir string) (tool.Runner, string) {
-			return tool.Checkable(
+			return tool.NewProber(
 				func(ctx context.Context, call tool.Call) (tool.Output, error) { return applyOnce(ctx, call, dir) },
 				func(ctx context.Context, call tool.Call) (tool.Probed, error) {
 					return tool.Probed{Applied: ctx.Err() == nil && tooltest.Applied(dir, call.IdempotencyKey)}, context.Cause(ctx)

@@ -32,9 +32,9 @@ func ExampleFunc() {
 }
 
 // A write with a probe, which finds out whether a run was applied whose worker was lost.
-func ExampleCheckable() {
+func ExampleNewProber() {
 	notes := map[string]string{} // what was written, by idempotency key
-	runner := tool.Checkable(
+	runner := tool.NewProber(
 		func(_ context.Context, call tool.Call) (tool.Output, error) {
 			notes[call.IdempotencyKey] = "noted"
 			return tool.Text("noted"), nil

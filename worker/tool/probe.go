@@ -21,21 +21,21 @@ type Probed struct {
 	Output  Output // what the run produced, if the probe knows; zero: not known
 }
 
-// Checkable makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
-func Checkable(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
+// NewProber makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
+func NewProber(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
 		return run // A Registry refuses it then, which is better than failing a lost call later.
 	}
-	return checkable{run, probe}
+	return prober{run, probe}
 }
 
-type checkable struct {
+type prober struct {
 	Func
 	probe func(ctx context.Context, call Call) (Probed, error)
 }
 
 // Probe calls the probe function.
-func (c checkable) Probe(ctx context.Context, call Call) (Probed, error) { return c.probe(ctx, call) }
+func (p prober) Probe(ctx context.Context, call Call) (Probed, error) { return p.probe(ctx, call) }
 
 // ReadProbed reads the answer of a probe that is not Go code. Its first line is done or not_done.
 // What follows the line done is what the run printed; if nothing follows, the output is not known.

@@ -97,17 +97,17 @@ type Func func(ctx context.Context, call Call) (Output, error)
 // Run calls f.
 func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
 
-// Tool is a definition together with its runner.
-type Tool struct {
+// Registered is a tool of a [Registry]: its definition and what runs it.
+type Registered struct {
 	schemas.Tool
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves. worker.Run and worker.Main fill one themselves. It
-// may be read and added to from any goroutine.
+// Registry holds the tools that a worker serves. Programs need none: worker.Run and worker.Main fill
+// one themselves. It may be read and added to from any goroutine.
 type Registry struct {
 	mu    sync.RWMutex
-	tools map[string]Tool // guarded by mu
+	tools map[string]Registered // guarded by mu
 }
 
 // Add registers a tool. It returns an error for a name that is taken, an inconsistent definition, a
@@ -121,7 +121,7 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 		return fmt.Errorf("tool %s: has no runner", promise.Name)
 	}
 	if _, probes := runner.(Prober); promise.OnCrash == messages.OnCrashCheckable && !probes {
-		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once", promise.Name)
+		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once", promise.Name)
 	}
 	if _, err := schemas.Compile(promise.InputSchema); err != nil {
 		return fmt.Errorf("tool %s: input_schema: %w", promise.Name, err)
@@ -132,14 +132,14 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 		return fmt.Errorf("tool %s is registered twice", promise.Name)
 	}
 	if r.tools == nil {
-		r.tools = map[string]Tool{}
+		r.tools = map[string]Registered{}
 	}
-	r.tools[promise.Name] = Tool{promise, runner}
+	r.tools[promise.Name] = Registered{promise, runner}
 	return nil
 }
 
 // Lookup returns the tool of exactly this name.
-func (r *Registry) Lookup(name string) (Tool, bool) {
+func (r *Registry) Lookup(name string) (Registered, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	t, ok := r.tools[name]

@@ -19,7 +19,7 @@ func TestRegistryRefuses(t *testing.T) {
 	if err := reg.Add(schemas.Tool{Name: "taken"}, Func(says)); err != nil {
 		t.Fatal(err)
 	}
-	const noProbe = "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.Checkable, or say idempotent or once"
+	const noProbe = "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once"
 	for _, tt := range []struct {
 		name    string
 		promise schemas.Tool
@@ -33,7 +33,7 @@ func TestRegistryRefuses(t *testing.T) {
 			"tool x: retry: a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
 				"only reads, computes and writes with on_crash: idempotent or checkable may be"},
 		{"checkable without a probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, Func(says), noProbe},
-		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, Checkable(says, nil), noProbe},
+		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, NewProber(says, nil), noProbe},
 	} {
 		if err := reg.Add(tt.promise, tt.runner); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
@@ -47,7 +47,7 @@ func TestRegistryRefuses(t *testing.T) {
 func TestCheckable(t *testing.T) {
 	var reg Registry
 	promise := schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable, Retry: schemas.Retry{Attempts: 3}}
-	if err := reg.Add(promise, Checkable(says, applied)); err != nil {
+	if err := reg.Add(promise, NewProber(says, applied)); err != nil {
 		t.Fatal(err)
 	}
 	x, _ := reg.Lookup("x")

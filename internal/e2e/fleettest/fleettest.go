@@ -91,7 +91,7 @@ func Says(t *testing.T, what, text string, words ...string) {
 // AgentOver returns an agent of a tenant on a connection that stays the caller's. A tenant of "" is
 // the only tenant.
 func AgentOver(conn *bus.Conn, tenant string) *client.Client {
-	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(conn), client.WithTenant(tenant))
+	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(conn), client.Tenant(tenant))
 	if err != nil {
 		panic(err) // never, over a connection
 	}

@@ -33,7 +33,7 @@ func TestPrograms(t *testing.T) {
 		Checkable: func(t *testing.T, dir string) (tool.Runner, string) {
 			run, input := program(apply)(t, dir)
 			probe, _ := asks(t, `[ -e '`+dir+`'/"$TOOLFLEET_IDEMPOTENCY_KEY" ] && echo done || echo not_done`, time.Minute)
-			return tool.Checkable(run.Run, probe.Probe), input
+			return tool.NewProber(run.Run, probe.Probe), input
 		},
 		Limit: maxOutput + 100, Cut: "bytes left out",
 	})

@@ -24,6 +24,6 @@ func TestProbeContract(t *testing.T) {
 		run := func(_ context.Context, call tool.Call) (tool.Output, error) {
 			return tool.Text("applied"), tooltest.ApplyOnce(dir, call.IdempotencyKey)
 		}
-		return tool.Checkable(run, p.Probe), `{}`
+		return tool.NewProber(run, p.Probe), `{}`
 	})
 }

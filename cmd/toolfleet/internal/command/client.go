@@ -11,7 +11,7 @@ import (
 
 // ClientOver returns an agent of a tenant on a connection that stays the caller's.
 func ClientOver(conn *bus.Conn, tenant string, options ...client.Option) *client.Client {
-	options = append(options, clientconn.Over(conn), client.WithTenant(tenant))
+	options = append(options, clientconn.Over(conn), client.Tenant(tenant))
 	c, err := client.Connect(context.Background(), fleetpkg.Options{}, options...)
 	if err != nil {
 		panic(err) // never, over a connection
