@@ -211,10 +211,12 @@ func (o *office) question(now time.Time, job wire.Job) messages.Approval {
 // until waits for something that becomes true by itself.
 func (o *office) until(what string, within time.Duration, is func() bool) {
 	o.t.Helper()
-	for deadline := time.Now().Add(within); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !is(); {
+		waited := time.Since(began)
+		if waited > within {
 			o.t.Fatalf("waited in vain until %s", what)
 		}
+		time.Sleep(min(max(5*time.Millisecond, waited/100), 500*time.Millisecond))
 	}
 }
 
