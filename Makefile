@@ -25,8 +25,8 @@ test: ## run every test of the module; needs only Go
 
 soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server restarts, then an hour of breaking real processes; flags in SOAK, -h lists them
 	@echo "$(SEEDS) seeds of the simulation, some 1,000 a second; SEEDS=1000 for fewer"
-	go test ./internal/sim -sim.seeds=$(SEEDS) -timeout 1h
-	go test ./internal/e2e -run 'TestMany(Approvals|Sessions)' -many=10000 -timeout 1h
+	go test ./internal/sim -sim.seeds=$(SEEDS) -sim.orders=8 -timeout 1h
+	go test ./internal/e2e -long -many=10000 -timeout 1h
 	go test ./internal/e2e/process -run TestEveryEffectHasItsLine -audit.kills=200 -timeout 1h
 	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)
 	go run ./internal/e2e/soak/run $(SOAK)

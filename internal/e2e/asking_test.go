@@ -370,7 +370,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 		defer conn.Close()
 		doors = append(doors, fleettest.AgentOver(conn, ""))
 	}
-	rounds := 12
+	rounds := repeats(6, 12)
 	if testing.Short() {
 		rounds = 4
 	}

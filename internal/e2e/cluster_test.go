@@ -131,7 +131,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	var l ledger
 	l.tools(f.fleet)
 	f.daemons()
-	sessions, each := 4, 24
+	sessions, each := 4, repeats(12, 24)
 	if testing.Short() {
 		each = 8
 	}
@@ -228,7 +228,7 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	f := newReplicated(t)
 	defer f.close()
 	stream := f.conn.Names().Stream(bus.Calls)
-	rounds := 600
+	rounds := repeats(180, 600)
 	if testing.Short() {
 		rounds = 100
 	}
@@ -286,7 +286,7 @@ func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 	at := f.dial("reader", f.cl.URLOf(f.cl.Follower(names.Stream(bus.Batches))))
 	defer at.Close()
 	w, r, ctx := journal.New(f.conn), journal.New(at), t.Context()
-	rounds := 800
+	rounds := repeats(200, 800)
 	if testing.Short() {
 		rounds = 100
 	}

@@ -402,6 +402,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 // Every ordering guarantee for events, in batches of all kinds: for a client that follows from the
 // beginning, for one that comes late, and for a watcher of the session.
 func TestFeedsOfManyBatches(t *testing.T) {
+	t.Parallel()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			for i := range 20 {

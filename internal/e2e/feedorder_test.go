@@ -128,11 +128,11 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 	})
 }
 
-// Workers and coordinators are killed at random moments over 200 batches. For each batch, a
+// Workers and coordinators are killed at random moments over many batches. For each batch, a
 // follower gets all starts before any call runs, each end once, and the results in call order at
 // the end.
 func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
-	batches := 200
+	batches := repeats(80, 200)
 	if testing.Short() {
 		batches = 40
 	}

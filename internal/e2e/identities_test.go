@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -438,7 +439,7 @@ func (f *identified) largeReplies(t *testing.T) {
 		b := canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"wr", `{"k":"l","v":"1"}`}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)})
 		reply := f.run(b)
 		again, err := f.client.Get(t.Context(), b.Session, b.ID)
-		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size || err != nil || !cmp.Equal(again, reply) {
+		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size || err != nil || !reflect.DeepEqual(again, reply) {
 			t.Errorf("two outputs of %d bytes: %d came back; fetched again: %v", size, n, err)
 		}
 	}

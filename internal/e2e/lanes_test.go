@@ -163,7 +163,7 @@ func (p *published) log() map[messages.SessionID][]messages.BatchID {
 // and one after another stops and restarts. The batches of a session run one at a time, in the
 // order of the log.
 func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
-	for _, sessions := range []int{1, 50} {
+	for _, sessions := range []int{1, repeats(20, 50)} {
 		t.Run(fmt.Sprint(sessions), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -550,7 +550,7 @@ func percentile(took []time.Duration, p int) time.Duration {
 
 // One session in a hundred uses tools that take five seconds. The other sessions are not delayed.
 func TestASlowSessionDelaysNobody(t *testing.T) {
-	p99 := map[int]time.Duration{}
+	p99, sessions := map[int]time.Duration{}, repeats(100, 200)
 	for _, slow := range []int{0, 2} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
@@ -562,9 +562,9 @@ func TestASlowSessionDelaysNobody(t *testing.T) {
 			f.worker(worker.Config{Slots: 25})
 			f.coordinator(coordinator.Config{})
 			f.coordinator(coordinator.Config{})
-			took := conversations(f, 200, slow, 4)
+			took := conversations(f, sessions, slow, 4)
 			p99[slow] = percentile(took, 99)
-			t.Logf("200 sessions, %d slow: p50 %v, p99 %v, most %v of simulated time", slow, percentile(took, 50), p99[slow], percentile(took, 100))
+			t.Logf("%d sessions, %d slow: p50 %v, p99 %v, most %v of simulated time", sessions, slow, percentile(took, 50), p99[slow], percentile(took, 100))
 		})
 	}
 	if p99[2] > p99[0]*3/2 {

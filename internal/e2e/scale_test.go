@@ -81,6 +81,17 @@ func heap() (inUse int64) {
 // many is 10,000 in make soak.
 var many = flag.Int("many", 1_000, "how many calls wait in TestManyApprovals, and how many sessions TestManySessionsLeaveNothingBehind has")
 
+// long is set in make soak.
+var long = flag.Bool("long", false, "run the long form of tests that repeat the same with other timing")
+
+// repeats returns how often a test repeats: as a rule, and in its long form.
+func repeats(usual, often int) int {
+	if *long {
+		return often
+	}
+	return usual
+}
+
 // A thousand sessions (-many) with one batch each leave no consumer or stream at the server, no
 // state in the coordinators and no goroutine. Only records stay, which expire; after that the
 // memory is free again.

@@ -13,9 +13,10 @@ import (
 )
 
 var (
-	seeds = flag.Uint64("sim.seeds", 1000, "how many random fleets are run")
-	pairs = flag.Int("sim.pairs", 3000, "how many pairs of faults are tried on the small fleet; 0: all of them")
-	seed  = flag.Int64("sim.seed", -1, "run this one fleet only, and print its history")
+	seeds  = flag.Uint64("sim.seeds", 1000, "how many random fleets are run")
+	orders = flag.Uint64("sim.orders", 2, "in how many orders of parties every single fault is tried on a small fleet; even ones ask nobody")
+	pairs  = flag.Int("sim.pairs", 3000, "how many pairs of faults are tried on the small fleet; 0: all of them")
+	seed   = flag.Int64("sim.seed", -1, "run this one fleet only, and print its history")
 )
 
 // TestWhateverHappensTheRulesHold runs random fleets under random faults.
@@ -28,6 +29,7 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 		}
 		return
 	}
+	t.Parallel()
 	start, seen := time.Now(), map[string]int{}
 	for n := range *seeds {
 		_, tally, err := storm(n, false)
@@ -48,6 +50,7 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 // TestNothingIsRunTwiceForNothing: where nothing goes wrong no result speaks of a fault, and one coordinator has every
 // call run once, also of batches that are submitted again. Several may drive one batch at the same time, which costs reads.
 func TestNothingIsRunTwiceForNothing(t *testing.T) {
+	t.Parallel()
 	again, runs := 0, 0
 	for seed := range uint64(600) {
 		rng := rand.New(rand.NewPCG(seed, 4))
@@ -147,8 +150,9 @@ func try(t *testing.T, order uint64, hits ...world.Hit) map[string]int {
 
 // TestEveryCrashPoint lets everything go wrong once at every command of a small batch.
 func TestEveryCrashPoint(t *testing.T) {
+	t.Parallel()
 	tried := 0
-	for order := range uint64(4) {
+	for order := range *orders {
 		f, err := script(order, true)
 		if err != nil {
 			t.Fatalf("nothing goes wrong, and yet: %v\n%s", err, f.History())
@@ -169,6 +173,7 @@ func TestEveryCrashPoint(t *testing.T) {
 
 // TestPairsOfCrashPoints lets things go wrong twice: as many pairs as the flag says, evenly spread.
 func TestPairsOfCrashPoints(t *testing.T) {
+	t.Parallel()
 	for order := range uint64(2) {
 		f, err := script(order, false)
 		if err != nil {
