@@ -15,8 +15,9 @@ import (
 // TestAFleetIsBroken is a short soak run with real processes and a few dozen faults. `make soak`
 // runs the long form.
 func TestAFleetIsBroken(t *testing.T) {
-	cfg := Config{Duration: 20 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Progress: func(line string) { t.Log(line) }}
-	cfg.Kills = 9 // chance decides which are dealt and hit a process that runs
+	t.Parallel()
+	cfg := Config{Duration: 10 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Progress: func(line string) { t.Log(line) }}
+	cfg.Kills = 4 // chance decides which are dealt and hit a process that runs
 	if testing.Short() {
 		cfg.Duration, cfg.Kills = 6*time.Second, 1
 	}
@@ -49,6 +50,7 @@ func TestTheServerRestartsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP: it takes ten seconds, and the race detector sees nothing of other processes")
 	}
+	t.Parallel()
 	cfg := Restarts(rand.Uint64())
 	cfg.Sequence, cfg.Every, cfg.Batches, cfg.Progress = cfg.Sequence[:3], time.Second, 50, func(line string) { t.Log(line) }
 	report, err := Run(t.Context(), cfg)
